@@ -201,6 +201,11 @@ class Part:
         return part if kept else None
 
     @property
+    def cancelled(self) -> bool:
+        """Whether all of it is withdrawn."""
+        return all(map(_cancelled, self.waiters))
+
+    @property
     def stop(self) -> int:
         """The offset after the last message, once written."""
         return self.first + len(self.columns.bodies)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Arguments = Mapping[str, Any]
 
-__all__ = ["call_channel", "call_store", "call_topic", "whole"]
+__all__ = ["call_channel", "call_store", "call_topic", "whole", "whole_numbers"]
 
 _PAGE: Final = 500
 """Most names, or deferred messages, in an answer."""
@@ -61,6 +61,18 @@ def whole(arguments: Arguments, name: str) -> int:
     value = arguments.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ProtocolError(f"CALL: {name} is a whole number, not {value!r:.100}")
+    return value
+
+
+def whole_numbers(arguments: Arguments, name: str) -> list[int]:
+    """Return an argument that must be a list of integers.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    value = arguments.get(name)
+    if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
+        raise ProtocolError(f"CALL: {name} is a list of whole numbers, not {value!r:.100}")
     return value
 
 
@@ -137,9 +149,7 @@ async def _letters(owner: Called, arguments: Arguments) -> dict[str, Any]:
 
 
 async def _requeue_these(owner: Called, arguments: Arguments) -> int:
-    offsets = arguments.get("offsets")
-    if not isinstance(offsets, list) or not all(isinstance(offset, int) for offset in offsets):
-        raise ProtocolError("CALL: offsets is a list of whole numbers")
+    offsets = whole_numbers(arguments, "offsets")
     topic = owner.store.topic(_text(arguments, "topic"))
     return await requeue_these(owner.store._store_engine, topic, offsets)  # noqa: SLF001 - as above
 

@@ -114,7 +114,7 @@ class SharedChannel(Channel):
     ) -> T:  # fmt: skip
         """Ask the owner about the channel, after everything accepted here before."""
         self.check()
-        await self._remote_topic.put_buffer.settled()
+        await self._remote_topic.in_turn()
         await self._remote.known()
         return await self._remote_topic.link.result(
             name, read, arguments, topic=self._remote_topic.name, channel=self.name, once=once
@@ -123,7 +123,7 @@ class SharedChannel(Channel):
     async def refresh(self) -> None:
         """See `Channel.refresh`."""
         self.check()
-        await self._remote_topic.put_buffer.settled()
+        await self._remote_topic.in_turn()
         await self._remote.refresh()
 
     def get_nowait(self) -> Message:
@@ -278,9 +278,8 @@ class SharedTopic(Topic):
     ) -> T:  # fmt: skip
         """Ask the owner about the topic, after everything accepted here before."""
         self._remote.check()
-        await self._remote.put_buffer.settled()
-        await self._remote.known()
         try:
+            await self._remote.in_turn()
             return await self._remote.link.result(name, read, arguments, topic=self.name, once=once)
         except QueueShutDown:
             await self._remote.look_whether_deleted()

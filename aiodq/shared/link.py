@@ -20,10 +20,9 @@ from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStal
 from aiodq.names import is_ephemeral
 from aiodq.shared.answers import understood
 from aiodq.shared.place import Place
-from aiodq.shared.putting import Putting, TopicPuts
+from aiodq.shared.putting import TopicPuts
 from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.shared.rendezvous import connect
-from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.layout import FIRST_PACKET, LARGEST, VERSION
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet
@@ -32,11 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from aiodq.shared.listener import Listener
+    from aiodq.shared.putting import Putting
     from aiodq.wire.packets import Message as Said
 
 T = TypeVar("T")
 
-__all__ = ["Link", "Putting"]
+__all__ = ["Link"]
 
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.1
@@ -179,39 +179,29 @@ class Link:
             raise MessageSizeError(f"a put of {size} bytes; a store that is shared takes {_LARGEST} at a time")
         if self.failure is not None:
             raise copy(self.failure)
-        state = self._topics.get(topic)
-        if state is None:
-            state = self._topics[topic] = TopicPuts()
-        if state.behind or len(state.pending) >= MOST_PENDING:
-            state.behind.append(put)
-        else:
-            self._enter(topic, state, put)
+        puts = self._topics.get(topic)
+        if puts is None:
+            puts = self.puts(topic)
+        puts.put(put)
 
-    def _enter(self, topic: str, state: TopicPuts, put: Putting) -> None:
-        state.sequence += 1
-        state.pending[state.sequence] = put
+    def puts(self, topic: str) -> TopicPuts:
+        """Return the puts into a topic."""
+        puts = self._topics.get(topic)
+        if puts is None:
+            puts = self._topics[topic] = TopicPuts(partial(self._send_put, topic))
+        return puts
+
+    def _send_put(self, topic: str, sequence: int, put: Putting) -> None:
         if self._ready:
-            self._send_put(topic, state.sequence)
+            said = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
+            self._say(said, partial(self._topics[topic].answered, sequence))
 
-    def _send_put(self, topic: str, sequence: int) -> None:
-        put = self._topics[topic].pending[sequence]
-        said = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
-        self._say(said, partial(self._put_answered, topic, sequence))
-
-    def _put_answered(self, topic: str, sequence: int, said: Said) -> None:
-        if isinstance(said, Done) and said.placed is not None:
-            first, number = said.placed
-            found: range | Exception = range(first, first + number)
-        elif isinstance(said, Fail) and not is_lost(said):
-            found = error_of(said)
-        else:
-            return  # It is sent again over the next connection.
-        state = self._topics[topic]
-        put = state.pending.pop(sequence, None)
-        if put is not None:
-            if state.behind:
-                self._enter(topic, state, state.behind.popleft())
-            put.told(found)
+    def give_up_puts(self, topic: str) -> None:
+        """Have the owner not store puts that wait for room and that nobody waits for any more."""
+        sequences = self.puts(topic).give_up()
+        if sequences and self._ready:
+            arguments = {"sequences": sequences, "handle": self._handle(topic, "")}
+            self._ask(Call("withdraw", arguments), patient=True)
 
     # --- topics and channels
 
@@ -448,9 +438,8 @@ class Link:
             self._ask_open(topic, channel)
             opened.listener.reopened(self.epoch)
         # INVARIANT: earlier puts come before anything newer, which nobody sends before this step has ended.
-        for topic, state in self._topics.items():
-            for sequence in list(state.pending):
-                self._send_put(topic, sequence)
+        for puts in self._topics.values():
+            puts.repeat()
         self._ask(Call("back", {}), patient=True)
         self._found.set()
 
@@ -483,8 +472,8 @@ class Link:
     def _told_stalled(self) -> None:
         said = stalled(self._directory, self.owner_pid)
         self.failure = error_of(said)
-        for state in self._topics.values():
-            state.fail_behind(self.failure)  # before those that were sent, or they would take their places
+        for puts in self._topics.values():
+            puts.fail_behind(self.failure)  # before those that were sent, or they would take their places
         for request, (then, patient) in list(self._answers.items()):
             if not patient:
                 del self._answers[request]
@@ -543,12 +532,8 @@ class Link:
         """Raise an error in all waiters, and in later callers until there is an owner again."""
         self.failure = error
         self._found.set()
-        for state in self._topics.values():
-            ended = [*state.pending.values(), *state.behind]
-            state.pending.clear()
-            state.behind.clear()
-            for put in ended:
-                put.told(copy(error))
+        for puts in self._topics.values():
+            puts.fail(error)
         for opened in list(self._opened.values()):
             opened.listener.told(copy(error))
 

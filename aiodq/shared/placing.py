@@ -56,6 +56,7 @@ class Placing(PutResult):
         """Return a future of the offsets, for another connection over which the same put arrived again."""
         if self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody asks
         return self._waiter
 
 

@@ -432,8 +432,8 @@ class RemoteChannel(RemoteSettlement):
     async def _look_for_the_end(self) -> None:
         """Poll until nothing is ready and nothing for this process is on its way."""
         while self.error is None and not self.shut_now:
-            await self._topic.put_buffer.settled()
             try:
+                await self._topic.in_turn()
                 await self.refresh()
             except AiodqError:
                 await asyncio.sleep(_LOOK)

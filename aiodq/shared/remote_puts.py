@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from copy import copy
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ from aiodq.engine.topic.group_commit import NOT_NOW
 from aiodq.engine.validation import check_bodies, checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 from aiodq.format.columns import Columns
-from aiodq.shared.link import Putting
+from aiodq.shared.putting import Putting, WithdrawnError
 from aiodq.wire.frames import encode_messages
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ class PuttingTopic(Protocol):
         """Note that messages of this process are in the log."""
         ...
 
+    def refuse_waiting(self) -> None:
+        """Have puts that wait for room at the owner be refused, as no more is accepted."""
+        ...
+
     def find_out(self, then: Callable[[], None]) -> None:
         """Ask whether the topic was deleted, as the owner has refused something; then call `then`."""
         ...
@@ -123,6 +128,7 @@ class RemotePuts:
         self._lone = False
         self._number = 0
         self._under_way: dict[int, None] = {}
+        self._withdrawing = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     # --- checks
@@ -287,8 +293,16 @@ class RemotePuts:
         return not self._has_room() or self._topic.is_full()
 
     def withdrawn(self) -> None:
-        """Note that a waiter was cancelled, so that sending skips its message if it is still unsent."""
+        """Note that a waiter was cancelled: its message is not sent, or not stored if it waits for room there."""
         self._batch.cancelled = True
+        if self._under_way and not self._withdrawing:
+            self._withdrawing = True
+            # Once for all that are cancelled in this turn of the loop.
+            self._loop.call_soon(self._withdraw)
+
+    def _withdraw(self) -> None:
+        self._withdrawing = False
+        self._topic.link.give_up_puts(self._topic.name)
 
     # --- sending
 
@@ -314,12 +328,19 @@ class RemotePuts:
         try:
             frames = encode_messages(part.columns, self._topic.clock.now_ns())
             told = partial(self._told, part, number)
-            self._topic.link.put(self._topic.name, Putting(frames, messages, not part.atomic, told))
+            given_up = partial(self._is_given_up, part)
+            self._topic.link.put(self._topic.name, Putting(frames, messages, not part.atomic, told, given_up))
         except Exception as error:  # noqa: BLE001 - whatever it is, the waiters are told
             self._told(part, number, error)
 
+    def _is_given_up(self, part: Part) -> bool:
+        """Return whether a put is not to wait for room: its callers are cancelled, or to be told of the shutdown."""
+        return part.cancelled or (self.shut and not any(isinstance(waiter, PutResult) for waiter in part.waiters))
+
     def _told(self, part: Part, number: int, found: range | Exception) -> None:
         """Handle the outcome of a part."""
+        if isinstance(found, WithdrawnError) and self.shut:
+            found = copy(self._over)
         if isinstance(found, QueueShutDown) and self._topic.usable and not self.shut:
             # Its waiters may open the topic anew, if it was deleted. A drain leaves it as it is.
             self._topic.find_out(partial(self._tell, part, number, found))
@@ -343,13 +364,17 @@ class RemotePuts:
         self._cost -= cost
         self._roomy.set()
 
+    def flush(self) -> None:
+        """Send what was accepted in this turn of the loop."""
+        if self._batch.count:
+            self._send()
+
     async def settled(self) -> None:
         """Wait until the outcome of everything accepted before is known.
 
         Cancellation: nothing changes.
         """
-        if self._batch.count:
-            self._send()
+        self.flush()
         if self._under_way:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((self._number, waiter))
@@ -367,6 +392,8 @@ class RemotePuts:
         self.shut = True
         self._over = over or self._over
         self._roomy.set()
+        if self._under_way or self._batch.count:
+            self._topic.refuse_waiting()
 
 
 def _pieces(part: Part, most: int) -> Iterator[Part]:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.format.frame import Batch
     from aiodq.shared.link import Link
-    from aiodq.shared.remote_puts import RemotePuts
     from aiodq.wire.packets import Message as Said
     from aiodq.wire.payload import Held, Range
 
@@ -48,12 +47,15 @@ class SettledTopic(Protocol):
 
     name: str
     link: Link
-    put_buffer: RemotePuts
     transactions: OpenTransactions
     store_ref: Callable[[], object]
 
     def check(self) -> None:
         """Raise if the topic cannot be used."""
+        ...
+
+    async def in_turn(self) -> None:
+        """Wait until a request to the owner comes after everything accepted here before, but what waits for room."""
         ...
 
     def check_context(self) -> None:

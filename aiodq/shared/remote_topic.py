@@ -103,6 +103,7 @@ class RemoteTopic:
         self.threads: WorkerThreads = host.threads
         self._host = host
         self._is_known = False
+        self._orderly = False
         self._known: asyncio.Future[None] = host.loop.create_future()
         self.put_buffer: RemotePuts = RemotePuts(self)
         self.group_commit: ShortCut = ShortCut(self.put_buffer)
@@ -117,7 +118,7 @@ class RemoteTopic:
         """Note that the topic is open, with its options."""
         if "options" in facts:
             self.options = read_topic_options(facts["options"])
-        self._is_known = True
+        self._is_known, self._orderly = True, bool(facts.get("orderly"))
         if not self._known.done():
             self._known.set_result(None)
 
@@ -155,6 +156,16 @@ class RemoteTopic:
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
         task.add_done_callback(lambda _: then())
+
+    def refuse_waiting(self) -> None:
+        """See `PuttingTopic`."""
+        if self.usable:
+            self._do(self._refuse_waiting(), lambda _: None)
+
+    async def _refuse_waiting(self) -> None:
+        await self.in_turn()
+        if await self._waiting_for_room():
+            self.link.give_up_puts(self.name)
 
     async def look_whether_deleted(self) -> None:
         """Make the topic unusable if the owner says that it was deleted, so that it can be opened anew."""
@@ -300,14 +311,43 @@ class RemoteTopic:
         self.link.open(self.name, name, {} if options is None else channel_options(options), channel)
         return channel
 
+    async def in_turn(self) -> None:
+        """Wait until a request to the owner comes after everything accepted here before, but what waits for room there.
+
+        Raises:
+            AiodqError: the owner's refusal, or there is no owner.
+
+        Cancellation: nothing changes.
+        """
+        self.put_buffer.flush()
+        await self.known()
+        if not self._orderly:  # an owner of an earlier aiodq
+            await self.put_buffer.settled()
+            return
+        puts = self.link.puts(self.name)
+        stop = puts.sequence + len(puts.behind)
+        while puts.behind and puts.sequence < stop:
+            if await self._waiting_for_room():
+                return  # and so do those behind
+
+    async def _waiting_for_room(self) -> bool:
+        """Wait until the owner has answered the puts sent before that need not wait for room; return whether any do."""
+        puts = self.link.puts(self.name)
+        last = puts.sequence
+        await self.link.call("view", topic=self.name)
+        return any(sequence <= last for sequence in puts.pending)
+
     async def settle_in(self, channel: str | None = None) -> None:
         """Wait until everything accepted before is stored, and topics and channels used before exist.
+
+        What waits for room is not waited for.
 
         Raises:
             AiodqError: why not.
         """
-        await self.put_buffer.settled()
-        await self.known()
+        await self.in_turn()
+        if self.link.puts(self.name).pending:
+            await self._waiting_for_room()
         for one in list(self.channel_engines.values()):
             if channel in {None, one.name}:
                 await one.known()

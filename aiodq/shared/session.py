@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.engine.put_batch import Part, columns_cost
-from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
 from aiodq.names import check_name, check_topic_name
-from aiodq.shared.calls import call_store, call_topic, whole
+from aiodq.shared.calls import call_store, call_topic, whole, whole_numbers
 from aiodq.shared.client_events import ClientEvents
+from aiodq.shared.client_puts import ClientPuts
 from aiodq.shared.client_transactions import Asked, ClientTransactions
 from aiodq.shared.lending import Lending, Owning, Wire, answer
 from aiodq.shared.options_json import read_channel_options, read_topic_options, topic_options
-from aiodq.shared.placing import Placing
 from aiodq.shared.refusals import Refusals, deletion
 from aiodq.shared.remote_errors import fail_of
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
-from aiodq.storage.log.topic_log import TopicLog
 from aiodq.topic import Topic
 from aiodq.wire.frames import decode_lone, decode_messages
 from aiodq.wire.layout import UNSAID, VERSION
@@ -49,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.shared.placing import Underway
     from aiodq.wire.payload import Held
     from aiodq.wire.stream import Packet
 
@@ -76,11 +71,9 @@ class Session:
         self._topics: dict[int, Topic] = {}
         self._lendings: dict[int, Lending] = {}
         self._refusals = Refusals()
-        self._entering: set[asyncio.Task[Any] | None] = set()
-        self._closing = self._ending = False
-        self._placing = 0
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._puts = ClientPuts(owner, wire, self._start, self._fail)
         self._transactions = ClientTransactions(owner)
         self._events = ClientEvents(owner)
         self._says: dict[type[Any], Callable[[Any, int], None]] = {
@@ -125,7 +118,7 @@ class Session:
         if not said.oldest <= VERSION <= said.newest:
             both = f"this owner speaks version {VERSION}, the client {said.oldest} to {said.newest}"
             raise ProtocolError(f"{both}: have all processes run one version of aiodq, or one and the next")
-        self.client = said
+        self.client, self._puts.producer = said, said.producer
         owner = self._owner
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
         owner.came(said)
@@ -133,9 +126,8 @@ class Session:
 
     async def end(self) -> None:
         """End the session: what the client held goes back, as if it had never been delivered."""
-        self._ending = True
+        self._puts.end()
         self._transactions.end()
-        self._enter_no_more()
         tasks = [*self._tasks, *(lending.stop() for lending in self._lendings.values())]
         for task in tasks:
             task.cancel()
@@ -146,11 +138,6 @@ class Session:
     def holds(self) -> dict[str, int]:
         """Return how many messages the client holds, by `topic/channel`."""
         return {lending.name: lending.holding for lending in self._lendings.values() if lending.holding}
-
-    def _enter_no_more(self) -> None:
-        for task in list(self._entering):
-            if task is not None:
-                task.cancel()
 
     # --- answers
 
@@ -163,10 +150,12 @@ class Session:
             error = OwnerLostError("this owner ends", engine.path)
         self._wire.send(fail_of(error), request)
 
-    def _start(self, doing: Coroutine[Any, Any, Done], request: int) -> None:
+    def _start(self, doing: Coroutine[Any, Any, Done], request: int) -> asyncio.Task[None]:
         """Run something that takes longer, and answer."""
+        task = self._begin(self._answered(doing, request))
         # A task that is cancelled before its first turn has not begun to await it.
-        self._begin(self._answered(doing, request)).add_done_callback(lambda _: doing.close())
+        task.add_done_callback(lambda _: doing.close())
+        return task
 
     def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(doing)
@@ -236,7 +225,8 @@ class Session:
         if not said.channel:
             named = read_topic_options(said.options) if said.options else None
             topic = self._topics[said.handle] = Topic(engine, engine.engine(said.topic, named))
-            self._wire.send(Done(None, {"window": MOST_PENDING, "options": topic_options(topic.options)}), request)
+            facts = {"window": MOST_PENDING, "orderly": True, "options": topic_options(topic.options)}
+            self._wire.send(Done(None, facts), request)
             return
         topic = Topic(engine, engine.unnamed(said.topic))
         check_name(said.channel, "channel")
@@ -246,100 +236,11 @@ class Session:
 
     def _put(self, said: Put, request: int) -> None:
         topic = self._topics.get(said.handle)
-        if topic is None or self.client is None:
+        if topic is None:
             self._refusals.check(said.handle)
             raise ProtocolError(f"PUT: the handle {said.handle} is no topic's")
-        columns = _columns(said)
-        origin = Origin(self.client.producer, said.sequence)
-        if self._placing or not self._place_now(topic._engine, origin, columns, request):  # noqa: SLF001 - as above
-            # INVARIANT: puts after one that may have to wait go the same way, or they would overtake it.
-            self._placing += 1
-            self._start(self._place_in_turn(topic, origin, columns), request)
-
-    async def _place_in_turn(self, topic: Topic, origin: Origin, columns: Columns) -> Done:
-        try:
-            return await self._place(topic, origin, columns)
-        finally:
-            self._placing -= 1
-
-    def _place_now(self, engine: TopicEngine, origin: Origin, columns: Columns, request: int) -> bool:
-        """Place a put at once, if it has to wait only for the log; return whether it was placed."""
-        put_buffer, commit, log = engine.put_buffer, engine.group_commit, engine.log
-        putting, key = self._owner.putting, (engine.name, origin)
-        if key in putting or not isinstance(log, TopicLog) or log.producers.find(origin) is not None:
-            return False
-        if not (commit.lone or commit.inline):  # these imply it
-            engine.check()
-            if not put_buffer.at_rest:
-                return False
-        sizes, options = list(map(len, columns.bodies)), engine.options
-        if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
-            return False  # it is refused
-        placing = Placing(len(sizes), partial(self._told, putting, key, request))
-        part = Part(columns, [placing], atomic=True, cost=columns_cost(columns), origin=origin)
-        # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
-        putting[key] = placing
-        try:
-            if not commit.place(part):
-                put_buffer.accept_part(part)
-        except asyncio.QueueFull:
-            del putting[key]
-            return False  # it waits for room, or is refused, by the options
-        except BaseException:
-            putting.pop(key, None)
-            raise
-        return True
-
-    def _told(self, putting: Underway, key: tuple[str, Origin], request: int, placed: Placing) -> None:
-        """Answer a put that was placed at once, whose outcome is known."""
-        del putting[key]
-        if placed.error is None:
-            self._wire.send(Done((placed.offset, placed.messages)), request)
-        else:
-            # The engine is still notifying others, which may change what this client is told.
-            asyncio.get_running_loop().call_soon(self._fail, placed.error, request)
-
-    async def _place(self, topic: Topic, origin: Origin, columns: Columns) -> Done:
         engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
-        engine.check()
-        key, putting = (engine.name, origin), self._owner.putting
-        while True:
-            placing = putting.get(key)
-            if placing is None:
-                known = engine.log.producers.find(origin) if isinstance(engine.log, TopicLog) else None
-                if known is not None:
-                    return Done((known.start, len(known)))
-                for body in columns.bodies:
-                    engine.put_buffer.body(body)
-                # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
-                placing = putting[key] = asyncio.get_running_loop().create_task(self._put_in(engine, columns, origin))
-                placing.add_done_callback(partial(self._placed, putting, key))
-            try:
-                # INVARIANT: an accepted put stays accepted if its connection ends: it may arrive again over another.
-                placed = await asyncio.shield(placing.waiter() if isinstance(placing, Placing) else placing)
-            except asyncio.CancelledError:
-                if self._closing and isinstance(placing, asyncio.Future) and placing.cancelled():
-                    raise QueueShutDown("the store is closed") from None
-                if self._ending or isinstance(placing, Placing) or not placing.cancelled():
-                    raise
-                continue  # it belonged to another connection, which is gone
-            return Done((placed.start, len(placed)))
-
-    async def _put_in(self, engine: TopicEngine, columns: Columns, origin: Origin) -> range:
-        """Put as soon as there is room, unless the client closes or is gone before."""
-        task = asyncio.current_task()
-        self._entering.add(task)
-        try:
-            waiter = await engine.put_buffer.enter(lambda: engine.put_buffer.accept_of(columns, origin))
-        finally:
-            self._entering.discard(task)
-        return await waiter
-
-    @staticmethod
-    def _placed(putting: Underway, key: tuple[str, Origin], done: asyncio.Future[range]) -> None:
-        del putting[key]
-        if not done.cancelled():
-            done.exception()  # perhaps its client is gone
+        self._puts.put(engine, said.sequence, _columns(said), request)
 
     # --- channels
 
@@ -445,15 +346,26 @@ class Session:
         if handle is None:
             self._start(self._called(said), request)
         elif isinstance(handle, int) and handle in self._topics:
-            self._start(answer(call_topic(self._owner, self._topics[handle], said.name, said.arguments)), request)
+            self._start(self._topic_called(self._topics[handle], said), request)
         else:
             lending = self._lending(handle if isinstance(handle, int) else -1)
-            self._start(lending.called(said, self._say_figures), request)
+            self._start(self._lending_called(lending, said), request)
+
+    async def _topic_called(self, topic: Topic, said: Call) -> Done:
+        if said.name == "withdraw":
+            self._puts.withdraw(topic.name, whole_numbers(said.arguments, "sequences"))
+            return Done()
+        await self._puts.settled(topic.name)
+        return await answer(call_topic(self._owner, topic, said.name, said.arguments))
+
+    async def _lending_called(self, lending: Lending, said: Call) -> Done:
+        if said.name != "ended":
+            await self._puts.settled(lending.topic)
+        return await lending.called(said, self._say_figures)
 
     async def _called(self, said: Call) -> Done:
         if said.name == "closing":
-            self._closing = True
-            self._enter_no_more()
+            self._puts.close()
             self._transactions.close()
             return Done()
         if said.name == "withdraw" and self.client is not None:

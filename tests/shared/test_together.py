@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.shared.link import Putting, _Wire
+from aiodq.shared.link import _Wire
 from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from aiodq.shared.putting import Putting
     from aiodq.wire.packets import Message as Said
 
 

@@ -7,6 +7,7 @@ from unittest import mock
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.shared import inherited
+from aiodq.shared.client_puts import ClientPuts
 from aiodq.shared.client_transactions import ClientTransactions
 from aiodq.shared.holdings import Holdings
 from aiodq.shared.lending import Lending
@@ -15,6 +16,7 @@ from aiodq.shared.link import Link
 from aiodq.shared.number_runs import NumberRuns
 from aiodq.shared.owner import Owner
 from aiodq.shared.place import Place
+from aiodq.shared.putting import TopicPuts
 from aiodq.shared.remote_channel import RemoteChannel
 from aiodq.shared.remote_settlement import RemoteSettlement
 from aiodq.shared.session import Session
@@ -25,6 +27,7 @@ from aiodq.storage.state.transaction_origins import TransactionOrigins
 from tests.proof.mutants.registry import Patch, change, mutant
 
 _OWNER = "tests/shared/test_owner.py"
+_FULL = "tests/shared/test_full.py"
 _LENDING = "tests/shared/test_lending.py"
 _ORDER = "tests/shared/test_order.py"
 _TRANSACTIONS = "tests/shared/test_transactions.py"
@@ -38,17 +41,38 @@ change(
 )
 change(
     "puts that waited for an owner come after newer ones",
-    Link._begin,
-    "self._send_put(topic, sequence)",
-    "asyncio.get_running_loop().call_later(0.5, self._send_put, topic, sequence)",
+    TopicPuts.repeat,
+    "self._send(sequence, put)",
+    "__import__('asyncio').get_running_loop().call_later(0.5, self._send, sequence, put)",
     test=f"{_ORDER}::test_what_waited_is_put_before_anything_newer_and_in_its_order",
 )
 change(
     "puts that waited for an owner come in another order",
-    Link._begin,
-    "for sequence in list(state.pending):",
-    "for sequence in reversed(list(state.pending)):",
+    TopicPuts.repeat,
+    "for sequence, put in list(self.pending.items()):",
+    "for sequence, put in reversed(list(self.pending.items())):",
     test=f"{_ORDER}::test_what_waited_is_put_before_anything_newer_and_in_its_order",
+)
+change(
+    "a put that nobody waits for any more is stored by the next owner",
+    TopicPuts.repeat,
+    "ended = [self.pending.pop(sequence) for sequence in sorted(self._given_up)]",
+    "ended = []",
+    test=f"{_FULL}::test_what_was_given_up_is_not_put_by_the_next_owner_either",
+)
+change(
+    "a put that was withdrawn waits for room again",
+    ClientPuts.withdraw,
+    "self._withdrawn.add(key)",
+    "self._withdrawn.discard(key)",
+    test=f"{_FULL}::test_only_what_waits_is_withdrawn_and_by_who_put_it",
+)
+change(
+    "an operation does not wait for what was accepted before it",
+    ClientPuts.settled,
+    "if underway or moving:",
+    "if underway and not moving and underway is None:",
+    test=f"{_FULL}::test_an_operation_comes_after_what_was_accepted_before",
 )
 change(
     "an owner is found before it knows what was put",
@@ -234,7 +258,7 @@ change(
 )
 change(
     "a put that comes again after a kill is put again",
-    Session._place,
+    ClientPuts._place,
     "if known is not None:",
     "if known is not None and known.start < 0:",
     "puts of clients",
