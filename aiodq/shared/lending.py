@@ -14,9 +14,9 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.shared.calls import call_channel
+from aiodq.shared.changes import State
 from aiodq.shared.lent import LentRun, as_sent, columns_of, extended
 from aiodq.shared.number_runs import GONE, NumberRuns
-from aiodq.shared.options_json import channel_options
 from aiodq.shared.remote_errors import error_facts
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
@@ -425,11 +425,15 @@ class Lending:
 
     # --- the channel
 
-    async def settled_in(self) -> Done:
-        """Wait until the channel is open; return its options and state."""
+    async def settled_in(self) -> None:
+        """Wait until the channel is open."""
         await self._topic.settle_in()
+
+    @property
+    def state(self) -> State:
+        """The channel's options and whether it is paused."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
-        return Done(None, {"options": channel_options(engine.options), "paused": engine.pause_asked})
+        return State(engine.options, engine.pause_asked)
 
     async def called(self, said: Call, say_figures: Callable[..., None]) -> Done:
         """Run a call."""

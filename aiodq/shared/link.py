@@ -224,9 +224,14 @@ class Link:
         What is in memory, and what an owner does by a topic's options, is not on disk; a later owner is told it.
         """
         opened = self._opened.get((topic, channel))
-        lasting = channel and not is_ephemeral(topic) and not is_ephemeral(channel)
-        if lasting and opened is not None and opened.options == options:
+        if channel and _lasts(topic, channel) and opened is not None and opened.options == options:
             self._opened[topic, channel] = opened._replace(options={})
+
+    def changed(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
+        """Have later owners open a channel that is only in memory by its options, which others may have changed."""
+        opened = self._opened.get((topic, channel))
+        if opened is not None and opened.options and not _lasts(topic, channel):
+            self._opened[topic, channel] = opened._replace(options=options)
 
     def forget(self, topic: str, channel: str) -> None:
         """Forget a deleted topic or channel; one opened later under its name is new."""
@@ -239,6 +244,11 @@ class Link:
         opened = self._opened.get((topic, channel))
         if opened is not None and opened.listener is listener:
             del self._opened[topic, channel]
+
+    def opens(self, topic: str, channel: str, listener: Listener) -> bool:
+        """Return whether every later owner opens it for `listener`."""
+        opened = self._opened.get((topic, channel))
+        return opened is not None and opened.listener is listener
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
@@ -536,6 +546,11 @@ class Link:
             puts.fail(error)
         for opened in list(self._opened.values()):
             opened.listener.told(copy(error))
+
+
+def _lasts(topic: str, channel: str) -> bool:
+    """Return whether a channel's options are kept on disk."""
+    return not is_ephemeral(topic) and not is_ephemeral(channel)
 
 
 def _answer(answer: asyncio.Future[Said], said: Said) -> None:

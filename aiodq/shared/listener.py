@@ -26,6 +26,10 @@ class Listener(Protocol):
         """Note that the owner has opened it, with its options and state."""
         ...
 
+    def changed(self, facts: Mapping[str, Any]) -> None:
+        """Note the options and state, which any process may have changed."""
+        ...
+
     def refused(self, error: Exception) -> None:
         """Note that the owner refuses to open it, or that it was deleted."""
         ...

@@ -24,6 +24,7 @@ from aiodq.shared.holdings import portions
 from aiodq.shared.options_json import read_channel_options
 from aiodq.shared.remote_errors import error_in, error_of, is_lost
 from aiodq.shared.remote_settlement import RemoteSettlement
+from aiodq.shared.watching import ask_for_changes
 from aiodq.wire.frames import decode_messages
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
 
@@ -118,11 +119,18 @@ class RemoteChannel(RemoteSettlement):
 
     def opened(self, facts: Mapping[str, Any]) -> None:
         """Note that the channel is open, with its options and state."""
-        self.go_by(read_channel_options(facts.get("options", {})))
-        self.paused = bool(facts.get("paused"))
+        self.changed(facts)
         if not self._known.done():
             self._known.set_result(None)
         self._ask_the_end()
+        ask_for_changes(self._topic.link, self._topic.name, self.name, self)
+
+    def changed(self, facts: Mapping[str, Any]) -> None:
+        """Apply the owner's options and pause, which any process may have changed."""
+        options = facts.get("options", {})
+        self.go_by(read_channel_options(options))
+        self._topic.link.changed(self._topic.name, self.name, options)
+        self.paused = bool(facts.get("paused"))
 
     def _ask_the_end(self) -> None:
         end = self._request(lambda handle: Call("ended", {"handle": handle}))

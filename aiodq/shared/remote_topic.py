@@ -13,6 +13,7 @@ from aiodq.shared.options_json import channel_options, read_topic_options, topic
 from aiodq.shared.remote_channel import RemoteChannel
 from aiodq.shared.remote_puts import RemotePuts, ShortCut
 from aiodq.shared.stats_json import blank_topic, read_channel_stats, read_topic_stats
+from aiodq.shared.watching import ask_for_changes
 from aiodq.wire.packets import Figures
 
 if TYPE_CHECKING:
@@ -116,11 +117,20 @@ class RemoteTopic:
 
     def opened(self, facts: Mapping[str, Any]) -> None:
         """Note that the topic is open, with its options."""
-        if "options" in facts:
-            self.options = read_topic_options(facts["options"])
+        self.changed(facts)
         self._is_known, self._orderly = True, bool(facts.get("orderly"))
         if not self._known.done():
             self._known.set_result(None)
+        ask_for_changes(self.link, self.name, "", self)
+
+    def changed(self, facts: Mapping[str, Any]) -> None:
+        """Apply the owner's options, which any process may have changed."""
+        if "options" not in facts:
+            return
+        self.options = read_topic_options(facts["options"])
+        if self.named is not None:
+            # What is on disk a later owner takes from there: others may have changed it again by then.
+            self.link.name(self.name, "", {**facts["options"], "stored": facts.get("stored") is True})
 
     def refused(self, error: Exception) -> None:
         """Make the topic unusable, as the owner refuses to open it or it was deleted."""

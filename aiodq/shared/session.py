@@ -9,11 +9,12 @@ from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
 from aiodq.names import check_name, check_topic_name
 from aiodq.shared.calls import call_store, call_topic, whole, whole_numbers
+from aiodq.shared.changes import Changes, State
 from aiodq.shared.client_events import ClientEvents
 from aiodq.shared.client_puts import ClientPuts
 from aiodq.shared.client_transactions import Asked, ClientTransactions
 from aiodq.shared.lending import Lending, Owning, Wire, answer
-from aiodq.shared.options_json import read_channel_options, read_topic_options, topic_options
+from aiodq.shared.options_json import read_channel_options, read_topic_options
 from aiodq.shared.refusals import Refusals, deletion
 from aiodq.shared.remote_errors import fail_of
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
@@ -73,6 +74,7 @@ class Session:
         self._refusals = Refusals()
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._changes = Changes(wire)
         self._puts = ClientPuts(owner, wire, self._start, self._fail)
         self._transactions = ClientTransactions(owner)
         self._events = ClientEvents(owner)
@@ -181,11 +183,14 @@ class Session:
     def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
         lending = self._lendings.get(handle)
         if lending is None:
-            log = self._topics[handle]._engine.log  # noqa: SLF001 - a session is a topic's other half
+            topic = self._topics[handle]
+            log = topic._engine.log  # noqa: SLF001 - a session is a topic's other half
             figures = Figures(handle, 0, 0, 0, log.begin, log.end, log.durable)
+            self._changes.look(handle, _state(topic))
         else:
             lending.look()
             figures = lending.figures()
+            self._changes.look(handle, lending.state)
         if anyhow or figures != self._figures.get(handle):
             self._figures[handle] = figures
             self._wire.send(figures)
@@ -204,6 +209,7 @@ class Session:
 
     def _let_go(self, handle: int, error: Exception, topic: str = "") -> None:
         self._figures.pop(handle, None)
+        self._changes.ended(handle, error)
         self._refusals.add(handle, error, topic)
 
     # --- topics
@@ -224,15 +230,21 @@ class Session:
         engine.check()
         if not said.channel:
             named = read_topic_options(said.options) if said.options else None
+            if named is not None and said.options.get("stored") is True:
+                named = engine.unnamed(said.topic).effective_options.named_again(named)
             topic = self._topics[said.handle] = Topic(engine, engine.engine(said.topic, named))
-            facts = {"window": MOST_PENDING, "orderly": True, "options": topic_options(topic.options)}
+            facts = {"window": MOST_PENDING, "orderly": True, **self._changes.told(said.handle, _state(topic))}
             self._wire.send(Done(None, facts), request)
             return
         topic = Topic(engine, engine.unnamed(said.topic))
         check_name(said.channel, "channel")
         channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
         lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
-        self._start(lending.settled_in(), request)
+        self._start(self._settled_in(said.handle, lending), request)
+
+    async def _settled_in(self, handle: int, lending: Lending) -> Done:
+        await lending.settled_in()
+        return Done(None, self._changes.told(handle, lending.state))
 
     def _put(self, said: Put, request: int) -> None:
         topic = self._topics.get(said.handle)
@@ -343,25 +355,32 @@ class Session:
 
     def _call(self, said: Call, request: int) -> None:
         handle = said.arguments.get("handle")
-        if handle is None:
+        if said.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
+            self._changes.ask(handle, request)
+        elif handle is None:
             self._start(self._called(said), request)
         elif isinstance(handle, int) and handle in self._topics:
-            self._start(self._topic_called(self._topics[handle], said), request)
+            self._start(self._topic_called(handle, self._topics[handle], said), request)
         else:
-            lending = self._lending(handle if isinstance(handle, int) else -1)
-            self._start(self._lending_called(lending, said), request)
+            handle = handle if isinstance(handle, int) else -1
+            lending = self._lending(handle)
+            self._start(self._lending_called(handle, lending, said), request)
 
-    async def _topic_called(self, topic: Topic, said: Call) -> Done:
+    async def _topic_called(self, handle: int, topic: Topic, said: Call) -> Done:
         if said.name == "withdraw":
             self._puts.withdraw(topic.name, whole_numbers(said.arguments, "sequences"))
             return Done()
         await self._puts.settled(topic.name)
-        return await answer(call_topic(self._owner, topic, said.name, said.arguments))
+        done = await answer(call_topic(self._owner, topic, said.name, said.arguments))
+        self._changes.assumed(handle, said.name)
+        return done
 
-    async def _lending_called(self, lending: Lending, said: Call) -> Done:
+    async def _lending_called(self, handle: int, lending: Lending, said: Call) -> Done:
         if said.name != "ended":
             await self._puts.settled(lending.topic)
-        return await lending.called(said, self._say_figures)
+        done = await lending.called(said, self._say_figures)
+        self._changes.assumed(handle, said.name)
+        return done
 
     async def _called(self, said: Call) -> Done:
         if said.name == "closing":
@@ -389,6 +408,11 @@ class Session:
 
     def _bye(self, _said: Bye, _request: int) -> None:
         self._wire.end()
+
+
+def _state(topic: Topic) -> State:
+    engine = topic._engine  # noqa: SLF001 - as above
+    return State(engine.options, engine.paused, engine.effective_options.stored)
 
 
 def _columns(said: Put) -> Columns:

@@ -83,6 +83,10 @@ OPEN: 8 bytes, then the topic's name, the channel's, and options as JSON
          5     1  channel   bytes of the channel's name, 0 for the topic itself
          6     2  zero      reserved, 0
 
+The options of a topic may say `stored`: they were on disk once, as named for it. What concerns its data is then taken
+from disk, and the rest as others have named it since. The answer has the effective options, `paused` and `stored`; the
+CALL `changed` with the handle is answered likewise as soon as one of them is another.
+
 PUT: 16 bytes, then FRAMES
 
     offset  size  name      meaning

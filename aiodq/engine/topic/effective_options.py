@@ -124,6 +124,12 @@ class EffectiveOptions:
     # --- the topic
 
     @property
+    def stored(self) -> bool:
+        """Whether the effective options are on disk, as named for the topic."""
+        stored = self._stored()
+        return self.acting and stored is not None and stored.named
+
+    @property
     def at_rest(self) -> bool:
         """Whether a put has no options to write: the effective ones act, and no write has failed."""
         return self.acting and not self._unwritten and not self._failed
@@ -151,6 +157,17 @@ class EffectiveOptions:
             return
         self._take(options)
         self.look()
+
+    def named_again(self, options: StoreOptions) -> StoreOptions | None:
+        """Return what to name for somebody whose options were stored once, and may have been changed by others since.
+
+        Args:
+            options: theirs; what concerns the data is taken from disk, if it is there.
+
+        Returns:
+            None if options are named in this process already, which are at least as new.
+        """
+        return None if self.named is not None else holding(None, self._stored(), options)
 
     async def configure(self, options: StoreOptions) -> None:
         """Make these options durable, then apply them.

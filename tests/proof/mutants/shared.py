@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.shared import inherited
 from aiodq.shared.client_puts import ClientPuts
@@ -66,6 +67,13 @@ change(
     "self._withdrawn.add(key)",
     "self._withdrawn.discard(key)",
     test=f"{_FULL}::test_only_what_waits_is_withdrawn_and_by_who_put_it",
+)
+change(
+    "options that somebody has changed since are named again to the next owner",
+    EffectiveOptions.named_again,
+    "holding(None, self._stored(), options)",
+    "options",
+    test="tests/shared/test_reopening.py::test_a_topics_options_that_were_changed_since_hold_with_the_next_owner",
 )
 change(
     "an operation does not wait for what was accepted before it",

@@ -1,0 +1,92 @@
+"""What one process changes of a topic or channel, the others know soon, without asking."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.shared.session import Session
+from aiodq.wire.packets import Call
+from tests.shared.support import PATIENCE, QUICK, two, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST = aiodq.StoreOptions(sync="os", max_messages=7)
+TRIES = aiodq.ChannelOptions(max_attempts=4, visibility_timeout=5)
+
+
+async def test_the_options_of_a_topic_are_what_another_process_made_them(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as stores, asyncio.timeout(PATIENCE):
+        topics = [store.topic("jobs") for store in stores]
+        for topic in topics:
+            await topic.settle_in()
+        await topics[0].configure(MOST)
+        await until(lambda: topics[1].options == MOST)
+        await topics[1].configure(QUICK)
+        await until(lambda: topics[0].options == QUICK)
+        await topics[0].configure(MOST)
+        await until(lambda: topics[1].options == MOST)
+
+
+@pytest.mark.parametrize("name", ["c", "c#ephemeral"])
+async def test_the_options_of_a_channel_are_what_another_process_made_them(tmp_path: Path, name: str) -> None:
+    async with two(tmp_path / "s", QUICK) as stores, asyncio.timeout(PATIENCE):
+        channels = [store.topic("jobs").channel(name) for store in stores]
+        for channel in channels:
+            await channel.refresh()
+        await channels[0].configure(TRIES)
+        await until(lambda: channels[1].options == TRIES)
+        # By these it renews the time of what is worked on.
+        await channels[1].configure(aiodq.ChannelOptions())
+        await until(lambda: channels[0].options == aiodq.ChannelOptions())
+
+
+async def test_a_channel_is_paused_for_all_who_hold_it(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as stores, asyncio.timeout(PATIENCE):
+        channels = [store.topic("jobs").channel("c") for store in stores]
+        for channel in channels:
+            await channel.refresh()
+        await channels[0].pause()
+        await until(lambda: channels[1].paused)
+        await stores[1].topic("jobs").pause()
+        await channels[1].resume()
+        await until(lambda: all(channel.paused for channel in channels))
+        await stores[0].topic("jobs").resume()
+        await until(lambda: not any(channel.paused for channel in channels))
+
+
+async def test_a_topic_that_another_process_deleted_is_told_without_a_call(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        await topic.put(b"x")
+        await owner.delete_topic("jobs")
+        await until(lambda: "deleted" in repr(topic))
+        with pytest.raises(aiodq.QueueShutDown, match="deleted"):
+            topic.put_nowait(b"y")
+        assert await client.topic("jobs").put(b"z") == 0
+
+
+async def test_an_owner_that_tells_of_no_changes_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Call] = []
+    call = Session._call
+
+    def call_before(session: Session, said: Call, request: int) -> None:
+        if said.name == "changed":
+            asked.append(said)
+            said = Call("unknown", said.arguments)
+        call(session, said, request)
+
+    monkeypatch.setattr(Session, "_call", call_before)
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        await topic.channel("c").refresh()
+        await owner.topic("jobs").configure(MOST)
+        await topic.put(b"x")
+        await topic.channel("c").refresh()
+        assert len(asked) == 3
