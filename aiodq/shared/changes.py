@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.options import StoreOptions
-from aiodq.shared.options_json import channel_options, topic_options
 from aiodq.shared.remote_errors import fail_of
 from aiodq.wire.packets import Done
 
 if TYPE_CHECKING:
-    from aiodq.options import ChannelOptions
     from aiodq.shared.lending import Wire
+    from aiodq.shared.options_json import State
 
-__all__ = ["Changes", "State"]
+__all__ = ["Changes"]
 
 _CHANGING: Final = frozenset({"configure", "name", "pause"})
-
-
-class State(NamedTuple):
-    """What a client is to know of a topic or a channel besides its messages.
-
-    Attributes:
-        options: the effective options.
-        paused: whether it is paused.
-        stored: whether a topic's options are on disk, as named for it.
-    """
-
-    options: StoreOptions | ChannelOptions
-    paused: bool
-    stored: bool = False
-
-    def facts(self) -> dict[str, Any]:
-        """Encode it for JSON."""
-        options = self.options
-        encoded = topic_options(options) if isinstance(options, StoreOptions) else channel_options(options)
-        return {"options": encoded, "paused": self.paused, "stored": self.stored}
 
 
 class Changes:

@@ -14,9 +14,9 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.shared.calls import call_channel
-from aiodq.shared.changes import State
 from aiodq.shared.lent import LentRun, as_sent, columns_of, extended
 from aiodq.shared.number_runs import GONE, NumberRuns
+from aiodq.shared.options_json import State
 from aiodq.shared.remote_errors import error_facts
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiodq.errors import InvalidOptionError
 from aiodq.options import ChannelOptions, StoreOptions, seconds, time_ns
@@ -21,11 +21,39 @@ if TYPE_CHECKING:
 
     from aiodq.options import Start
 
-__all__ = ["channel_options", "moment", "moment_ns", "read_channel_options", "read_topic_options", "topic_options"]
+__all__ = [
+    "State",
+    "channel_options",
+    "moment",
+    "moment_ns",
+    "read_channel_options",
+    "read_topic_options",
+    "topic_options",
+]
 
 _OWNERS: Final = ("sync", "sync_every", "memory_bytes", "sync_backend")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WRONG: Final = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
+
+
+class State(NamedTuple):
+    """What a client is to know of a topic or a channel besides its messages.
+
+    Attributes:
+        options: the effective options.
+        paused: whether it is paused.
+        stored: whether a topic's options are on disk, as named for it.
+    """
+
+    options: StoreOptions | ChannelOptions
+    paused: bool
+    stored: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """Encode it for JSON."""
+        options = self.options
+        encoded = topic_options(options) if isinstance(options, StoreOptions) else channel_options(options)
+        return {"options": encoded, "paused": self.paused, "stored": self.stored}
 
 
 def topic_options(options: StoreOptions) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class RemoteStore:
         engine = StoreEngine(self.path, self._given, self._seams)
         engine.reclaiming = True
         try:
-            await engine.open(MAKERS, create=self._create)
+            await self._opened(engine)
         except StoreLockedError as error:
             self._locked = error
             return False
@@ -181,6 +181,20 @@ class RemoteStore:
             raise
         self._owner, self._kept_open = owner, kept_open
         return True
+
+    async def _opened(self, engine: StoreEngine) -> None:
+        """Open an engine.
+
+        Cancellation: the engine is open no more when this ends: until then the store would be locked.
+        """
+        opening = self.loop.create_task(engine.open(MAKERS, create=self._create))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])
+            if not opening.cancelled() and opening.exception() is None:
+                await engine.close()
+            raise
 
     async def _let_go_of_failed(self) -> None:
         """Release a failed store that this process owned: the next one to open it reads what is really there.

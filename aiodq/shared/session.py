@@ -9,12 +9,12 @@ from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
 from aiodq.names import check_name, check_topic_name
 from aiodq.shared.calls import call_store, call_topic, whole, whole_numbers
-from aiodq.shared.changes import Changes, State
+from aiodq.shared.changes import Changes
 from aiodq.shared.client_events import ClientEvents
 from aiodq.shared.client_puts import ClientPuts
 from aiodq.shared.client_transactions import Asked, ClientTransactions
 from aiodq.shared.lending import Lending, Owning, Wire, answer
-from aiodq.shared.options_json import read_channel_options, read_topic_options
+from aiodq.shared.options_json import State, read_channel_options, read_topic_options
 from aiodq.shared.refusals import Refusals, deletion
 from aiodq.shared.remote_errors import fail_of
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.engine.opening import open_store
 from aiodq.testing import WatchedFileSystem
 from tests.shared.support import PATIENCE, QUICK, counts, until
 from tests.shared.support import two as stores_of_two
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
+
+    from aiodq.engine.opened_files import OpenedStore
 
 
 two = partial(stores_of_two, options=QUICK)
@@ -240,3 +245,26 @@ async def test_a_message_larger_than_a_client_may_send_is_delivered_all_the_same
             await queue.put(body)
         with suppress(aiodq.QueueEmpty):
             queue.get_nowait()
+
+
+async def test_a_process_that_closes_while_it_takes_over_has_let_go_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slowly(*those: Any, **named: Any) -> OpenedStore:
+        began.set()
+        assert go_on.wait(PATIENCE)
+        return open_store(*those, **named)
+
+    async with aiodq.open(tmp_path / "s", mode="shared") as owner:
+        await owner.queue("jobs").put(b"x")
+        other = await aiodq.open(tmp_path / "s", mode="shared")
+        monkeypatch.setattr("aiodq.engine.store_engine.open_store", slowly)
+    await until(began.is_set)
+    closing = asyncio.ensure_future(other.aclose())
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await closing
+    async with aiodq.open(tmp_path / "s") as alone:
+        assert alone.topics() == ["jobs"]
