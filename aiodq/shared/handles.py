@@ -110,14 +110,15 @@ class SharedChannel(Channel):
         return await _to_its_end(self._ask(name, read, arguments, once=once), then)
 
     async def _ask(
-        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False
+        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False,
+        waits: bool = False,
     ) -> T:  # fmt: skip
         """Ask the owner about the channel, after everything accepted here before."""
         self.check()
         await self._remote_topic.in_turn()
         await self._remote.known()
         return await self._remote_topic.link.result(
-            name, read, arguments, topic=self._remote_topic.name, channel=self.name, once=once
+            name, read, arguments, topic=self._remote_topic.name, channel=self.name, once=once, waits=waits
         )
 
     async def refresh(self) -> None:
@@ -214,7 +215,7 @@ class SharedChannel(Channel):
 
     async def join(self) -> None:
         """See `Channel.join`."""
-        await self._ask("join", read_nothing)
+        await self._ask("join", read_nothing, waits=True)
 
     async def purge(self) -> int:
         """See `Channel.purge`."""
@@ -299,7 +300,7 @@ class SharedTopic(Topic):
         def then() -> None:
             self._remote.named = options
             self._remote.go_by(options)
-            self._remote.link.name(self.name, "", content)
+            self._remote.link.opened.name(self.name, "", content)
 
         await self._call("configure", read_nothing, {"options": content}, then=then)
 

@@ -480,10 +480,14 @@ class Lending:
         self._resuming += 1
         self.resumed.clear()
 
-    async def resume(self, held: Iterable[Held]) -> Done:
-        """Give a client what it held from a previous owner, unless another has it; answer with the delivery numbers."""
+    async def resume(self, epoch: int, held: Iterable[Held]) -> Done:
+        """Give a client what it held from a previous owner, unless another has it; answer with the delivery numbers.
+
+        Once this owner has moved the channel, nothing that was in flight under a previous one is held any more.
+        """
         try:
-            return await self._resume(held)
+            moved = self._channel._channel_engine.sought and epoch != self._owner.epoch  # noqa: SLF001 - as above
+            return await self._resume(() if moved else held)
         finally:
             self._resuming -= 1
             if not self._resuming:

@@ -13,16 +13,16 @@ import random
 import secrets
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStalledError, ProtocolError
-from aiodq.names import is_ephemeral
 from aiodq.shared.answers import understood
 from aiodq.shared.place import Place
 from aiodq.shared.putting import TopicPuts
 from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.shared.rendezvous import connect
+from aiodq.shared.reopening import Opened, Reopening
 from aiodq.wire.layout import FIRST_PACKET, LARGEST, VERSION
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet
@@ -64,13 +64,6 @@ _TICKS: Final = 5
 """An owner counts as stalled after `_STALL` seconds without an answer, checked in `_TICKS` steps."""
 
 
-class _Opened(NamedTuple):
-    """A topic or channel that was opened, and that every later owner has to open again."""
-
-    listener: Listener
-    options: Mapping[str, Any]
-
-
 class Link:
     """The link of one process.
 
@@ -78,6 +71,7 @@ class Link:
         epoch: the owner's epoch, while there is a connection; 0 before the first.
         owner_pid: the owner's process.
         producer: the number that identifies this process's puts.
+        opened: what every later owner has to open again.
         failure: why nothing can be asked now, or None.
     """
 
@@ -105,7 +99,7 @@ class Link:
         self._ready = False
         self._begun = False
         self._topics: dict[str, TopicPuts] = {}
-        self._opened: dict[tuple[str, str], _Opened] = {}
+        self.opened: Reopening = Reopening()
         self._handles: dict[tuple[str, str], int] = {}
         self._hearing: dict[int, Listener] = {}
         self._answers: dict[int, tuple[Callable[[Said], None], bool]] = {}
@@ -207,52 +201,20 @@ class Link:
 
     def open(self, topic: str, channel: str, options: Mapping[str, Any], listener: Listener) -> None:
         """Open a topic or a channel for `listener`, with this owner and every later one."""
-        self._opened[topic, channel] = _Opened(listener, options)
+        self.opened[topic, channel] = Opened(listener, options)
         if self._ready:
             self._ask_open(topic, channel)
             listener.reopened(self.epoch)
 
-    def name(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
-        """Have every later owner open it with these options."""
-        opened = self._opened.get((topic, channel))
-        if opened is not None:
-            self._opened[topic, channel] = opened._replace(options=options)
-
-    def stored(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
-        """Have later owners open a channel by its options on disk: it has these there, and others may change them.
-
-        What is in memory, and what an owner does by a topic's options, is not on disk; a later owner is told it.
-        """
-        opened = self._opened.get((topic, channel))
-        if channel and _lasts(topic, channel) and opened is not None and opened.options == options:
-            self._opened[topic, channel] = opened._replace(options={})
-
-    def changed(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
-        """Have later owners open a channel that is only in memory by its options, which others may have changed."""
-        opened = self._opened.get((topic, channel))
-        if opened is not None and opened.options and not _lasts(topic, channel):
-            self._opened[topic, channel] = opened._replace(options=options)
-
     def forget(self, topic: str, channel: str) -> None:
         """Forget a deleted topic or channel; one opened later under its name is new."""
-        self._opened.pop((topic, channel), None)
+        self.opened.pop((topic, channel), None)
         handle = self._handles.pop((topic, channel), 0)
         self._hearing.pop(handle, None)
 
-    def drop(self, topic: str, channel: str, listener: Listener) -> None:
-        """Have no later owner open what `listener` was told is deleted or refused; leave one that replaced it."""
-        opened = self._opened.get((topic, channel))
-        if opened is not None and opened.listener is listener:
-            del self._opened[topic, channel]
-
-    def opens(self, topic: str, channel: str, listener: Listener) -> bool:
-        """Return whether every later owner opens it for `listener`."""
-        opened = self._opened.get((topic, channel))
-        return opened is not None and opened.listener is listener
-
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
-        once: bool = False,
+        once: bool = False, waits: bool = False,
     ) -> Mapping[str, Any]:  # fmt: skip
         """Have the owner run a call, and return its answer.
 
@@ -262,6 +224,7 @@ class Link:
             topic: the topic it concerns; empty for none.
             channel: the channel it concerns; empty for none.
             once: do not repeat it to the next owner, as doing it twice is not the same as once.
+            waits: it only waits for something, so that the owner is told if nobody waits any more.
 
         Raises:
             AiodqError: the owner's error.
@@ -270,7 +233,14 @@ class Link:
         while True:
             await self.connected()
             handle = {"handle": self._handle(topic, channel)} if topic else {}
-            answer = await self._ask(Call(name, {**(arguments or {}), **handle}))
+            asked = self._ask(Call(name, {**(arguments or {}), **handle}))
+            request = self._request
+            try:
+                answer = await asked
+            except asyncio.CancelledError:
+                if waits and request in self._answers:
+                    self._ask(Call("cancel", {"request": request}), patient=True)
+                raise
             if isinstance(answer, Done):
                 return answer.facts or {}
             if not isinstance(answer, Fail):
@@ -281,14 +251,14 @@ class Link:
 
     async def result(
         self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, topic: str = "",
-        channel: str = "", once: bool = False,
+        channel: str = "", once: bool = False, waits: bool = False,
     ) -> T:  # fmt: skip
         """Run a call as `call` does; return what `read` makes of the result.
 
         Raises:
             ProtocolError: `read` cannot decode it.
         """
-        said = await self.call(name, arguments, topic=topic, channel=channel, once=once)
+        said = await self.call(name, arguments, topic=topic, channel=channel, once=once, waits=waits)
         return understood(read, said.get("result"), name)
 
     def request(self, said: Callable[[int], Said], topic: str, channel: str) -> asyncio.Future[Said]:
@@ -346,17 +316,17 @@ class Link:
     def _ask_open(self, topic: str, channel: str) -> int:
         self._handle_number += 1
         handle = self._handles[topic, channel] = self._handle_number
-        opened = self._opened.get((topic, channel))
+        opened = self.opened.get((topic, channel))
         answer = self._ask(Open(handle, topic, channel, {} if opened is None else opened.options), patient=True)
         if opened is not None:
             self._hearing[handle] = opened.listener
             answer.add_done_callback(lambda done: self._told_of(topic, channel, opened, done.result()))
         return handle
 
-    def _told_of(self, topic: str, channel: str, opened: _Opened, said: Said) -> None:
+    def _told_of(self, topic: str, channel: str, opened: Opened, said: Said) -> None:
         listener = opened.listener
         if isinstance(said, Done):
-            self.stored(topic, channel, opened.options)
+            self.opened.stored(topic, channel, opened.options)
             try:
                 understood(listener.opened, said.facts or {}, "OPEN")
             except ProtocolError as error:
@@ -444,7 +414,7 @@ class Link:
         self._ready = self._begun = True
         self.failure = self._since = None
         # Channels are opened before the puts are repeated, so that they see them.
-        for (topic, channel), opened in list(self._opened.items()):
+        for (topic, channel), opened in list(self.opened.items()):
             self._ask_open(topic, channel)
             opened.listener.reopened(self.epoch)
         # INVARIANT: earlier puts come before anything newer, which nobody sends before this step has ended.
@@ -488,7 +458,7 @@ class Link:
             if not patient:
                 del self._answers[request]
                 then(said)
-        for opened in list(self._opened.values()):
+        for opened in list(self.opened.values()):
             opened.listener.told(copy(self.failure))
 
     def received(self) -> None:
@@ -544,13 +514,8 @@ class Link:
         self._found.set()
         for puts in self._topics.values():
             puts.fail(error)
-        for opened in list(self._opened.values()):
+        for opened in list(self.opened.values()):
             opened.listener.told(copy(error))
-
-
-def _lasts(topic: str, channel: str) -> bool:
-    """Return whether a channel's options are kept on disk."""
-    return not is_ephemeral(topic) and not is_ephemeral(channel)
 
 
 def _answer(answer: asyncio.Future[Said], said: Said) -> None:

@@ -129,7 +129,7 @@ class RemoteChannel(RemoteSettlement):
         """Apply the owner's options and pause, which any process may have changed."""
         options = facts.get("options", {})
         self.go_by(read_channel_options(options))
-        self._topic.link.changed(self._topic.name, self.name, options)
+        self._topic.link.opened.changed(self._topic.name, self.name, options)
         self.paused = bool(facts.get("paused"))
 
     def _ask_the_end(self) -> None:
@@ -154,7 +154,7 @@ class RemoteChannel(RemoteSettlement):
     def refused(self, error: Exception) -> None:
         """Raise `error` in every getter of the channel from now on; no later owner opens it for them."""
         self.end_with(error)
-        self._topic.link.drop(self._topic.name, self.name, self)
+        self._topic.link.opened.drop(self._topic.name, self.name, self)
         if not self._known.done():
             self._known.set_exception(error)
             self._known.exception()  # perhaps nobody asks
@@ -164,7 +164,7 @@ class RemoteChannel(RemoteSettlement):
         """Raise an error in all waiters, which may try again."""
         if isinstance(error, QueueShutDown):
             self.end_with(error)
-            self._topic.link.drop(self._topic.name, self.name, self)
+            self._topic.link.opened.drop(self._topic.name, self.name, self)
             for waiting in (self._returning, self._renewing, self._ends, self._looking_ahead):
                 if waiting is not None:
                     waiting.cancel()

@@ -130,12 +130,12 @@ class RemoteTopic:
         self.options = read_topic_options(facts["options"])
         if self.named is not None:
             # What is on disk a later owner takes from there: others may have changed it again by then.
-            self.link.name(self.name, "", {**facts["options"], "stored": facts.get("stored") is True})
+            self.link.opened.name(self.name, "", {**facts["options"], "stored": facts.get("stored") is True})
 
     def refused(self, error: Exception) -> None:
         """Make the topic unusable, as the owner refuses to open it or it was deleted."""
         self.error = self.error or error
-        self.link.drop(self.name, "", self)
+        self.link.opened.drop(self.name, "", self)
         if not self._known.done():
             self._known.set_exception(error)
             self._known.exception()  # perhaps nobody asks
@@ -287,7 +287,7 @@ class RemoteTopic:
         """Have the owner apply options, the first that this process gives for the topic."""
         self.named, self.options = options, options
         content = topic_options(options)
-        self.link.name(self.name, "", content)
+        self.link.opened.name(self.name, "", content)
         self._do(self.link.call("name", {"options": content}, topic=self.name), self.refused)
 
     def name_channel_options(self, channel: RemoteChannel, options: ChannelOptions) -> None:
@@ -295,18 +295,18 @@ class RemoteTopic:
         channel.named = options
         channel.go_by(options)
         content = channel_options(options)
-        self.link.name(self.name, channel.name, content)
+        self.link.opened.name(self.name, channel.name, content)
         self._do(self._name_channel(channel.name, content), channel.refused)
 
     async def _name_channel(self, name: str, content: Mapping[str, Any]) -> None:
         await self.link.call("name", {"options": content}, topic=self.name, channel=name)
         await self.link.call("refresh", topic=self.name, channel=name)  # it waits until they are on disk
-        self.link.stored(self.name, name, content)
+        self.link.opened.stored(self.name, name, content)
 
     def keep_channel_options(self, name: str, content: Mapping[str, Any]) -> None:
         """Note a channel's options that an owner has stored."""
-        self.link.name(self.name, name, content)
-        self.link.stored(self.name, name, content)
+        self.link.opened.name(self.name, name, content)
+        self.link.opened.stored(self.name, name, content)
 
     def _do(self, asking: Coroutine[Any, Any, object], refused: Callable[[Exception], None]) -> None:
         """Send a request that nobody waits for; if the owner refuses it, `refused` is called with the error."""

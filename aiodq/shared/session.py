@@ -75,6 +75,7 @@ class Session:
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes = Changes(wire)
+        self._joining: dict[int, asyncio.Task[None]] = {}
         self._puts = ClientPuts(owner, wire, self._start, self._fail)
         self._transactions = ClientTransactions(owner)
         self._events = ClientEvents(owner)
@@ -308,12 +309,12 @@ class Session:
     def _resume(self, said: Resume, request: int) -> None:
         lending = self._lending(said.handle)
         lending.begin_resume()
-        self._start(self._resumed(lending, said.held), request)
+        self._start(self._resumed(lending, said.epoch, said.held), request)
 
-    async def _resumed(self, lending: Lending, held: tuple[Held, ...]) -> Done:
+    async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
         if self.client is not None:
             await self._transactions.over(self.client.producer)
-        return await lending.resume(held)
+        return await lending.resume(epoch, held)
 
     # --- transactions
 
@@ -357,6 +358,10 @@ class Session:
         handle = said.arguments.get("handle")
         if said.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
             self._changes.ask(handle, request)
+        elif said.name == "cancel":
+            if (joining := self._joining.pop(whole(said.arguments, "request"), None)) is not None:
+                joining.cancel()
+            self._wire.send(Done(), request)
         elif handle is None:
             self._start(self._called(said), request)
         elif isinstance(handle, int) and handle in self._topics:
@@ -364,7 +369,10 @@ class Session:
         else:
             handle = handle if isinstance(handle, int) else -1
             lending = self._lending(handle)
-            self._start(self._lending_called(handle, lending, said), request)
+            calling = self._start(self._lending_called(handle, lending, said, request), request)
+            if said.name == "join":
+                self._joining[request] = calling
+                calling.add_done_callback(lambda _: self._joining.pop(request, None))
 
     async def _topic_called(self, handle: int, topic: Topic, said: Call) -> Done:
         if said.name == "withdraw":
@@ -375,10 +383,15 @@ class Session:
         self._changes.assumed(handle, said.name)
         return done
 
-    async def _lending_called(self, handle: int, lending: Lending, said: Call) -> Done:
+    async def _lending_called(self, handle: int, lending: Lending, said: Call, request: int) -> Done:
         if said.name != "ended":
             await self._puts.settled(lending.topic)
-        done = await lending.called(said, self._say_figures)
+        try:
+            done = await lending.called(said, self._say_figures)
+        except asyncio.CancelledError:
+            if said.name == "join" and request not in self._joining:
+                raise AiodqError("nobody waits for this any more") from None
+            raise
         self._changes.assumed(handle, said.name)
         return done
 

@@ -25,7 +25,7 @@ def ask_for_changes(link: Link, topic: str, channel: str, listener: Listener) ->
 
     def told(done: asyncio.Future[Said]) -> None:
         said = done.result()
-        if not link.opens(topic, channel, listener):
+        if not link.opened.has(topic, channel, listener):
             return  # asking again would open what was deleted
         if isinstance(said, Done):
             try:

@@ -78,3 +78,20 @@ async def test_a_join_that_times_out_leaves_no_error_that_nobody_retrieves(tmp_p
     gc.collect()
     await asyncio.sleep(0)
     assert not reported
+
+
+async def test_a_join_that_is_cancelled_leaves_no_task_at_the_owner(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        await queue.refresh()
+        before = asyncio.all_tasks()
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(queue.join(), 0.01)
+        await queue.refresh()
+        await until(lambda: not (asyncio.all_tasks() - before - {asyncio.current_task()}))
+        joining = asyncio.ensure_future(queue.join())
+        async with await queue.get():
+            pass
+        await joining

@@ -399,3 +399,27 @@ async def test_after_an_owner_that_closed_nobody_waits(tmp_path: Path) -> None:
         await store.queue("jobs").put(b"0")
     async with owned(tmp_path / "s", reclaim=3600) as (store, _):
         assert (await store.queue("jobs").get(timeout=PATIENCE)).body == b"0"
+
+
+@pytest.mark.parametrize("moved", ["seek", "purge", None])
+async def test_what_was_held_under_an_owner_before_is_held_no_more_once_the_channel_is_moved(
+    tmp_path: Path, moved: str | None
+) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        channel = store.topic("jobs").channel("c")
+        await store.topic("jobs").put_many([b"0", b"1"])
+        if moved == "seek":
+            await channel.seek("earliest")
+        elif moved == "purge":
+            await channel.purge()
+            await store.topic("jobs").put_many([b"2", b"3"])
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs", "c")
+        before = await client.ask(Resume(1, owner.epoch ^ 1, (Held(0, 5, 1, 1),)))
+        assert isinstance(before, Done)
+        assert (before.facts or {})["held"] == ([] if moved else [[0, 1, 1]])
+        now = await client.ask(Resume(1, owner.epoch, (Held(1, 6, 1, 1),)))
+        assert isinstance(now, Done)
+        assert [row[0] for row in (now.facts or {})["held"]] == ([] if moved == "purge" else [1])
+        await client.close()

@@ -28,7 +28,7 @@ async def three(stack: AsyncExitStack, path: Path) -> list[aiodq.Store]:
 
 def opened(store: aiodq.Store) -> dict[tuple[str, str], Any]:
     """Return what a process has every later owner open."""
-    return store._store_engine.link._opened  # type: ignore[attr-defined, no-any-return]  # it stands in its place
+    return store._store_engine.link.opened  # type: ignore[attr-defined, no-any-return]  # it stands in its place
 
 
 async def test_a_channel_that_one_process_deleted_does_not_come_back_with_the_next_owner(tmp_path: Path) -> None:

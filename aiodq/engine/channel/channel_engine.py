@@ -50,6 +50,7 @@ class ChannelEngine(Settlement, Generic[M]):
 
     Attributes:
         paused: whether nothing is delivered.
+        sought: whether it was moved to another offset, which forgets what is in flight.
         held: whether the channel waits for new options to be on disk, as they might settle messages.
         shut: whether it ends once nothing is ready; `shut_now`: at once.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
@@ -91,6 +92,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self._make, self._make_run = makers.one, makers.run
         self._own_pause = False
         self._reclaiming = False
+        self.sought: bool = False
         self._fetch_error: Exception | None = None
         self._filter = DeliveryFilter(name, host.lifetimes, clock)
         self._plain = True
@@ -428,24 +430,13 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def seek(self, place: Place) -> None:
         """Move to another place in the log."""
-        state = self.state
-        if state is None:
-            return
-        before, offset = state.deferred, place.offset
-        place.deferred.discard_range(0, offset)
-        place.passed.discard_below(offset)
-        state.seek(offset, place.deferred, place.passed)
-        for later in range(max(place.seen, offset), state.end):
-            if (due := before.due(later)) is not None:
-                state.defer(later, due)
-        for gap in place.gaps:
-            state.purge(*gap)
-        for lost in place.lost:
-            state.lose(*lost)
-        self._host.moved(offset)
-        self._set_alarm(state)
-        self.reset()
-        self._changed()
+        if self.state is not None:
+            place.go(self.state)
+            self.sought = True
+            self._host.moved(place.offset)
+            self._set_alarm(self.state)
+            self.reset()
+            self._changed()
 
     def reset(self) -> None:
         """Drop what is in memory: the state was moved."""

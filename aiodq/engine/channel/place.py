@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aiodq.delivery.channel_state import ChannelState
     from aiodq.delivery.range_set import RangeSet
     from aiodq.delivery.timers import Deferrals
 
@@ -31,3 +32,17 @@ class Place(NamedTuple):
     passed: RangeSet
     gaps: Iterable[tuple[int, int]] = ()
     lost: Iterable[tuple[int, int]] = ()
+
+    def go(self, state: ChannelState) -> None:
+        """Have a channel's state go on from here."""
+        before, offset = state.deferred, self.offset
+        self.deferred.discard_range(0, offset)
+        self.passed.discard_below(offset)
+        state.seek(offset, self.deferred, self.passed)
+        for later in range(max(self.seen, offset), state.end):
+            if (due := before.due(later)) is not None:
+                state.defer(later, due)
+        for gap in self.gaps:
+            state.purge(*gap)
+        for lost in self.lost:
+            state.lose(*lost)
