@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Typ
 
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.store_engine import Seams, StoreEngine
-from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError
+from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError, StoreLockedError
 from aiodq.message import MAKERS
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
@@ -89,8 +89,25 @@ class StoreOpening(AsyncBlock):
         if self._manner.mode != "exclusive":
             return await self._open_shared()
         store_engine = StoreEngine(self._path, self._options, self._seams)
-        await store_engine.open(MAKERS, create=self._manner.create, wait=self._manner.wait)
+        try:
+            await store_engine.open(MAKERS, create=self._manner.create, wait=self._manner.wait)
+        except StoreLockedError as error:
+            from aiodq.shared.rendezvous import is_served  # noqa: PLC0415 - as below
+
+            if error.pid == os.getpid() or not is_served(self._path):
+                raise
+            raise self._shared_by(error.pid) from error
         return Store(store_engine)
+
+    def _shared_by(self, pid: int | None) -> StoreLockedError:
+        waited = f"; waited {self._manner.wait:g} s for it" if self._manner.wait else ""
+        return StoreLockedError(
+            f"process {pid or 'unknown'} owns the store and shares it with others, so that nobody can have it alone: "
+            'write aiodq.open(path, mode="shared") here as well, or mode="client" never to own it, or stop them all'
+            f"{waited}",
+            self._path,
+            pid=pid,
+        )
 
     async def _open_shared(self) -> Store:
         from aiodq.shared.opening import open_shared  # noqa: PLC0415 - who owns a store alone needs nothing of it

@@ -239,7 +239,7 @@ class Link:
                 answer = await asked
             except asyncio.CancelledError:
                 if waits and request in self._answers:
-                    self._ask(Call("cancel", {"request": request}), patient=True)
+                    self._ask(Call("forget", {"request": request}), patient=True)
                 raise
             if isinstance(answer, Done):
                 return answer.facts or {}

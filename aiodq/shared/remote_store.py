@@ -39,7 +39,7 @@ from aiodq.shared.place import refuse_network
 from aiodq.shared.remote_events import RemoteEvents
 from aiodq.shared.remote_topic import RemoteTopic
 from aiodq.shared.remote_transactions import RemoteCommitter
-from aiodq.storage.io.lock import is_locked
+from aiodq.storage.io.lock import is_locked, lock_holder
 from aiodq.storage.state.stored_options import differences
 from aiodq.storage.store_layout import check_store_directory
 
@@ -141,10 +141,24 @@ class RemoteStore:
         try:
             await self.link.start()
         except OwnerLostError as error:
+            if not self._may_own:
+                raise self._nobody_serves(error) from error
             if self._locked is None:
                 raise
             text = f"{self._locked.message}; it serves nobody, as a process does that has the store for itself"
             raise StoreLockedError(text, self.path, pid=self._locked.pid) from error
+
+    def _nobody_serves(self, error: OwnerLostError) -> OwnerLostError | StoreLockedError:
+        """Return what a client is told that has found no owner."""
+        if not is_locked(self.path):
+            text = f'{error.message}: a process in mode "client" never owns it; open it with mode="shared" in another'
+            return OwnerLostError(f"{text}, or run aiodq serve", error.path)
+        pid = lock_holder(self.path)
+        text = (
+            f"process {pid or 'unknown'} has the store for itself and serves nobody: write "
+            'aiodq.open(path, mode="shared") there as well, or stop it'
+        )
+        return StoreLockedError(text, self.path, pid=pid)
 
     def _check_there(self) -> None:
         """Raise if there is no store.

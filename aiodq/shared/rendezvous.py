@@ -24,7 +24,7 @@ from aiodq.storage.store_layout import NO_DIRECTORY, SOCKET
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Listening", "check_client", "connect", "listen"]
+__all__ = ["Listening", "check_client", "connect", "is_served", "listen"]
 
 _TEMPORARY: Final = ".aiodq-tmp"
 _LONGEST: Final = 107
@@ -135,6 +135,19 @@ def connect(directory: str) -> socket.socket | None:
         sock.close()
         raise
     return sock
+
+
+def is_served(directory: str) -> bool:
+    """Return whether an owner listens for others, as far as can be told from here."""
+    try:
+        sock = connect(directory)
+    except BlockingIOError:
+        return True
+    except (ProtocolError, StorageError):
+        return False
+    if sock is not None:
+        sock.close()
+    return sock is not None
 
 
 def check_client(sock: socket.socket, path: str) -> None:

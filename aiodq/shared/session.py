@@ -358,7 +358,7 @@ class Session:
         handle = said.arguments.get("handle")
         if said.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
             self._changes.ask(handle, request)
-        elif said.name == "cancel":
+        elif said.name == "forget":
             if (joining := self._joining.pop(whole(said.arguments, "request"), None)) is not None:
                 joining.cancel()
             self._wire.send(Done(), request)
