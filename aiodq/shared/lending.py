@@ -438,6 +438,7 @@ class Lending:
     async def called(self, said: Call, say_figures: Callable[..., None]) -> Done:
         """Run a call."""
         if said.name == "refresh":
+            self._channel.check()
             await self._topic.settle_in()
             self._channel._catch_up()  # noqa: SLF001 - as above
             say_figures(self._handle, anyhow=True)

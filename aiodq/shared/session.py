@@ -74,6 +74,7 @@ class Session:
         self._refusals = Refusals()
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._names: dict[str, int] = {}
         self._changes = Changes(wire)
         self._joining: dict[int, asyncio.Task[None]] = {}
         self._puts = ClientPuts(owner, wire, self._start, self._fail)
@@ -230,6 +231,7 @@ class Session:
         check_topic_name(said.topic, engine.topics)
         engine.check()
         if not said.channel:
+            self._names[said.topic] = said.handle
             named = read_topic_options(said.options) if said.options else None
             if named is not None and said.options.get("stored") is True:
                 named = engine.unnamed(said.topic).effective_options.named_again(named)
@@ -237,11 +239,21 @@ class Session:
             facts = {"window": MOST_PENDING, "orderly": True, **self._changes.told(said.handle, _state(topic))}
             self._wire.send(Done(None, facts), request)
             return
+        self._check_topic(said.topic)
         topic = Topic(engine, engine.unnamed(said.topic))
         check_name(said.channel, "channel")
         channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
         lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
         self._start(self._settled_in(said.handle, lending), request)
+
+    def _check_topic(self, name: str) -> None:
+        """Raise if the topic that the client opened by this name was deleted or refused, of which it may not know."""
+        handle = self._names.get(name, 0)
+        self._refusals.check(handle)
+        topic = self._topics.get(handle)
+        if topic is not None and (error := deletion(topic)) is not None:
+            self._let_go_of_deleted()  # so that the client knows it before it is refused this
+            raise error
 
     async def _settled_in(self, handle: int, lending: Lending) -> Done:
         await lending.settled_in()

@@ -192,3 +192,20 @@ async def test_what_a_client_asked_last_is_given_up_quietly_when_it_goes_at_once
             gc.collect()
         assert not caught
         await client.close()
+
+
+async def test_who_has_not_heard_of_a_deletion_makes_nothing_anew(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        channel = topic.channel("c")
+        await channel.refresh()
+        await owner.topic("jobs").delete_channel("c")
+        with pytest.raises(aiodq.QueueShutDown, match="deleted"):
+            await channel.refresh()
+        await topic.put(b"x")
+        await owner.delete_topic("jobs")
+        with pytest.raises(aiodq.QueueShutDown, match="deleted"):
+            await topic.channel("d").refresh()
+        assert owner._store_engine.owner.store.topics() == []  # type: ignore[attr-defined]  # it stands in its place
+        await client.topic("jobs").channel("d").refresh()
+        assert await client.topic("jobs").put(b"y") == 0
