@@ -43,7 +43,7 @@ class TopicLag:
 def lag(checkpoint: str | os.PathLike[str], store: str | os.PathLike[str] | None = None) -> list[TopicLag]:
     """Return how far a query is behind each topic that it has met, by store and topic. Blocking.
 
-    It may be running, or not. A topic that was deleted is left out.
+    It may be running, or not. A topic that was deleted is left out; of one that was made anew nothing is taken in.
 
     Args:
         checkpoint: the query's directory; on a file system of this machine.
@@ -55,21 +55,23 @@ def lag(checkpoint: str | os.PathLike[str], store: str | os.PathLike[str] | None
         CorruptionError: the checkpoint is not what Spark writes.
         StorageError: as mapped from the system's error.
     """
-    fs, found = AnyFileSystem(), dict[tuple[str, str], int]()
+    fs, found = AnyFileSystem(), dict[tuple[str, str], tuple[int, str]]()
     for source in _sources(fs, os.fspath(checkpoint)):
         for key, taken in source["topics"].items():
             where, _, topic = key.rpartition("/")
             if source["v"] == 1:
                 where = _said(store)
-            place = (where or "/", topic)
-            found[place] = min(found.get(place, taken), taken)
+            place, until = (where or "/", topic), (taken, source.get("ids", {}).get(key, ""))
+            found[place] = min(found.get(place, until), until)
     for each in {each for each, _ in found}:
         check_store_directory(fs, each)
-    return [_of(fs, *place, taken) for place, taken in sorted(found.items()) if has_topic(fs, *place)]
+    return [_of(fs, *place, *until) for place, until in sorted(found.items()) if has_topic(fs, *place)]
 
 
-def _of(fs: FileSystem, store: str, topic: str, taken: int) -> TopicLag:
+def _of(fs: FileSystem, store: str, topic: str, taken: int, known: str) -> TopicLag:
     log = snapshot(fs, store, topic, walk=False)
+    if known and log.described and known != str(log.meta.uuid):
+        taken = 0
     end = log.view.stop
     return TopicLag(store, topic, taken, end, max(end - max(taken, log.begin), 0))
 

@@ -1,10 +1,15 @@
-"""Topics as a stream: offsets `{"v": 1, "topics": {"orders": 123}}`, each the one behind the last message taken in.
+"""Topics as a stream: offsets `{"v": 1, "topics": {"orders": 123}, "ids": {"orders": "7f1c…"}}`.
 
+Each is the one behind the last message taken in, and says by its uuid of which topic: one that was deleted and made
+anew has other messages under the same numbers. An offset without a uuid is taken for that of the topic that is there.
 Those of a stream over several stores name each topic with its store, `{"v": 2, "topics": {"/shops/a/orders": 123}}`.
+Where a query begins has `"initial": true`; Spark asks for that again until the first batch is finished, and keeps no
+record of what it was told.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -34,11 +39,10 @@ from aiodq.spark.planning import (
     splits_of,
 )
 from aiodq.spark.reading import Partition, read_partition
+from aiodq.spark.stream_hold import StreamHold
 from aiodq.spark.visible import Place, store_uuid
-from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.segments.segment_files import list_segments
-from aiodq.storage.state.holds import Hold, read_hold, write_hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +55,14 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamReader"]
 
+_LOG: Final = logging.getLogger("aiodq.spark")
+
 _ONE, _SEVERAL = 1, 2
 """The versions of offsets that name topics of one store, and of several."""
+_WAYS_ON: Final = (
+    "A new checkpoint begins anew; with failOnDataLoss=false the query goes on, with a topic that was made anew at its "
+    "beginning"
+)
 _UNTIL_KNOWN: Final = 1.0
 """Seconds after which an owner that has looked for holds before one was made deletes nothing by that any more."""
 
@@ -66,6 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Mapping[str, int] | None = None
         self._known: dict[str, LogSnapshot] = {}
         self._ends: dict[str, int] = {}
+        self._initial: dict[str, Any] | None = None
         self._waits_since: float | None = None
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
@@ -75,17 +86,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Spark's names
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query begins: at the oldest messages, unless options say otherwise."""
-        logs = self._logs()
-        check_bounds(self._options, {self._place(topic)[1] for topic in logs})
-        start = {topic: self._start(topic, log) for topic, log in logs.items()}
-        if self._options.hold is not None:
-            # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
-            self._keep(self._options.hold, start)
-            time.sleep(_UNTIL_KNOWN)
-            begins = {topic: log.begin for topic, log in self._logs().items()}
-            start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
-        return self._offsets(start)
+        """Return where a new query begins: at the oldest messages, unless options say otherwise.
+
+        A topic that is to be read from its end is left out: the first batch notes where that is.
+
+        Raises:
+            OffsetError: a topic does not have the offset at which the query is to begin.
+            InvalidOptionError: `startingOffsets` names a topic that is not read; or the hold is another query's.
+        """
+        if self._initial is None:
+            # Asked again, another end, or another beginning, would not fit what the first answer has led to.
+            self._initial = self._begin()
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return what `maxRecordsPerTrigger`, `maxBytesPerTrigger` or `minRecordsPerTrigger` say."""
@@ -105,54 +117,60 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return up to where the next batch may go. Each topic gets a share of the limit by what waits in it.
 
         Raises:
-            OffsetError: a topic ends before what was taken in already: it was deleted and made anew. Or the hold is
-                gone, and `failOnDataLoss` is not `false`.
+            OffsetError: a topic was deleted and made anew, or is another store's, or ends before what was taken in
+                already; or the hold is gone, or another query's; and `failOnDataLoss` is not `false`.
             InvalidOptionError: the query was begun with one store and goes on with several, or the other way round.
         """
         self._check_offsets(start)
-        self._check_hold(start["topics"])
         logs = self._logs()
+        known = self._without_anew(start, logs)
+        self._check_hold(start, known, logs)
         self._ends = {topic: log.view.stop for topic, log in logs.items()}
         # Of a topic that has come, only where it begins is taken in at first: both ends of a batch are to be on record.
-        taken = {topic: _taken(start, topic, log) for topic, log in logs.items()}
+        come = self._start if "initial" in start else _begin_of
+        taken = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()}
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
-        waiting = {topic: ends[topic] - taken[topic] if topic in start["topics"] else 0 for topic in logs}
-        found = dict(start["topics"])
-        if self._is_to_wait(limit, sum(waiting.values())):
-            return self._offsets({**taken, **found})
-        shares = _shares(waiting, limit.max_rows, sum(taken.values())) if isinstance(limit, ReadMaxRows) else {}
-        for topic in logs:
-            if not waiting[topic]:
-                found[topic] = taken[topic]
-            elif isinstance(limit, ReadMaxRows):
-                found[topic] = taken[topic] + shares[topic]
-            elif isinstance(limit, ReadMaxBytes):
-                share = limit.max_bytes * waiting[topic] // sum(waiting.values())
-                found[topic] = beside_its_owner(partial(self._within, topic, taken[topic], ends[topic], share))
-            else:
-                found[topic] = ends[topic]
-        return self._offsets(found)
+        waiting = {topic: ends[topic] - taken[topic] if topic in known else 0 for topic in logs}
+        found = {**taken, **known}
+        if not self._is_to_wait(limit, sum(waiting.values())):
+            shares = _shares(waiting, limit.max_rows, sum(taken.values())) if isinstance(limit, ReadMaxRows) else {}
+            for topic in (topic for topic in logs if waiting[topic]):
+                if isinstance(limit, ReadMaxRows):
+                    found[topic] = taken[topic] + shares[topic]
+                elif isinstance(limit, ReadMaxBytes):
+                    share = limit.max_bytes * waiting[topic] // sum(waiting.values())
+                    found[topic] = beside_its_owner(partial(self._within, topic, taken[topic], ends[topic], share))
+                else:
+                    found[topic] = ends[topic]
+        return self._offsets(found, {**_ids(start), **_uuids(logs)})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the topics ended when this trigger looked at them."""
-        return self._offsets(self._ends or {topic: log.view.stop for topic, log in self._logs().items()})
+        return self._offsets(self._ends or {topic: log.view.stop for topic, log in self._logs().items()}, {})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return what lies between two offsets.
+        """Return what lies between two offsets. Of a topic that only the second one knows it is nothing.
 
         Raises:
-            OffsetError: messages in between were deleted, and `failOnDataLoss` is not `false`.
+            OffsetError: messages in between were deleted, or the topic was, and `failOnDataLoss` is not `false`.
             CorruptionError: messages in between are missing, likewise.
             InvalidOptionError: as `latestOffset`.
         """
         self._check_offsets(start)
-        begin, stops = start["topics"], end["topics"]
-        new = [topic for topic, stop in stops.items() if begin.get(topic) != stop]
+        begin, stops, before, after = start["topics"], end["topics"], _ids(start), _ids(end)
+        known = [topic for topic in stops if topic in begin and not _differ(before.get(topic), after.get(topic))]
+        new = [topic for topic in known if begin[topic] != stops[topic]]
+        if "initial" in start:
+            # Where the query begins lies behind its first batch by now: by its time there was nothing in it.
+            new = [topic for topic in new if begin[topic] < stops[topic]]
         stores = {self._place(topic)[0] for topic in new}
         uuids = {store: store_uuid(AnyFileSystem(), store) for store in stores}
 
         def planned(options: ReadOptions) -> list[Split]:
-            looks = [partial(self._splits, topic, begin.get(topic), stops[topic], uuids, options) for topic in new]
+            looks = [
+                partial(self._splits, topic, (begin[topic], stops[topic]), after.get(topic), uuids, options)
+                for topic in new
+            ]
             return [split for look in looks for split in beside_its_owner(look)]
 
         return [Partition(splits) for splits in pack_splits(cut_for_all(planned, self._options), self._options)]
@@ -163,16 +181,46 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let retention have what a finished batch has read, where the query has a hold."""
-        if self._options.hold is not None and self._options.advance_hold:
-            self._keep(self._options.hold, end["topics"])
+        hold = self._hold
+        if hold is not None and self._options.advance_hold:
+            hold.move(self._places(end["topics"]))
 
     # ---
 
+    @property
+    def _hold(self) -> StreamHold | None:
+        name = self._options.hold
+        return None if name is None else StreamHold(name, self._options.stores, self._options.topics)
+
+    def _begin(self) -> dict[str, Any]:
+        logs, hold = self._logs(), self._hold
+        check_bounds(self._options, {self._place(topic)[1] for topic in logs})
+        start = {topic: self._start(topic, log) for topic, log in logs.items()}
+        if hold is not None:
+            # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
+            hold.begin(self._places(start))
+            time.sleep(_UNTIL_KNOWN)
+            logs = self._logs()
+            begins = {topic: log.begin for topic, log in logs.items()}
+            start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
+        kept = {topic: offset for topic, offset in start.items() if not self._is_latest(topic)}
+        return {**self._offsets(kept, _uuids(logs)), "initial": True}
+
     def _splits(
-        self, topic: str, start: int | None, stop: int, uuids: Mapping[str, UUID | None], options: ReadOptions
+        self,
+        topic: str,
+        bounds: tuple[int, int],
+        known: str | None,
+        uuids: Mapping[str, UUID | None],
+        options: ReadOptions,
     ) -> list[Split]:
+        first, stop = bounds
         log = self._log(topic, stop)
-        first = log.begin if start is None else start
+        if _differ(known, _uuids({topic: log}).get(topic)):
+            if self._options.strict:
+                raise _anew(topic, stop)
+            _LOG.warning("topic %r was made anew: what a batch was to read of the earlier one is gone", topic)
+            return []
         if self._options.strict and not log.begin <= first <= stop <= log.view.stop:
             raise OffsetError(
                 f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
@@ -186,27 +234,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
         return _within(self._log(topic), start, end, size)
 
-    def _keep(self, hold: str, topics: Mapping[str, int]) -> None:
-        for store in self._options.stores:
-            places = {self._place(topic): offset for topic, offset in topics.items()}
-            offsets = {topic: offset for (where, topic), offset in places.items() if where == store}
-            write_hold(OsFileSystem(), store, hold, Hold(offsets, self._options.topics))
+    def _without_anew(self, start: Mapping[str, Any], logs: Mapping[str, LogSnapshot]) -> dict[str, int]:
+        """Return what was taken in of topics that are still the same; one that was made anew counts as one that came.
 
-    def _check_hold(self, taken: Mapping[str, int]) -> None:
+        Raises:
+            OffsetError: one was made anew, and `failOnDataLoss` is not `false`.
+        """
+        before, now = _ids(start), _uuids(logs)
+        known: dict[str, int] = dict(start["topics"])
+        for topic in [topic for topic in known if _differ(before.get(topic), now.get(topic))]:
+            taken, begin = known.pop(topic), logs[topic].begin
+            if self._options.strict:
+                raise _anew(topic, taken)
+            _LOG.warning("topic %r was made anew after %d: the query goes on at its beginning, %d", topic, taken, begin)
+        return known
+
+    def _check_hold(self, start: Mapping[str, Any], known: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
         """Make sure that what the query has still to read is kept.
 
         Raises:
-            OffsetError: somebody released the hold, and `failOnDataLoss` is not `false`.
+            OffsetError: the hold is gone, or another query's, and `failOnDataLoss` is not `false`.
         """
-        hold, fs = self._options.hold, AnyFileSystem()
-        if hold is None or all(read_hold(fs, store, hold) is not None for store in self._options.stores):
+        hold = self._hold
+        if hold is None:
             return
-        if self._options.strict:
-            raise OffsetError(
-                f"the hold {hold!r} is gone, or the query began without it, so that messages which it has still to "
-                f"read may be gone, too: with failOnDataLoss=false it goes on with what there is, and holds that"
-            )
-        self._keep(hold, taken)
+        taken = {topic: known.get(topic, logs[topic].begin) for topic in start["topics"] if topic in logs}
+        hold.check(self._places(taken), strict=self._options.strict, under_way="initial" not in start)
+
+    def _places(self, topics: Mapping[str, int]) -> dict[tuple[str, str], int]:
+        return {self._place(topic): offset for topic, offset in topics.items()}
 
     def _logs(self) -> dict[str, LogSnapshot]:
         stores, fs = self._options.stores, AnyFileSystem()
@@ -242,8 +298,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _version(self) -> int:
         return _ONE if len(self._options.stores) == 1 else _SEVERAL
 
-    def _offsets(self, topics: Mapping[str, int]) -> dict[str, Any]:
-        return {"v": self._version, "topics": dict(sorted(topics.items()))}
+    def _offsets(self, topics: Mapping[str, int], ids: Mapping[str, str]) -> dict[str, Any]:
+        names = sorted(topics)
+        found = {"v": self._version, "topics": {name: topics[name] for name in names}}
+        return {**found, "ids": {name: ids[name] for name in names if name in ids}}
 
     def _is_to_wait(self, limit: ReadLimit, count: int) -> bool:
         """Return whether so many messages are too few for a batch, and not kept waiting for too long."""
@@ -263,16 +321,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         With `stop`, as it was when the trigger looked at it, if it went as far, was whole, and is still there: to look
         again is most of what a batch of many topics costs.
-
-        Raises:
-            OffsetError: under that name is another topic by now, and `failOnDataLoss` is not `false`.
         """
         log = self._known.get(topic)
         if log is None:
             log = self._known[topic] = snapshot(AnyFileSystem(), *self._place(topic))
-        elif (stop is None or log.view.stop < stop or _is_doubtful(log)) and log.refresh() and self._options.strict:
-            raise OffsetError(f"topic {topic!r} was deleted and made anew: what of it was to be read is gone")
+        elif stop is None or log.view.stop < stop or _is_doubtful(log):
+            log.refresh()
         return log
+
+    def _is_latest(self, topic: str) -> bool:
+        bound = self._options.starting
+        return bound == "latest" or (isinstance(bound, dict) and bound.get(self._place(topic)[1]) == "latest")
 
     def _start(self, topic: str, log: LogSnapshot) -> int:
         options, begin, end, name = self._options, log.begin, log.view.stop, self._place(topic)[1]
@@ -291,7 +350,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, topic: str, log: LogSnapshot, taken: int) -> int:
         end = log.view.stop
         if end < taken and self._options.strict:
-            raise OffsetError(f"topic {topic!r} ends at {end}, and {taken} messages of it were read: it was made anew")
+            raise OffsetError(
+                f"topic {topic!r} ends at {end}, and was read up to {taken}: a power cut took what was not synced, or "
+                f"it was made anew. {_WAYS_ON}"
+            )
         if self._target is not None:
             end = min(end, self._target.get(topic, taken))
         return max(end, taken)
@@ -308,10 +370,29 @@ def _is_doubtful(log: LogSnapshot) -> bool:
     return any(segment.path not in there for segment in log.view.segments)
 
 
-def _taken(start: Mapping[str, Any], topic: str, log: LogSnapshot) -> int:
-    """Return up to where a topic was taken in; one that came after the query began is taken in from its beginning."""
-    found = start["topics"].get(topic)
-    return log.begin if found is None else int(found)
+def _begin_of(_topic: str, log: LogSnapshot) -> int:
+    return log.begin
+
+
+def _ids(offsets: Mapping[str, Any]) -> dict[str, str]:
+    """Return which topics offsets mean, as far as they say so."""
+    return dict(offsets.get("ids", {}))
+
+
+def _uuids(logs: Mapping[str, LogSnapshot]) -> dict[str, str]:
+    """Return which topics there are. Whose description is missing or damaged may be any."""
+    return {topic: str(log.meta.uuid) for topic, log in logs.items() if log.described}
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    return None not in {one, other} and one != other
+
+
+def _anew(topic: str, taken: int) -> OffsetError:
+    return OffsetError(
+        f"topic {topic!r} was deleted and made anew after it was read up to {taken}, or the checkpoint is that of "
+        f"another store: what was not read of the earlier topic is gone. {_WAYS_ON}"
+    )
 
 
 def _shares(waiting: Mapping[str, int], most: int, turn: int) -> dict[str, int]:

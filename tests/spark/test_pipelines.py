@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,8 @@ def test_each_message_is_archived_once(spark: SparkSession, tmp_path: Path, stor
     assert [row["offset"] for row in rows.where("topic = 'orders'").orderBy("offset").collect()] == list(range(110))
     days = {row["day"] for row in rows.selectExpr("CAST(date AS STRING) AS day").distinct().collect()}
     assert days == {str(row["timestamp"].date()) for topic in ("orders", "other") for row in scanned(store, topic)}
+    shutil.rmtree(tmp_path / "out")
+    assert archive(spark, store, tmp_path / "out").rows == 115, "the hold of what is gone is this one's again"
 
 
 def test_another_checkpoint_does_not_go_on_with_a_directory(spark: SparkSession, tmp_path: Path, store: Path) -> None:
@@ -82,6 +85,8 @@ def test_where_the_hold_is_gone_it_goes_on_only_if_told(spark: SparkSession, tmp
         archive(spark, store, tmp_path / "out", hold="mine")
     assert archive(spark, store, tmp_path / "out", hold="mine", lossy=True).rows == 10
     assert read_holds(OsFileSystem(), str(store))["mine"].offsets == {"orders": 110}
+    with pytest.raises(PySparkException, match=r"the hold 'mine' in .* is another query's"):
+        archive(spark, store, tmp_path / "two", hold="mine")
 
 
 @pytest.mark.slow

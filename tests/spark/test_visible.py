@@ -255,6 +255,14 @@ async def test_a_topic_that_comes_later_is_held_from_where_it_begins(store: Path
     assert hold.offsets == {"orders": 10, "later": 20}
 
 
+async def test_a_topic_that_was_made_anew_is_held_from_its_beginning(store: Path) -> None:
+    moving = tally(store, 200)
+    moving.batch({"orders": 200}, {"orders": 0}, 0)
+    assert held(store) == 0
+    moving.batch({"orders": 0}, {"orders": 60}, 60)
+    assert (held(store), moving.lost) == (60, 0)
+
+
 async def test_without_a_hold_there_is_nothing_to_move(store: Path) -> None:
     Tally(str(store), "nobody", lambda _topic, _first, _stop: 0).batch(None, {"orders": 10}, 0)
     assert read_hold(OsFileSystem(), str(store), "nobody") is None

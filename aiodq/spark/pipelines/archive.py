@@ -6,7 +6,7 @@ import json
 import os
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import NAMESPACE_URL, uuid5
@@ -15,6 +15,8 @@ from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
 from aiodq.spark.pipelines.tally import Tally
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import read_hold, write_hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,12 +94,15 @@ def archive(  # noqa: PLR0913 - what there is to say
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, path = time.monotonic(), os.path.abspath(target)
-    hold = hold or f"archive-{uuid5(NAMESPACE_URL, path)}"
+    state = os.fspath(checkpoint or os.path.join(path, "_checkpoint"))
+    _refuse_another_checkpoint(path, state)
+    if hold is None:
+        hold = f"archive-{uuid5(NAMESPACE_URL, path)}"
+        if _latest(os.path.join(state, "offsets")) < 0:
+            _take_over(os.fspath(store), hold)
     reader = spark.readStream.format("aiodq").options(**_options(hold, topics, most_records, lossy=lossy))
     rows = reader.load(os.fspath(store)).withColumn("date", f.expr(_DATE))
     writer = rows.writeStream.format("parquet").partitionBy("topic", "date")
-    state = os.fspath(checkpoint or os.path.join(path, "_checkpoint"))
-    _refuse_another_checkpoint(path, state)
     writer = writer.option("checkpointLocation", state)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
     tally = Tally(os.fspath(store), hold, partial(_archived, spark, path))
@@ -133,6 +138,14 @@ def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
         )
 
 
+def _take_over(store: str, hold: str) -> None:
+    """Let a new query have the hold of an earlier archive in the same directory, of which nothing is left."""
+    fs = OsFileSystem()
+    held = read_hold(fs, store, hold)
+    if held is not None and held.under_way:
+        write_hold(fs, store, hold, replace(held, under_way=False))
+
+
 def _latest(directory: str) -> int:
     """Return the highest number of a batch in a log of Spark's; -1 for none."""
     try:
@@ -155,6 +168,7 @@ class _Run:
         self.query = query
         self._tally = tally
         self._seen: dict[int, int] = {}
+        self._told: set[tuple[int, str]] = set()
 
     @property
     def rows(self) -> int:
@@ -165,13 +179,17 @@ class _Run:
         return sum(1 for rows in self._seen.values() if rows)
 
     def look(self, progress: Callable[[int], object] | None) -> None:
+        before, self._told = self._told, set()
         for batch in self.query.recentProgress:
             (source,) = batch["sources"]
             # Over Spark Connect only the sources say how many.
             rows = int(source["numInputRows"])
             self._seen[int(batch["batchId"])] = rows
             end = _topics(source["endOffset"])
-            if end is not None:
+            # Told once: the offsets of a topic that was made anew go back.
+            told = int(batch["batchId"]), json.dumps(source["endOffset"])
+            self._told.add(told)
+            if end is not None and told not in before:
                 self._tally.batch(_topics(source["startOffset"]), end, rows)
         if progress is not None:
             progress(self.rows)

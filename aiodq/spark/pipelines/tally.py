@@ -47,7 +47,7 @@ class Tally:
         """Let go what a finished batch has written; one that was let go before is fine. Blocking.
 
         Mostly its rows are as many as its offsets. Where they are not, or it does not begin where the hold is (the run
-        before was killed), both sides are counted.
+        before was killed), both sides are counted. A topic that ends before it began was made anew, and begins there.
 
         Args:
             start: by topic, the offset at which it began; None where the query began.
@@ -60,11 +60,14 @@ class Tally:
         held = read_hold(self._fs, self._store, self._hold)
         if held is None:
             return
-        begin = {topic: held.offsets.get(topic, stop) for topic, stop in end.items()}
-        if all(topic in held.offsets and stop <= begin[topic] for topic, stop in end.items()):
+        anew = {topic for topic, first in (start or {}).items() if end.get(topic, first) < first}
+        begin = {topic: stop if topic in anew else held.offsets.get(topic, stop) for topic, stop in end.items()}
+        if not anew and all(topic in held.offsets and stop <= begin[topic] for topic, stop in end.items()):
             return
         offsets = sum(max(stop - begin[topic], 0) for topic, stop in end.items())
-        follows = start is None or all(begin.get(topic, first) == first for topic, first in start.items())
+        follows = start is None or all(
+            begin.get(topic, first) == first for topic, first in start.items() if topic not in anew
+        )
         if rows != offsets or not follows:
             self._count(begin, end)
         write_hold(self._fs, self._store, self._hold, replace(held, offsets={**held.offsets, **end}))

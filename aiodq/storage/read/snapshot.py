@@ -25,7 +25,7 @@ from aiodq.storage.segments.segment_files import (
 )
 from aiodq.storage.segments.tail_search import contents_by_end, written_since
 from aiodq.storage.state.assessment import missing, repeats
-from aiodq.storage.state.topic_meta import KnownMeta, describe
+from aiodq.storage.state.topic_meta import KnownMeta, find_meta
 from aiodq.storage.state.watermark import WATERMARK, noted_watermark, read_slot_file
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class LogSnapshot:
     Attributes:
         directory: the topic's.
         meta: its description, as it is, or as it was reconstructed.
+        described: whether it is as it is: the uuid of a reconstructed one may be another at each look.
         promised: the noted watermark.
         view: what can be read.
         gaps: offsets in the view, or up to the watermark, that no segment holds and that were not given up.
@@ -72,6 +73,7 @@ class LogSnapshot:
         self._fs = fs
         self.directory = directory
         self.meta: TopicMeta
+        self.described: bool = False
         self.promised: int = 0
         self.view: LogView = LogView((), 0, 0)
         self.gaps: list[Damage] = []
@@ -81,7 +83,7 @@ class LogSnapshot:
         self._headers: dict[str, Damage] = {}
         self._growing: dict[str, _Grown] = {}
         self._given_up: set[tuple[int, int]] = set()
-        self._described = KnownMeta()
+        self._known_meta = KnownMeta()
 
     @property
     def begin(self) -> int:
@@ -104,7 +106,8 @@ class LogSnapshot:
         """
         before = self.meta.uuid if self.view.segments else None
         self.unwalked = None
-        self.meta, self.damages = describe(self._fs, self.directory, self._described)
+        self.meta, self.damages, there = find_meta(self._fs, self.directory, self._known_meta)
+        self.described = there and not self.damages
         another = before not in {None, self.meta.uuid}
         if another:
             self._sealed, self._headers, self._growing, self._given_up = {}, {}, {}, set()

@@ -52,10 +52,12 @@ class Hold:
     Attributes:
         offsets: by topic, the first offset to keep.
         patterns: name patterns of further topics to keep whole; None for every topic.
+        under_way: whether its reader is known to have come beyond its beginning: a reader that only begins is another.
     """
 
     offsets: Mapping[str, int] = field(default_factory=dict)
     patterns: tuple[str, ...] | None = ()
+    under_way: bool = False
 
     def first(self, topic: str) -> int | None:
         """Return the first offset of a topic to keep, or None if the hold does not cover the topic."""
@@ -81,7 +83,8 @@ def decode_hold(data: bytes, path: str) -> Hold:
     with taking_apart(path, "the hold"):
         patterns = found["patterns"]
         offsets = {str(topic): int(offset) for topic, offset in found["offsets"].items()}
-        return Hold(offsets, None if patterns is None else tuple(map(str, patterns)))
+        under_way = bool(found.get("under_way", False))
+        return Hold(offsets, None if patterns is None else tuple(map(str, patterns)), under_way)
 
 
 def write_hold(fs: FileSystem, store: str, name: str, hold: Hold) -> None:
@@ -93,6 +96,8 @@ def write_hold(fs: FileSystem, store: str, name: str, hold: Hold) -> None:
     """
     ensure_directory(fs, os.path.join(store, HOLDS))
     content: dict[str, object] = {"offsets": hold.offsets, "patterns": hold.patterns}
+    if hold.under_way:
+        content["under_way"] = True
     replace_file(fs, hold_path(store, name), encode_checked("hold", _VERSION, content))
 
 

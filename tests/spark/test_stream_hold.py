@@ -1,0 +1,102 @@
+"""A hold belongs to one query: another one neither takes it over nor moves it unseen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import aiodq
+from aiodq.spark.options import stream_options
+from aiodq.spark.streaming import StreamReader
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import Hold, read_hold, write_hold
+from tests.spark.support import KEEP
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiodq.spark.streaming._UNTIL_KNOWN", 0.0)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    for topic in ("a", "b"):
+        await put(tmp_path / "store", topic, 10)
+    return tmp_path / "store"
+
+
+async def put(path: Path, topic: str, count: int) -> None:
+    async with aiodq.open(path, aiodq.StoreOptions(retention=KEEP)) as store:
+        await store.topic(topic).put_many([b"x"] * count)
+
+
+def reader_of(path: Path, **options: str) -> StreamReader:
+    return StreamReader(stream_options({"path": str(path), "hold": "daily", **options}))
+
+
+def held(path: Path) -> Hold | None:
+    return read_hold(OsFileSystem(), str(path), "daily")
+
+
+async def test_the_hold_of_a_query_under_way_is_refused_to_another(store: Path) -> None:
+    first = reader_of(store)
+    end = first.latestOffset(first.initialOffset(), ALL)
+    await put(store, "a", 5)
+    last = first.latestOffset(end, ALL)
+    second = reader_of(store, topics="a", startingOffsets="latest")
+    with pytest.raises(aiodq.InvalidOptionError, match=r"another query's.*holds .*store --release daily"):
+        second.initialOffset()
+    assert held(store) == Hold({"a": 0, "b": 0}, None, under_way=True)
+    first.commit(end)
+    again = reader_of(store)
+    assert again.latestOffset(last, ALL) == last
+
+
+async def test_a_query_that_was_interrupted_in_its_first_batch_begins_again(store: Path) -> None:
+    first = reader_of(store, startingOffsets="latest")
+    end = first.latestOffset(first.initialOffset(), ALL)
+    await put(store, "a", 5)
+    again = reader_of(store, startingOffsets="latest")
+    again.initialOffset()
+    assert held(store) == Hold({"a": 10, "b": 10}, None), "what was promised to the first batch is still kept"
+    assert again.latestOffset(end, ALL)["topics"] == {"a": 15, "b": 10}
+
+
+async def test_a_hold_that_another_query_has_moved_is_told(store: Path) -> None:
+    reader = reader_of(store)
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    reader.latestOffset(end, ALL)
+    write_hold(OsFileSystem(), str(store), "daily", Hold({"a": 10, "b": 11}, None, under_way=True))
+    with pytest.raises(aiodq.OffsetError, match="keeps topic 'b' from 11 on, and the query has come to 10"):
+        reader.latestOffset(end, ALL)
+    lenient = reader_of(store, failOnDataLoss="false")
+    assert lenient.latestOffset(end, ALL) == end
+    assert held(store) == Hold({"a": 10, "b": 10}, None, under_way=True)
+
+
+@pytest.mark.parametrize("advance", ["batch", "manual"])
+async def test_a_topic_that_joins_the_list_is_held_from_then_on(store: Path, advance: str) -> None:
+    reader = reader_of(store, topics="a")
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    wider = reader_of(store, topics="a,b", holdAdvance=advance)
+    assert wider.latestOffset(end, ALL)["topics"] == {"a": 10, "b": 0}
+    found = held(store)
+    assert found is not None
+    assert found.first("b") == 0
+
+
+async def test_a_topic_that_leaves_the_list_is_held_no_more(store: Path) -> None:
+    reader = reader_of(store, topics="a,b")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    narrow = reader_of(store, topics="a")
+    assert narrow.latestOffset(end, ALL) == end, "it goes on where it was if it joins again"
+    narrow.commit(end)
+    assert held(store) == Hold({"a": 10}, ("a",), under_way=True)

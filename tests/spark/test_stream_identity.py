@@ -1,0 +1,258 @@
+"""A stream goes on with the topics that it began with: another one of the same name has other messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import aiodq
+from aiodq.spark.lag import lag
+from aiodq.spark.options import stream_options
+from aiodq.spark.streaming import StreamReader
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import read_hold
+from tests.spark.support import KEEP
+from tests.spark.test_lag import checkpoint_of
+from tests.spark.test_streaming import pytest_spark, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+ALL = ReadAllAvailable()
+
+
+def reader_of(path: Path | str, **options: str) -> StreamReader:
+    return StreamReader(stream_options({"path": str(path), **options}))
+
+
+async def put(path: Path, topic: str, count: int, body: bytes = b"x", *, anew: bool = False) -> None:
+    async with aiodq.open(path, aiodq.StoreOptions(retention=KEEP)) as store:
+        if anew:
+            await store.delete_topic(topic)
+        await store.topic(topic).put_many([body] * count)
+
+
+def taken(reader: StreamReader) -> dict[str, Any]:
+    """Return the offset behind everything, as it comes out of Spark's log."""
+    offset: dict[str, Any] = json.loads(json.dumps(reader.latestOffset(reader.initialOffset(), ALL)))
+    return offset
+
+
+@pytest.mark.parametrize("messages", [1, 30, 50])
+async def test_a_topic_that_was_made_anew(tmp_path: Path, messages: int, caplog: pytest.LogCaptureFixture) -> None:
+    await put(tmp_path, "a", 5)
+    await put(tmp_path, "b", 30)
+    running = reader_of(tmp_path)
+    end = taken(running)
+    await put(tmp_path, "b", messages, anew=True)
+    for reader in (running, reader_of(tmp_path)):
+        with pytest.raises(aiodq.OffsetError, match=r"'b' was deleted and made anew .* up to 30.* new checkpoint"):
+            reader.latestOffset(end, ALL)
+    lenient = reader_of(tmp_path, failOnDataLoss="false")
+    between = lenient.latestOffset(end, ALL)
+    assert between["topics"] == {"a": 5, "b": 0}
+    assert between["ids"]["b"] != end["ids"]["b"]
+    assert "topic 'b' was made anew after 30" in caplog.text
+    assert read(lenient, end, between) == []
+    last = lenient.latestOffset(between, ReadMaxRows(1000))
+    assert read(lenient, between, last) == [("b", number) for number in range(messages)]
+    assert reader_of(tmp_path).latestOffset(last, ALL) == last, "what is on record is the new topic"
+
+
+async def test_a_topic_that_is_made_anew_behind_a_plan(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    await put(tmp_path, "b", 30)
+    reader = reader_of(tmp_path)
+    start, end = reader.initialOffset(), taken(reader)
+    await put(tmp_path, "b", 50, anew=True)
+    with pytest.raises(aiodq.OffsetError, match="'b' was deleted and made anew"):
+        reader_of(tmp_path).partitions(start, end)
+    assert read(reader_of(tmp_path, failOnDataLoss="false"), start, end) == [("a", number) for number in range(5)]
+
+
+async def test_a_topic_that_is_only_deleted_is_another_when_it_comes_back(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    await put(tmp_path, "b", 30)
+    reader = reader_of(tmp_path)
+    end = taken(reader)
+    async with aiodq.open(tmp_path) as store:
+        await store.delete_topic("b")
+    assert reader.latestOffset(end, ALL) == end
+    await put(tmp_path, "b", 40)
+    with pytest.raises(aiodq.OffsetError, match="'b' was deleted and made anew"):
+        reader.latestOffset(end, ALL)
+
+
+async def test_the_store_of_another_checkpoint(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        await put(tmp_path / name, "a", 30)
+    end = taken(reader_of(tmp_path / "one"))
+    with pytest.raises(aiodq.OffsetError, match="the checkpoint is that of another store"):
+        reader_of(tmp_path / "two").latestOffset(end, ALL)
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    assert reader_of(tmp_path / "copy").latestOffset(end, ALL) == end
+    both = f"{tmp_path}/one,{tmp_path}/two"
+    end = taken(reader_of(both))
+    shutil.rmtree(tmp_path / "two")
+    (tmp_path / "three").rename(tmp_path / "two")
+    with pytest.raises(aiodq.OffsetError, match="two/a' was deleted and made anew"):
+        reader_of(both).latestOffset(end, ALL)
+    lenient = reader_of(both, failOnDataLoss="false")
+    assert lenient.latestOffset(end, ALL)["topics"] == {f"{tmp_path}/one/a": 30, f"{tmp_path}/two/a": 0}
+
+
+async def test_a_checkpoint_that_does_not_say_which_topics_it_means(tmp_path: Path) -> None:
+    """As versions without the uuids wrote it; they overlook them in turn."""
+    await put(tmp_path, "a", 5)
+    reader = reader_of(tmp_path)
+    start = {"v": 1, "topics": {"a": 3}}
+    end = reader.latestOffset(start, ALL)
+    assert read(reader, start, end) == [("a", 3), ("a", 4)]
+    assert list(end["ids"]) == ["a"]
+    with pytest.raises(aiodq.OffsetError, match="'a' ends at 5, and was read up to 9"):
+        reader.latestOffset({"v": 1, "topics": {"a": 9}}, ALL)
+
+
+async def test_a_damaged_description_says_nothing(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    end = taken(reader_of(tmp_path))
+    described = (tmp_path / "a" / "topic.json").read_bytes()
+    (tmp_path / "a" / "topic.json").write_bytes(b"{}")
+    aside = [(path, path.read_bytes()) for path in (tmp_path / "a").glob("*.seg")]
+    for path, _ in aside:
+        path.unlink()
+    lenient = reader_of(tmp_path, failOnDataLoss="false")
+    assert lenient.latestOffset(end, ALL) == end
+    (tmp_path / "a" / "topic.json").write_bytes(described)
+    for path, data in aside:
+        path.write_bytes(data)
+    assert lenient.latestOffset(end, ALL) == end
+
+
+async def test_what_was_taken_back_by_a_power_cut(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    end = taken(reader_of(tmp_path))
+    ahead = {**end, "topics": {"a": 9}}
+    with pytest.raises(aiodq.OffsetError, match=r"ends at 5, and was read up to 9: a power cut .*failOnDataLoss=false"):
+        reader_of(tmp_path).latestOffset(ahead, ALL)
+    assert reader_of(tmp_path, failOnDataLoss="false").latestOffset(ahead, ALL) == ahead
+
+
+async def test_the_hold_of_a_topic_that_was_made_anew_begins_anew(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 30)
+    end = taken(reader := reader_of(tmp_path, hold="daily"))
+    reader.commit(end)
+    await put(tmp_path, "a", 10, anew=True)
+    lenient = reader_of(tmp_path, hold="daily", holdAdvance="manual", failOnDataLoss="false")
+    lenient.latestOffset(end, ALL)
+    held = read_hold(OsFileSystem(), str(tmp_path), "daily")
+    assert held is not None
+    assert held.offsets == {"a": 0}
+
+
+async def test_of_a_topic_that_was_made_anew_everything_is_behind(tmp_path: Path) -> None:
+    await put(tmp_path / "store", "a", 30)
+    end = taken(reader_of(tmp_path / "store"))
+    await put(tmp_path / "store", "a", 40)
+    checkpoint = checkpoint_of(tmp_path / "checkpoint", end)
+    assert [each.lag for each in lag(checkpoint, tmp_path / "store")] == [40]
+    await put(tmp_path / "store", "a", 50, anew=True)
+    assert [(each.taken, each.lag) for each in lag(checkpoint, tmp_path / "store")] == [(0, 50)]
+
+
+async def test_where_a_query_begins_at_the_end_is_noted_before_anything_is_read(tmp_path: Path) -> None:
+    """Spark asks where it begins once more to read its first batch, and again where that was interrupted."""
+    await put(tmp_path, "a", 5)
+    await put(tmp_path, "b", 7)
+    options = {"startingOffsets": '{"a": "latest", "b": 3}', "hold": "daily"}
+    reader = reader_of(tmp_path, **options)
+    start = reader.initialOffset()
+    await put(tmp_path, "a", 2)
+    end = reader.latestOffset(start, ALL)
+    assert end["topics"] == {"a": 7, "b": 7}
+    await put(tmp_path, "a", 3)
+    assert reader.initialOffset() == start
+    for each in (reader, reader_of(tmp_path, **options)):
+        assert read(each, each.initialOffset(), end) == [("b", number) for number in range(3, 7)]
+    held = read_hold(OsFileSystem(), str(tmp_path), "daily")
+    assert held is not None
+    assert held.offsets == {"a": 5, "b": 3}
+    assert read(reader, end, reader.latestOffset(end, ALL)) == [("a", number) for number in range(7, 10)]
+
+
+async def test_a_first_batch_that_lies_before_where_the_query_begins_by_now_is_empty(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    options = {"startingTimestamp": "2199-01-01T00:00:00+00:00"}
+    end = taken(reader_of(tmp_path, **options))
+    await put(tmp_path, "a", 5)
+    again = reader_of(tmp_path, **options)
+    assert read(again, again.initialOffset(), end) == []
+
+
+@pytest_spark
+def test_a_query_over_a_topic_that_was_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+    path, target = tmp_path / "store", str(tmp_path / "out")
+
+    def run(strict: str) -> None:
+        stream = spark.readStream.format("aiodq").option("failOnDataLoss", strict).load(str(path))
+        rows = stream.selectExpr("offset", "CAST(body AS STRING) AS text").writeStream.format("parquet")
+        rows = rows.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        assert rows.start(target).awaitTermination(250)
+
+    asyncio.run(put(path, "a", 20, b"old"))
+    run("true")
+    asyncio.run(put(path, "a", 30, b"new", anew=True))
+    with pytest.raises(StreamingQueryException, match="OffsetError: topic 'a' was deleted and made anew"):
+        run("true")
+    run("false")
+    found = sorted((row["text"], row["offset"]) for row in spark.read.parquet(target).collect())
+    assert found == [("new", number) for number in range(30)] + [("old", number) for number in range(20)]
+
+
+@pytest_spark
+def test_a_query_that_begins_at_the_end_while_messages_come(spark: SparkSession, tmp_path: Path) -> None:
+    """Between the looks with which Spark begins, messages come; none is missed and none breaks the query."""
+    path, target = tmp_path / "store", str(tmp_path / "out")
+
+    async def scenario() -> int:
+        async with aiodq.open(path, aiodq.StoreOptions(retention=KEEP)) as store:
+            topic, over = store.topic("a"), asyncio.Event()
+            await topic.put(b"before")
+
+            async def produce() -> int:
+                count = 0
+                while not over.is_set():
+                    await topic.put(b"x")
+                    count += 1
+                    await asyncio.sleep(0.002)
+                return count
+
+            producer = asyncio.create_task(produce())
+            query = (
+                spark.readStream.format("aiodq").option("startingOffsets", "latest").load(str(path))
+                .selectExpr("offset").writeStream.format("parquet")
+                .option("checkpointLocation", str(tmp_path / "checkpoint")).start(target)
+            )  # fmt: skip
+            try:
+                while not any(batch["numInputRows"] for batch in query.recentProgress):
+                    assert query.exception() is None
+                    await asyncio.sleep(0.05)
+                over.set()
+                count = await producer
+                await asyncio.to_thread(query.processAllAvailable)
+            finally:
+                query.stop()
+            return count
+
+    count = asyncio.run(scenario())
+    found = sorted(row["offset"] for row in spark.read.parquet(target).collect())
+    assert found
+    assert found == list(range(found[0], count + 1))
