@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File, FileSystem, Lock
 
-__all__ = ["AnyFileSystem", "find_objects", "is_url", "numbered"]
+__all__ = ["AnyFileSystem", "find_objects", "is_url", "local_path", "numbered"]
+
+_FILE: Final = re.compile("file:(//(localhost)?)?(?=/)")
+
+
+def local_path(path: str) -> str:
+    """Return this machine's path for one that is written as Spark does, `file:///data`; any other as it is."""
+    return _FILE.sub("", path, count=1) if path.startswith("file:") else path
 
 
 def is_url(path: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from glob import glob, has_magic
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -14,7 +14,7 @@ from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import time_ns
-from aiodq.spark.objects import is_url
+from aiodq.spark.objects import is_url, local_path
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
@@ -46,6 +46,16 @@ _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _DELAY: Final = re.compile(r"([0-9]+) *(ms|s|m|min|h|d)")
 _SIZE: Final = re.compile(r"([0-9]+) *([bkmg]?)b?", re.IGNORECASE)
+_STREAM_NAMES: Final = (
+    "maxRecordsPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minRecordsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "hold",
+    "holdAdvance",
+)
 _NAMES: Final = (
     "path",
     "paths",
@@ -62,14 +72,7 @@ _NAMES: Final = (
     "minPartitions",
     "verify",
     "failOnDataLoss",
-    "maxRecordsPerTrigger",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minRecordsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "hold",
-    "holdAdvance",
+    *_STREAM_NAMES,
 )
 _HINTS: Final = {
     "assign": "topics, or startingOffsets",
@@ -81,6 +84,9 @@ _HINTS: Final = {
     "subscribe": "topics",
 }
 """What users of Spark's other sources may mean."""
+_OF_TABLES: Final = ("provider", "location")
+"""What Spark tells of a table in its catalog."""
+_VIEW: Final = "CREATE TEMPORARY VIEW … USING aiodq OPTIONS (path '…')"
 _WRITE_NAMES: Final = (
     "path",
     "topic",
@@ -150,7 +156,7 @@ class WriteOptions:
 
     Attributes:
         store: its directory.
-        topic: the topic of rows that name none; None where each has to.
+        topic: the topic of all rows, whatever they say; None where each names its own.
         name: by which a write, or a stream, is known again; None for a write that nobody repeats.
         segment_bytes: how large a segment becomes, about.
         compression: a codec's name, or None.
@@ -202,13 +208,9 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
         InvalidOptionError: one is unknown, or has a value that it cannot have, or makes no sense without a stream.
     """
     options = read_options(given)
-    for name, value in (
-        ("maxRecordsPerTrigger", options.most_records),
-        ("maxBytesPerTrigger", options.most_bytes),
-        ("minRecordsPerTrigger", options.least_records),
-        ("hold", options.hold),
-    ):
-        if value is not None:
+    said = {name.lower() for name in given}
+    for name in _STREAM_NAMES:
+        if name.lower() in said:
             raise InvalidOptionError(f"{name!r} is for streams: a single read takes all there is, once")
     return options
 
@@ -236,7 +238,7 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
         )
     if options.hold is not None and any(map(is_url, options.stores)):
         raise InvalidOptionError("a hold is kept in a store's directory; what is in object storage nobody deletes")
-    return replace(options, stores=_told_apart(options.stores))
+    return options
 
 
 def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
@@ -249,11 +251,16 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """
     options = _known(given, _WRITE_NAMES)
     if "path" not in options:
-        raise InvalidOptionError("the option 'path' is missing: a store's directory")
-    if is_url(options["path"]):
+        raise _no_path("a store's directory", options)
+    store = local_path(options["path"])
+    if is_url(store):
         raise InvalidOptionError(
-            f"{options['path']!r} is in object storage, where a store is only read: write to a directory that the "
+            f"{store!r} is in object storage, where a store is only read: write to a directory that the "
             f"workers see, and bring its segments there with aiodq spark archive --segments"
+        )
+    if ("," in store or has_magic(store)) and not os.path.isdir(store):
+        raise InvalidOptionError(
+            f"{store!r} names several stores, or a pattern, as for a read; a write goes to one store"
         )
     if not stream and "txnAppId" in options:
         raise InvalidOptionError("'txnAppId' is for streams; a single write that may be repeated has a 'txnId'")
@@ -265,7 +272,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     compression = _choice(options, "compression", _CODECS, default=None)
     codec_number(compression)
     return WriteOptions(
-        store=options["path"],
+        store=store,
         topic=topic,
         name=_stream_name(options) if stream else _name(options, "txnId"),
         segment_bytes=_size(options, "segmentBytes", _SEGMENT_BYTES),
@@ -321,6 +328,10 @@ def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """Return options under the names that they are known by."""
     known = {name.lower(): name for name in names}
     unknown = sorted(name for name in given if name.lower() not in known)
+    if any(name in _OF_TABLES or name.startswith("option.") for name in unknown):
+        raise InvalidOptionError(
+            f"Spark keeps no options of a table for a source written in Python: instead of CREATE TABLE, {_VIEW}"
+        )
     if unknown:
         hint = _HINTS.get(unknown[0].lower())
         meant = f" (is it {hint} that is meant?)" if hint else ""
@@ -332,22 +343,30 @@ def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
     named = [str(path) for path in json.loads(options["paths"])] if "paths" in options else []
     named += _list(options["path"]) if "path" in options else []
     stores: list[str] = []
-    for path in named:
+    for path in map(local_path, named):
         found = sorted(glob(path)) if has_magic(path) else [path]
         if not found:
             raise InvalidOptionError(f"no store is found under path {path!r}")
         stores += found
     if not stores:
-        raise InvalidOptionError("the option 'path' is missing: a store's directory, several, or a pattern")
-    return tuple(stores)
+        raise _no_path("a store's directory, several, or a pattern", options)
+    return _told_apart(stores)
 
 
-def _told_apart(stores: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a stream's stores as its offsets name them: in one spelling, and each once."""
+def _no_path(meant: str, options: Mapping[str, str]) -> InvalidOptionError:
+    table = "" if options else f"; a table of Spark's catalog hands none on: instead of CREATE TABLE, {_VIEW}"
+    return InvalidOptionError(f"the option 'path' is missing: {meant}{table}")
+
+
+def _told_apart(stores: list[str]) -> tuple[str, ...]:
+    """Return stores as the offsets of a stream name them: in one spelling, and each once."""
     spelled = tuple(store.rstrip("/") or "/" for store in stores)
-    twice = [store for store in spelled if spelled.count(store) > 1]
-    if twice:
-        raise InvalidOptionError(f"the store {twice[0]!r} is named twice: its messages would come twice, too")
+    places = [store if is_url(store) else os.path.realpath(store) for store in spelled]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise InvalidOptionError(
+                f"the store {spelled[number]!r} is named twice: its messages would come twice, too"
+            )
     return spelled
 
 

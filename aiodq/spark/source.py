@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
@@ -56,21 +57,21 @@ class AiodqDataSource(DataSource):
         """
         return ", ".join(f"{name} {_TYPES[name]}" for name in read_options(self.options).columns)
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - a user cannot ask for another
-        """Return a reader of what there is now.
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of what there is now, of the columns that a schema names.
 
         Raises:
-            InvalidOptionError: an option is unknown, or has a value that it cannot have.
+            InvalidOptionError: an option is unknown, or has a value that it cannot have; or there is no such column.
         """
-        return _Reader(batch_options(self.options))
+        return _Reader(_asked(batch_options(self.options), schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's
-        """Return a reader of what there is and what comes.
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return a reader of what there is and what comes, of the columns that a schema names.
 
         Raises:
-            InvalidOptionError: an option is unknown, or has a value that it cannot have.
+            InvalidOptionError: an option is unknown, or has a value that it cannot have; or there is no such column.
         """
-        return StreamReader(stream_options(self.options))
+        return StreamReader(_asked(stream_options(self.options), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return a writer that appends; what it wrote is there as a whole, or not at all.
@@ -98,6 +99,28 @@ class AiodqDataSource(DataSource):
         options = write_options(self.options, stream=stream)
         check_schema(schema, options)
         return options
+
+
+def _asked(options: ReadOptions, schema: StructType) -> ReadOptions:
+    """Return options with the columns of a schema, in its order: that of `schema`, or one that the user gave.
+
+    Raises:
+        InvalidOptionError: a column is unknown, comes twice, or has another type.
+    """
+    types = {name: kind.lower().replace(" ", "") for name, kind in _TYPES.items()}
+    found = [(column.name, column.dataType.simpleString()) for column in schema]
+    wrong = [
+        f"{name} {kind}"
+        for number, (name, kind) in enumerate(found)
+        if types.get(name) != kind or (name, kind) in found[:number]
+    ]
+    if wrong or not found:
+        columns = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+        raise InvalidOptionError(
+            f"a schema names some of the columns {columns}, not {wrong[0] if wrong else 'none'}: leave it out, or cast "
+            f"what was read"
+        )
+    return replace(options, columns=tuple(name for name, _ in found))
 
 
 class _Reader(DataSourceReader):

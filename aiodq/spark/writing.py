@@ -105,13 +105,14 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
 
 
 def columns_by_topic(
-    batch: pa.RecordBatch, default: str | None, repeated: str | None = None
+    batch: pa.RecordBatch, into: str | None, repeated: str | None = None
 ) -> Iterator[tuple[str, Columns]]:
     """Yield a batch's rows by topic, in their order.
 
     Args:
         batch: the rows.
-        default: the topic of those that name none.
+        into: the topic of all of them, whatever they say, as with Kafka's sink; None where each names its own. So rows
+            that were read, which have the topic that they come from, do not go back there.
         repeated: which value of headers of one name counts, "first" or "last"; None where that is an error.
 
     Raises:
@@ -120,13 +121,17 @@ def columns_by_topic(
     if not batch.num_rows:
         return
     names = set(batch.schema.names)
-    column = batch.column("topic") if "topic" in names else pa.nulls(batch.num_rows, pa.string())
-    if default is not None:
-        column = column.fill_null(default)
+    if into is not None:
+        check_topic(into)
+        yield into, _columns(batch, names, repeated)
+        return
+    column = batch.column("topic")
     topics = pc.unique(column).to_pylist()
     for topic in topics:
         if topic is None:
-            raise InvalidMessageError("a row names no topic: give the option 'topic' for such rows")
+            raise InvalidMessageError(
+                "a row's topic is null: fill that column, or say by the option 'topic' where all rows go"
+            )
         check_topic(topic)
         yield topic, _columns(batch if len(topics) == 1 else batch.filter(pc.equal(column, topic)), names, repeated)
 

@@ -8,7 +8,7 @@ import pytest
 
 import aiodq
 from aiodq.format.vectorized.arrow import COLUMNS
-from aiodq.spark.options import batch_options, check_topic, read_options, stream_options
+from aiodq.spark.options import batch_options, check_topic, read_options, stream_options, write_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,11 +123,60 @@ def test_mistakes(wrong: dict[str, str], told: str) -> None:
         read_options({"path": "/a", **wrong})
 
 
-@pytest.mark.parametrize("name", ["hold", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger"])
-def test_what_is_for_streams_is_refused_elsewhere(name: str) -> None:
-    assert stream_options({"path": "/a", name: "1"})
-    with pytest.raises(aiodq.InvalidOptionError, match="is for streams"):
-        batch_options({"path": "/a", name: "1"})
+@pytest.mark.parametrize(
+    ("name", "value", "needs"),
+    [
+        ("hold", "1", {}),
+        ("holdAdvance", "batch", {}),
+        ("maxRecordsPerTrigger", "1", {}),
+        ("maxOffsetsPerTrigger", "1", {}),
+        ("maxBytesPerTrigger", "1", {}),
+        ("minRecordsPerTrigger", "1", {}),
+        ("minOffsetsPerTrigger", "1", {}),
+        ("maxTriggerDelay", "15m", {"minRecordsPerTrigger": "1"}),
+    ],
+)
+def test_what_is_for_streams_is_refused_elsewhere(name: str, value: str, needs: dict[str, str]) -> None:
+    assert stream_options({"path": "/a", name: value, **needs})
+    with pytest.raises(aiodq.InvalidOptionError, match=f"'{name}' is for streams"):
+        batch_options({"path": "/a", name.lower(): value})
+
+
+def test_a_store_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "link").symlink_to("s")
+    for twice in ("s,s", "s,./s/", f"s,file://{tmp_path}/s", "s,l*", "s3://b/s,s3://b/s/"):
+        with pytest.raises(aiodq.InvalidOptionError, match="is named twice: its messages would come twice"):
+            read_options({"path": twice})
+    with pytest.raises(aiodq.InvalidOptionError, match="is named twice"):
+        read_options({"path": "s", "paths": '["s"]'})
+
+
+@pytest.mark.parametrize("path", ["file:/a b", "file:///a b", "file://localhost/a b", "/a b"])
+def test_a_path_as_spark_writes_it(path: str) -> None:
+    assert read_options({"path": path}).stores == ("/a b",)
+    assert write_options({"path": path, "topic": "t"}, stream=False).store == "/a b"
+
+
+def test_a_write_goes_to_one_store(tmp_path: Path) -> None:
+    for several in ("w1,w2", "w*"):
+        with pytest.raises(aiodq.InvalidOptionError, match="a write goes to one store"):
+            write_options({"path": f"{tmp_path}/{several}", "topic": "t"}, stream=False)
+        (tmp_path / several).mkdir()
+        assert write_options({"path": f"{tmp_path}/{several}", "topic": "t"}, stream=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"provider": "aiodq", "path": "/a", "location": "/a"}, {"provider": "aiodq", "option.topic": "a"}],
+    ids=str,
+)
+def test_a_table_of_the_catalog_is_refused_with_what_works_instead(given: dict[str, str]) -> None:
+    with pytest.raises(aiodq.InvalidOptionError, match="instead of CREATE TABLE, CREATE TEMPORARY VIEW"):
+        read_options(given)
+    with pytest.raises(aiodq.InvalidOptionError, match="instead of CREATE TABLE, CREATE TEMPORARY VIEW"):
+        write_options(given, stream=False)
 
 
 @pytest.mark.parametrize("name", ["LOCK", "lock", "topic.json", "a.seg"])

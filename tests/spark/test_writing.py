@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 
@@ -39,7 +40,7 @@ def numbers(spark: SparkSession, count: int, start: int = 0) -> DataFrame:
     return spark.range(start, start + count, numPartitions=3).selectExpr("cast(id as string) as body")
 
 
-def save(frame: DataFrame, path: Path, **options: str) -> None:
+def save(frame: DataFrame, path: Path | str, **options: str) -> None:
     frame.write.format("aiodq").mode("append").options(**options).save(str(path))
 
 
@@ -111,7 +112,7 @@ class TestABatch:
             ("cast(id as string) as body", {"topic": "t", "compression": "lzo"}, "compression is one of none, zstd"),
             ("cast(id as string) as body", {"topic": "t", "txnAppId": "x"}, "'txnAppId' is for streams"),
             ("cast(id as string) as body, 'a b' as topic", {}, "is no name for a topic"),
-            ("cast(id as string) as body, cast(null as string) as topic", {}, "a row names no topic"),
+            ("cast(id as string) as body, cast(null as string) as topic", {}, "a row's topic is null"),
         ],
     )
     def test_what_cannot_be_is_said_in_the_first_lines(
@@ -185,11 +186,22 @@ class TestTheCommit:
         batch = pa.RecordBatch.from_pydict(
             {"body": ["1", "2", "3", "4"], "topic": ["a", "b", None, "a"], "tag": [None, "x", None, None]}
         )
-        found = {topic: (columns.bodies, columns.tags) for topic, columns in columns_by_topic(batch, "c")}
-        assert found == {"a": ([b"1", b"4"], None), "b": ([b"2"], ["x"]), "c": ([b"3"], None)}
-        found = {topic: (columns.bodies, columns.tags) for topic, columns in columns_by_topic(batch, "a")}
-        assert found == {"a": ([b"1", b"3", b"4"], None), "b": ([b"2"], ["x"])}
+        named = batch.filter(pc.is_valid(batch["topic"]))
+        found = {topic: (columns.bodies, columns.tags) for topic, columns in columns_by_topic(named, None)}
+        assert found == {"a": ([b"1", b"4"], None), "b": ([b"2"], ["x"])}
+        with pytest.raises(aiodq.InvalidMessageError, match="a row's topic is null: fill that column, or say by"):
+            list(columns_by_topic(batch, None))
         assert list(columns_by_topic(batch.slice(0, 0), "c")) == []
+
+    def test_the_option_goes_before_the_column(self, spark: SparkSession, tmp_path: Path) -> None:
+        """What was read of one topic and is to be written to another does not go back to the first."""
+        asyncio.run(fill(tmp_path / "s", rounds=2))
+        frame = spark.read.format("aiodq").load(str(tmp_path / "s"))
+        save(frame, tmp_path / "s", topic="copy")
+        assert bodies(tmp_path / "s", "copy") == bodies(tmp_path / "s")
+        assert len(bodies(tmp_path / "s")) == 10
+        save(frame.selectExpr("body", "CAST(null AS STRING) AS topic"), f"file://{tmp_path}/s", topic="nulls")
+        assert len(bodies(tmp_path / "s", "nulls")) == 10
 
     @pytest.mark.parametrize(
         ("column", "value", "told"),
