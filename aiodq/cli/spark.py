@@ -69,13 +69,13 @@ def _pipelines() -> ModuleType:
     return pipelines
 
 
-def _check(stores: str, topics: list[str] | None = None) -> None:
+def _check(stores: str, topics: list[str] | None = None, *, coming: bool = False) -> None:
     """Make sure that what is to be read is there, before half a minute is spent on starting Java.
 
     Raises:
         StoreNotFoundError: a store or a topic is not.
     """
-    _pipelines().check_stores(stores, topics)
+    _pipelines().check_stores(stores, topics, coming=coming)
 
 
 def _check_into(topic: str) -> None:
@@ -226,7 +226,7 @@ def archive(  # noqa: PLR0913 - what there is to say
         verbose: show what Java, Spark and its workers write.
     """
     wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
-    _check(store, topic)
+    _check(store, topic, coming=True)
     if os.path.lexists(os.path.join(target, LOCK_NAME)):
         raise CommandError(f"{target} is a store: name a directory of its own for the files of the archive")
     if segments:

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 import aiodq
 from aiodq.spark.options import read_options
-from aiodq.spark.pipelines import archive, audit, compact, query, replay, report
+from aiodq.spark.pipelines import archive, audit, check_stores, compact, query, replay, report
 from aiodq.spark.pipelines.audit import _Piece, _tasks
 from aiodq.spark.pipelines.census import COLUMNS
 from aiodq.spark.pipelines.pictures import Bars, page
@@ -114,9 +114,44 @@ def test_archived_and_replayed_it_is_what_it_was(spark: SparkSession, tmp_path: 
     early = replay(spark, tmp_path / "out", tmp_path / "time", until=half, topics=["orders"])
     late = replay(spark, tmp_path / "out", tmp_path / "time", since=half, topics=["orders"])
     assert (early.rows > 0, early.rows + late.rows) == (True, 100)
-    assert replay(spark, tmp_path / "out", tmp_path / "time", topics=["none"]).rows == 0
+    assert replay(spark, tmp_path / "out", tmp_path / "time", tags=["none"]).rows == 0
     with pytest.raises(aiodq.InvalidOptionError, match="zone"):
         replay(spark, tmp_path / "out", tmp_path / "time", since=half.replace(tzinfo=None))
+
+
+def test_what_is_not_in_an_archive_is_told(spark: SparkSession, tmp_path: Path, store: Path) -> None:
+    """Under the name of a run, nothing would count as all of it for good."""
+    archive(spark, store, f"file://{tmp_path}/a lake")
+    lake, again = tmp_path / "a lake", tmp_path / "again"
+    with pytest.raises(aiodq.StoreNotFoundError, match="no topic 'typo' in the archive; there are: orders"):
+        replay(spark, lake, again, topics=["typo"], txn_id="once")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(aiodq.StoreNotFoundError, match="there is nothing to replay"):
+        replay(spark, tmp_path / "empty", again, txn_id="once")
+    lake.rename(tmp_path / "moved")
+    with pytest.raises(aiodq.InvalidOptionError, match=r"was moved or copied: it was written as .*a lake, where Spark"):
+        replay(spark, tmp_path / "moved", again, txn_id="once")
+    with pytest.raises(aiodq.InvalidOptionError, match="was moved or copied"):
+        archive(spark, store, tmp_path / "moved")
+    lake.symlink_to("moved")
+    asyncio.run(fill(store, rounds=2))
+    assert archive(spark, store, lake).rows == 10
+    assert replay(spark, lake, f"file://{again}", topics=["orders"], txn_id="once").rows == 110
+    assert replay(spark, lake, f"file://{again}", topics=["orders"], txn_id="once").repeated
+    with pytest.raises(aiodq.InvalidOptionError, match="'s3://b/lake' is no directory"):
+        archive(spark, store, "s3://b/lake")
+
+
+def test_a_pattern_that_no_topic_matches_is_told(spark: SparkSession, tmp_path: Path, store: Path) -> None:
+    for topics in (["typo*"], ["typo"]):
+        with pytest.raises(aiodq.StoreNotFoundError, match="typo"):
+            audit(spark, store, topics=topics)
+        with pytest.raises(aiodq.StoreNotFoundError, match="typo"):
+            report(spark, store, tmp_path / "report.html", topics=topics)
+        assert not (tmp_path / "report.html").exists()
+    check_stores(store, ["typo*"], coming=True)
+    with pytest.raises(aiodq.InvalidNameError, match=r"'ord\*'"):
+        compact(spark, store, "ord*", "latest")
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ from uuid import NAMESPACE_URL, uuid5
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
+from aiodq.spark.objects import local_path
+from aiodq.spark.pipelines.places import refuse_moved, target_path
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_hold, write_hold
@@ -72,7 +74,8 @@ def archive(  # noqa: PLR0913 - what there is to say
     A run goes on where the last one with the same checkpoint ended, even one that was killed. What is still to be
     archived is held (`aiodq.storage.state.holds`): retention deletes it only afterwards, and only where the messages
     that were written are as many as the store holds. Read the directory with Spark, which
-    goes by its `_spark_metadata`; other readers may see files of a batch that did not come to its end.
+    goes by its `_spark_metadata`; other readers may see files of a batch that did not come to its end. The files are
+    named there by their full paths: the directory stays where it is, or a symbolic link to it does.
 
     Args:
         spark: a session.
@@ -89,23 +92,25 @@ def archive(  # noqa: PLR0913 - what there is to say
         stop: asked now and then whether to end.
 
     Raises:
-        InvalidOptionError: the directory was written with another checkpoint.
+        InvalidOptionError: the directory was written with another checkpoint, or was moved, or is a URL.
         StorageError: fewer messages were written than the store holds; it goes on holding them.
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
-    began, path = time.monotonic(), os.path.abspath(target)
+    began, path = time.monotonic(), target_path(target)
+    refuse_moved(path)
+    store = local_path(os.fspath(store))
     state = os.fspath(checkpoint or os.path.join(path, "_checkpoint"))
     _refuse_another_checkpoint(path, state)
     if hold is None:
         hold = f"archive-{uuid5(NAMESPACE_URL, path)}"
         if _latest(os.path.join(state, "offsets")) < 0:
-            _take_over(os.fspath(store), hold)
+            _take_over(store, hold)
     reader = spark.readStream.format("aiodq").options(**_options(hold, topics, most_records, lossy=lossy))
-    rows = reader.load(os.fspath(store)).withColumn("date", f.expr(_DATE))
+    rows = reader.load(store).withColumn("date", f.expr(_DATE))
     writer = rows.writeStream.format("parquet").partitionBy("topic", "date")
     writer = writer.option("checkpointLocation", state)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
-    tally = Tally(os.fspath(store), hold, partial(_archived, spark, path))
+    tally = Tally(store, hold, partial(_archived, spark, path))
     with closing(_Run(writer.start(path), tally)) as run:
         while not run.query.awaitTermination(_POLL):
             run.look(progress)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import read_options
 from aiodq.spark.packing import OPENING_BYTES, pack, tasks_for
+from aiodq.spark.pipelines.session import check_stores
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import Place, require_seen, store_uuid
@@ -108,11 +109,12 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
         topics: names or patterns; all topics where None.
 
     Raises:
-        StoreNotFoundError: there is no such store or topic.
+        StoreNotFoundError: there is no such store or topic, or none that matches.
         FormatVersionError: a file is of a newer version.
         PySparkException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, fs = time.monotonic(), AnyFileSystem()
+    check_stores(stores, topics)
     wanted = read_options({"path": os.fspath(stores), **({"topics": ",".join(topics)} if topics else {})})
     findings: list[AuditFinding] = []
     work: list[_Piece] = []

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
-from aiodq.spark.objects import AnyFileSystem
+from aiodq.names import check_name
+from aiodq.spark.objects import AnyFileSystem, local_path
 from aiodq.spark.options import batch_options
 from aiodq.spark.packing import pack, pack_splits
 from aiodq.spark.pipelines.spread import spread
@@ -94,13 +95,17 @@ def compact(
 
     Raises:
         InvalidOptionError: it would be put into the topic that is read.
+        InvalidNameError: no topic can have that name; a pattern is none.
         StoreNotFoundError: there is no such store or topic.
         PySparkException: Spark's, with the cause in its text.
     """
     began, fs = time.monotonic(), AnyFileSystem()
+    # By a pattern it would be several topics, whose offsets have nothing to do with each other.
+    check_name(topic)
+    store, target = local_path(os.fspath(store)), None if target is None else local_path(os.fspath(target))
     if into == topic and (target is None or os.path.realpath(target) == os.path.realpath(store)):
         raise InvalidOptionError(f"topic {topic!r} stays as it is: put its latest messages into another one")
-    options = batch_options({"path": os.fspath(store), "topic": topic})
+    options = batch_options({"path": store, "topic": topic})
     splits = plan(fs, options)
     read, keyless, offsets = _latest(spark, splits, options, drop_empty=drop_empty) if splits else (0, 0, np.empty(0))
     kept = keyless + len(offsets)
@@ -111,7 +116,7 @@ def compact(
         schema = "tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
         written = spread(spark, work, partial(_kept, fs, options), schema).write.format("aiodq").mode("append")
         written = written.option("topic", into).option("segmentBytes", str(segment_bytes))
-        written.save(os.fspath(target if target is not None else store))
+        written.save(target if target is not None else store)
     return CompactSummary(into, read, kept, time.monotonic() - began)
 
 

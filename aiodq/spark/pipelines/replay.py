@@ -11,6 +11,8 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from aiodq.options import time_ns
+from aiodq.spark.objects import local_path
+from aiodq.spark.pipelines.places import check_archived, refuse_moved
 from aiodq.spark.writing import was_committed
 
 if TYPE_CHECKING:
@@ -77,14 +79,17 @@ def replay(  # noqa: PLR0913 - what there is to say
 
     Raises:
         AnalysisException: Spark's: there is no such directory.
-        InvalidOptionError: a time without a zone.
+        StoreNotFoundError: there is nothing in it, or no topic of that name.
+        InvalidOptionError: a time without a zone; or the archive was moved.
         PySparkException: Spark's, with the cause in its text.
     """
-    began, path = time.monotonic(), os.path.abspath(store)
+    began, path, archived = time.monotonic(), os.path.abspath(local_path(os.fspath(store))), os.fspath(source)
     if txn_id is not None and was_committed(path, txn_id):
         return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
     # With their types given, Spark does not take the names of topics in paths for numbers.
-    rows = spark.read.schema(_SCHEMA).parquet(os.fspath(source))
+    refuse_moved(os.path.abspath(local_path(archived)))
+    rows = spark.read.schema(_SCHEMA).parquet(archived)
+    check_archived(rows, archived, topics)
     if topics:
         rows = rows.where(f.col("topic").isin(list(topics)))
     if tags:

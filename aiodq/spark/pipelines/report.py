@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from aiodq.spark.objects import AnyFileSystem
+from aiodq.spark.objects import AnyFileSystem, local_path
 from aiodq.spark.options import batch_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines.census import COLUMNS, SCHEMA, census, coarser, step_for
 from aiodq.spark.pipelines.pictures import Bars, page
+from aiodq.spark.pipelines.session import check_stores
 from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.state.topic_meta import describe
@@ -64,19 +65,20 @@ def report(
         topics: names or patterns; all topics where None.
 
     Raises:
-        StoreNotFoundError: there is no such store.
+        StoreNotFoundError: there is no such store or topic, or none that matches.
         PySparkException: Spark's, with the cause in its text.
         OSError: the file cannot be written.
     """
-    began = time.monotonic()
-    found = _topics(spark, os.fspath(store), topics)
+    began, store = time.monotonic(), local_path(os.fspath(store))
+    check_stores(store, topics)
+    found = _topics(spark, store, topics)
     sections: list[tuple[str, list[str | Bars]]] = []
     for topic, (total, moments, sizes, tags) in found.items():
         first, last = (datetime.fromtimestamp(total[name] / 1e6, UTC) for name in ("first", "last"))
         put = f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} (UTC)"
         text = f"{total['count']:,} messages, {total['bytes']:,} bytes, put from {put}"
         sections.append((topic, [text, _rate(moments, first, last), _sizes(sizes), _tags(tags)]))
-    channels = _channels(str(os.fspath(store)), found)
+    channels = _channels(store, found)
     if channels:
         sections.append(("Channels", list(channels)))
     title = f"aiodq: {os.path.abspath(store)}"

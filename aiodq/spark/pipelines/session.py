@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from aiodq.errors import StoreNotFoundError
 from aiodq.spark.java import prepare
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import read_options
@@ -21,20 +22,23 @@ if TYPE_CHECKING:
 __all__ = ["check_stores", "load", "start_session"]
 
 
-def check_stores(stores: str | os.PathLike[str], topics: Sequence[str] | None = None) -> None:
+def check_stores(stores: str | os.PathLike[str], topics: Sequence[str] | None = None, *, coming: bool = False) -> None:
     """Make sure that there is what a job is to read: cheap, and without Java, which takes its time to start.
 
     Args:
         stores: a store's directory, several with commas between, or a pattern.
         topics: names or patterns; None for all.
+        coming: patterns may be those of topics that are still to come.
 
     Raises:
         InvalidOptionError: no store matches the pattern.
-        StoreNotFoundError: there is no such store, or no topic of a name that was given in full.
+        StoreNotFoundError: there is no such store, or no topic of a name that was given in full, or that matches.
         NotAStoreError: a directory holds something else.
     """
-    for store in read_options({"path": os.fspath(stores)}).stores:
-        topics_of(AnyFileSystem(), store, topics)
+    options = read_options({"path": os.fspath(stores), **({"topics": ",".join(topics)} if topics else {})})
+    found = [topic for store in options.stores for topic in topics_of(AnyFileSystem(), store, options.topics)]
+    if topics and not found and not coming:
+        raise StoreNotFoundError(f"no topic matches {', '.join(topics)}", ", ".join(options.stores))
 
 
 def start_session(master: str = "local[*]", conf: Mapping[str, str] | None = None, name: str = "aiodq") -> SparkSession:

@@ -1,0 +1,82 @@
+"""Where archives are, and which topics are in them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from aiodq.errors import InvalidOptionError, StoreNotFoundError
+from aiodq.spark.objects import is_url, local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["check_archived", "refuse_moved", "target_path"]
+
+_LOG = "_spark_metadata"
+"""Where Spark notes which files of a directory count, with their full paths."""
+_TOPIC = "topic="
+
+
+def target_path(target: str | os.PathLike[str]) -> str:
+    """Return the full path of a directory for an archive.
+
+    Raises:
+        InvalidOptionError: it is a URL: a path is made of it nowhere.
+    """
+    path = local_path(os.fspath(target))
+    if is_url(path):
+        raise InvalidOptionError(
+            f"{path!r} is no directory: Parquet is archived on a file system that the workers see; to object storage "
+            f"go sealed segments (--segments, aiodq.spark.pipelines.ship)"
+        )
+    return os.path.abspath(path)
+
+
+def refuse_moved(archive: str) -> None:
+    """Make sure that an archive is where it was written: Spark would look for its files there.
+
+    Raises:
+        InvalidOptionError: it was moved, or copied.
+    """
+    log = os.path.join(archive, _LOG)
+    names = os.listdir(log) if os.path.isdir(log) else []
+    for name in sorted(name for name in names if name.partition(".")[0].isdecimal()):
+        with open(os.path.join(log, name), encoding="utf-8") as file:
+            lines = file.read().splitlines()[1:]
+        for line in lines[:1]:
+            _refuse_elsewhere(archive, json.loads(line)["path"])
+            return
+
+
+def _refuse_elsewhere(archive: str, written: str) -> None:
+    url = urlsplit(written)
+    place = unquote(url.path).partition(f"/{_TOPIC}")[0]
+    if url.scheme in {"", "file"} and os.path.realpath(place) != os.path.realpath(archive):
+        raise InvalidOptionError(
+            f"{archive} was moved or copied: it was written as {place}, where Spark looks for its files. Put it, or a "
+            f"symbolic link to it, there again, and name that"
+        )
+
+
+def check_archived(rows: DataFrame, source: str, topics: Sequence[str] | None) -> None:
+    """Make sure that there is something to replay, without a job. Blocking.
+
+    Raises:
+        StoreNotFoundError: there are no files; or, where there is a directory for each topic, none of a topic.
+    """
+    files = [unquote(unquote(file)) for file in rows.inputFiles()]
+    if not files:
+        raise StoreNotFoundError("there is nothing to replay: no file that archive has written", source)
+    there = {part.removeprefix(_TOPIC) for file in files for part in file.split("/") if part.startswith(_TOPIC)}
+    for topic in topics or ():
+        if there and topic not in there:
+            raise StoreNotFoundError(f"there is no topic {topic!r} in the archive; there are: {_named(there)}", source)
+
+
+def _named(topics: set[str]) -> str:
+    return ", ".join(sorted(topics))
