@@ -97,14 +97,9 @@ def archive(  # noqa: PLR0913 - what there is to say
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, path = time.monotonic(), target_path(target)
-    refuse_moved(path)
-    store = local_path(os.fspath(store))
-    state = os.fspath(checkpoint or os.path.join(path, "_checkpoint"))
+    store, state = local_path(os.fspath(store)), os.fspath(checkpoint or os.path.join(path, "_checkpoint"))
     _refuse_another_checkpoint(path, state)
-    if hold is None:
-        hold = f"archive-{uuid5(NAMESPACE_URL, path)}"
-        if _latest(os.path.join(state, "offsets")) < 0:
-            _take_over(store, hold)
+    hold = hold or _own_hold(store, path, state)
     reader = spark.readStream.format("aiodq").options(**_options(hold, topics, most_records, lossy=lossy))
     rows = reader.load(store).withColumn("date", f.expr(_DATE))
     writer = rows.writeStream.format("parquet").partitionBy("topic", "date")
@@ -133,8 +128,9 @@ def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
     """Make sure that the directory has no batch that the checkpoint does not know: Spark would write it no second time.
 
     Raises:
-        InvalidOptionError: it has.
+        InvalidOptionError: it has, or was moved.
     """
+    refuse_moved(target)
     written, known = _latest(os.path.join(target, "_spark_metadata")), _latest(os.path.join(checkpoint, "offsets"))
     if written > known:
         raise InvalidOptionError(
@@ -143,12 +139,13 @@ def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
         )
 
 
-def _take_over(store: str, hold: str) -> None:
-    """Let a new query have the hold of an earlier archive in the same directory, of which nothing is left."""
-    fs = OsFileSystem()
-    held = read_hold(fs, store, hold)
+def _own_hold(store: str, target: str, checkpoint: str) -> str:
+    """Return the hold of a directory; a new query has that of an earlier archive there, of which nothing is left."""
+    fs, hold = OsFileSystem(), f"archive-{uuid5(NAMESPACE_URL, target)}"
+    held = read_hold(fs, store, hold) if _latest(os.path.join(checkpoint, "offsets")) < 0 else None
     if held is not None and held.under_way:
         write_hold(fs, store, hold, replace(held, under_way=False))
+    return hold
 
 
 def _latest(directory: str) -> int:
