@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from aiodq.errors import InvalidOptionError, OffsetError
+from aiodq.errors import InvalidOptionError, OffsetError, StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.packing import pack_splits
 from aiodq.spark.planning import (
@@ -37,6 +37,7 @@ from aiodq.spark.planning import (
     read_topics,
     snapshot,
     splits_of,
+    topics_of,
 )
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.stream_hold import StreamHold
@@ -45,7 +46,7 @@ from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.segments.segment_files import list_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from pyspark.sql.datasource import InputPartition
@@ -128,7 +129,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = {topic: log.view.stop for topic, log in logs.items()}
         # Of a topic that has come, only where it begins is taken in at first: both ends of a batch are to be on record.
         come = self._start if "initial" in start else _begin_of
-        taken = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()}
+        moved = _moved(start, known, logs)
+        taken = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()} | moved
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
         waiting = {topic: ends[topic] - taken[topic] if topic in known else 0 for topic in logs}
         found = {**taken, **known}
@@ -171,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 partial(self._splits, topic, (begin[topic], stops[topic]), after.get(topic), uuids, options)
                 for topic in new
             ]
-            return [split for look in looks for split in beside_its_owner(look)]
+            return [split for topic, look in zip(new, looks, strict=True) for split in self._unless_gone(topic, look)]
 
         return [Partition(splits) for splits in pack_splits(cut_for_all(planned, self._options), self._options)]
 
@@ -230,6 +232,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place = Place(log.directory, log.meta.uuid, uuids[store])
         whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
         return list(splits_of(AnyFileSystem(), log, whole, options))
+
+    def _unless_gone(self, topic: str, look: Callable[[], list[Split]]) -> list[Split]:
+        """Return what `look` finds; nothing of a topic that was deleted.
+
+        Raises:
+            OffsetError: the topic was deleted, and `failOnDataLoss` is not `false`.
+            StoreNotFoundError: its store is not here.
+        """
+        try:
+            return beside_its_owner(look)
+        except StoreNotFoundError as cause:
+            store, name = self._place(topic)
+            if name in topics_of(AnyFileSystem(), store, None):
+                raise
+            if self._options.strict:
+                raise OffsetError(
+                    f"topic {topic!r} was deleted, and the query had still to read messages of it: set "
+                    f"failOnDataLoss=false to go on without them"
+                ) from cause
+            _LOG.warning("topic %r was deleted: what a batch was to read of it is gone", topic)
+            return []
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
         return _within(self._log(topic), start, end, size)
@@ -386,6 +409,17 @@ def _uuids(logs: Mapping[str, LogSnapshot]) -> dict[str, str]:
 
 def _differ(one: str | None, other: str | None) -> bool:
     return None not in {one, other} and one != other
+
+
+def _moved(start: Mapping[str, Any], known: dict[str, int], logs: Mapping[str, LogSnapshot]) -> dict[str, int]:
+    """Return how far topics were read whose store was elsewhere before, and forget them there."""
+    before = {uuid: topic for topic, uuid in _ids(start).items() if topic in known and topic not in logs}
+    found: dict[str, int] = {}
+    for topic, uuid in _uuids(logs).items():
+        if topic not in known and uuid in before:
+            found[topic] = known.pop(before[uuid])
+            _LOG.info("topic %r is what was %r, read up to %d", topic, before[uuid], found[topic])
+    return found
 
 
 def _anew(topic: str, taken: int) -> OffsetError:

@@ -109,6 +109,41 @@ async def test_the_store_of_another_checkpoint(tmp_path: Path) -> None:
     assert lenient.latestOffset(end, ALL)["topics"] == {f"{tmp_path}/one/a": 30, f"{tmp_path}/two/a": 0}
 
 
+@pytest.mark.parametrize("only", [True, False])
+async def test_a_topic_that_is_deleted_behind_a_plan(tmp_path: Path, only: bool) -> None:
+    await put(tmp_path, "b", 30)
+    if not only:
+        await put(tmp_path, "a", 5)
+    reader = reader_of(tmp_path)
+    start, end = reader.initialOffset(), taken(reader)
+    async with aiodq.open(tmp_path) as store:
+        await store.delete_topic("b")
+    for strict in (reader, reader_of(tmp_path)):
+        with pytest.raises(aiodq.OffsetError, match="'b' was deleted, and the query had still to read"):
+            strict.partitions(start, end)
+    rows = [] if only else [("a", number) for number in range(5)]
+    assert read(reader_of(tmp_path, failOnDataLoss="false"), start, end) == rows
+    shutil.rmtree(tmp_path)
+    with pytest.raises(aiodq.StoreNotFoundError):
+        reader_of(tmp_path, failOnDataLoss="false").partitions(start, end)
+
+
+async def test_stores_that_were_moved_go_on_where_they_were(tmp_path: Path) -> None:
+    """Those of a stream over several are named in its offsets by their paths."""
+    for name in ("one", "two"):
+        await put(tmp_path / name, "a", 30)
+    end = taken(reader_of(f"{tmp_path}/one,{tmp_path}/two"))
+    (tmp_path / "two").rename(tmp_path / "three")
+    await put(tmp_path / "three", "a", 5)
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    reader = reader_of(f"{tmp_path}/one,{tmp_path}/three,{tmp_path}/copy")
+    between = reader.latestOffset(end, ALL)
+    assert between["topics"] == {f"{tmp_path}/copy/a": 0, f"{tmp_path}/one/a": 30, f"{tmp_path}/three/a": 30}
+    assert read(reader, end, between) == []
+    last = reader.latestOffset(between, ALL)
+    assert read(reader, between, last) == [("a", number) for number in (*range(30), *range(30, 35))]
+
+
 async def test_a_checkpoint_that_does_not_say_which_topics_it_means(tmp_path: Path) -> None:
     """As versions without the uuids wrote it; they overlook them in turn."""
     await put(tmp_path, "a", 5)
