@@ -181,16 +181,11 @@ class Channel(AsyncIteration):
         except BaseException:
             self._give_back(messages)
             raise
-        if channel_engine.special:
-            return self._handed_many(messages) or await self.get_many(max_items, linger=linger)
-        if self._held_by_task is not None:
-            self._held_by_task.note_many(messages)
-        return messages
+        return self._handed_many(messages) or await self.get_many(max_items, linger=linger)
 
     async def _take_more(self, messages: list[Message], most: int) -> None:
         """Take what is there, until there are so many; others have their turn where that takes long."""
-        channel_engine, taken = self._channel_engine, 0
-        read_ahead = channel_engine.source.read_ahead
+        channel_engine, read_ahead, taken = self._channel_engine, self._channel_engine.source.read_ahead, 0
         read = read_ahead.read_here
         while len(messages) < most:
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
@@ -591,7 +586,7 @@ class Channel(AsyncIteration):
         """Deliver again; as `pause`.
 
         Raises:
-            QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.
+            QueueShutDown, StorageError: as there.
         """
         return pause_channel(self._engine, self._channel_engine, paused=False)
 

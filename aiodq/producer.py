@@ -72,8 +72,7 @@ class Producer:
             StoreFailedError: the store has stopped, its cause in `__cause__`.
 
         Cancellation: before the writer takes its batch the message is not stored; after that it is, and only the caller
-        does not know. In a process that shares the store, it is the owner's acceptance that counts: what waits for room
-        is not stored.
+        does not know. Where another process owns the store, until that has accepted it: what waits for room is not.
         """
         commit = self._engine.group_commit
         plain = tag is None and key is None and headers is None and delay is None and ttl is None

@@ -359,9 +359,6 @@ class ChannelEngine(Settlement, Generic[M]):
     async def peek(self) -> M | None:
         """Return the message that `take` would hand out, made without a channel engine, or None.
 
-        Raises:
-            StorageError: it could not be read.
-
         Cancellation: nothing changes.
         """
         while (state := self.state) is not None and not self.held:

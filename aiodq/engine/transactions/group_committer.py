@@ -237,8 +237,7 @@ class Committer:
         self._settled: dict[Channel, Topic] = {}
         # What is committed, and not settled in its channels yet.
         self._settling: dict[_Entry, None] = {}
-        self._turn = asyncio.Lock()
-        self._wake = asyncio.Event()
+        self._turn, self._wake = asyncio.Lock(), asyncio.Event()
         self._over: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
@@ -453,9 +452,8 @@ class Committer:
     def _group(self) -> list[_Entry]:
         """Return the first of those that wait, as many as are committed with one sync; the others come next."""
         # INVARIANT: the file is never larger than what of it is read when the store is opened.
-        group = [self._waiting.popleft()] if self._waiting else []
-        cost = sum(entry.cost for entry in group)
-        while self._waiting and (cost := cost + self._waiting[0].cost) <= self.largest:
+        group, cost = list[_Entry](), 0
+        while self._waiting and ((cost := cost + self._waiting[0].cost) <= self.largest or not group):
             group.append(self._waiting.popleft())
         if self._waiting:
             self._wake.set()
