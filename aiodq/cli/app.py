@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from aiodq.cli.exits import DONE, INTERRUPTED, MISUSE, WRONG, CommandError, complain, exit_code
+from aiodq.cli.output import Output
 from aiodq.errors import AiodqError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def app(chosen: str = "") -> App:
         help="SQLite for queues: look into, feed, empty, check and mend aiodq stores.",
         version=_version,
         default_parameter=Parameter(negative=()),
+        console=Output(),
         error_console=Console(stderr=True),
     )
     for name, (target, text) in _COMMANDS.items():

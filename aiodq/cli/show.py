@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
+from aiodq.cli.output import Output
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
@@ -46,22 +48,10 @@ _NARROWEST: Final = 8
 """Columns that a name has at least; a longer one goes on below."""
 
 
-class _Output(Console):
-    """A console that leaves it to the caller what it means that nobody reads any more."""
-
-    def on_broken_pipe(self) -> None:
-        """Let the error pass that is being handled.
-
-        Raises:
-            BrokenPipeError: always.
-        """
-        raise BrokenPipeError
-
-
 def stdout() -> Console:
     """Return a console on standard output that takes text as it is."""
     width = None if sys.stdout.isatty() else _WIDTH
-    return _Output(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return Output(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def human_bytes(size: float) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -156,6 +157,19 @@ def test_misuse_is_one_line_and_exit_code_2(
     assert said in one_line(shown.err)
     assert shown.out == ""
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["put", "--help"], ["--version"]])
+def test_help_that_nobody_reads_to_its_end_is_no_failure(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [*PROGRAM, *arguments], stdout=writer, stderr=subprocess.PIPE, env=environment(), check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_an_ephemeral_topic_makes_no_store(tmp_path: Path) -> None:
