@@ -27,7 +27,7 @@ def whole(_: object, tokens: Sequence[Token]) -> int:
     try:
         return int(tokens[0].value)
     except ValueError:
-        raise ValueError(f"{tokens[0].value!r} is no whole number.") from None
+        raise ValueError(f"{tokens[0].value!r:.80} is no whole number.") from None
 
 
 Place = Annotated[str, Parameter(validator=_given)]

@@ -165,12 +165,12 @@ def seek(store: Place, topic: str, channel: str, position: str, /, *, json: bool
 def _position(text: str) -> Position:
     if text in {"earliest", "latest"}:
         return "earliest" if text == "earliest" else "latest"
-    if text.isdecimal():
-        return int(text)
     try:
+        if text.isdecimal():
+            return int(text)  # which refuses thousands of digits
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise CommandError(f"{text!r} is neither earliest, latest, an offset, nor a time") from None
+        raise CommandError(f"{text!r:.80} is neither earliest, latest, an offset, nor a time") from None
     if moment.tzinfo is None:
         raise CommandError(f"{text!r} needs a time zone, for example {moment.isoformat()}+00:00")
     return moment
