@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 # Imported for its absence to be noticed here, and not half-way through a command.
 from rich.console import Console
@@ -100,6 +100,13 @@ def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _told(error: CycloptsError) -> str:
+    """Return what cyclopts found wrong; it shows surplus arguments as a list of Python's."""
+    if isinstance(error, UnusedCliTokensError):
+        return f"There are more arguments than it takes: {' '.join(error.unused_tokens or ())}."
+    return str(error)
+
+
 def _run(arguments: Sequence[str]) -> int:
     try:
         code = app(*arguments[:1])(
@@ -107,7 +114,7 @@ def _run(arguments: Sequence[str]) -> int:
         )
         sys.stdout.flush()
     except CycloptsError as error:
-        complain(f"{error} See aiodq --help.")
+        complain(f"{_told(error)} See aiodq --help.")
         return MISUSE
     except CommandError as error:
         complain(error)

@@ -114,7 +114,7 @@ def test_the_console_script_takes_the_process_s_arguments(
         (["bench", ".", "--size", "0.5"], "'0.5' is no whole number"),
         (["get", "STORE", "t", "--channel", "a/b"], "a/b"),
         (["get", "STORE", "other"], "other"),
-        (["get", "STORE", "t", "surplus"], "surplus"),
+        (["get", "STORE", "t", "surplus", "more"], "more arguments than it takes: surplus more."),
         (["get", "nothing-there", "t"], "nothing-there"),
         (["tail", "STORE", "other"], "other"),
         (["get", "", "t"], "path is empty"),
