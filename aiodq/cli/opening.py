@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from aiodq.store import Store
     from aiodq.topic import Topic
 
-__all__ = ["check_kept", "figures_of", "made_to_get", "open_store"]
+__all__ = ["check_kept", "check_parent", "figures_of", "made_to_get", "open_store"]
 
 _LOCK_WAIT_SECONDS: Final = 0.5
 """Seconds that somebody else's lock may take to go: `get --follow` has the store for moments only."""
@@ -36,12 +37,26 @@ async def open_store(path: str, *, create: bool = False, wait: float = _LOCK_WAI
         wait: seconds to wait for an owner that serves nobody.
 
     Raises:
+        CommandError: as `check_parent`.
         StoreLockedError: another owner has it all that time, and serves nobody.
         StoreNotFoundError: it is not there, and not to be made.
         StorageError: as `aiodq.open`.
     """
+    if create:
+        check_parent(path)
     async with await _own_or_ask(path, create=create, wait=wait) as store:
         yield store
+
+
+def check_parent(path: str) -> None:
+    """Make sure that a store can be made there: its directory is made, those above it are not.
+
+    Raises:
+        CommandError: the one above it is not there.
+    """
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.lexists(parent) and not path.startswith("~"):  # of that, `open` has more to say
+        raise CommandError(f"there is no directory {parent}, in which to make the store")
 
 
 async def _own_or_ask(path: str, *, create: bool, wait: float) -> Store:

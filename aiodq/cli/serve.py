@@ -13,6 +13,7 @@ from rich.live import Live
 from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE
 from aiodq.cli.loop import run_command
+from aiodq.cli.opening import check_parent
 from aiodq.cli.show import counted, print_json, stdout
 from aiodq.cli.who import table
 from aiodq.errors import OwnerLostError, OwnerStalledError
@@ -51,6 +52,8 @@ def serve(
         failover: seconds to look for an owner that this process cannot be itself, before it gives up.
         json: print as lines of JSON who owns the store, and whenever that changes.
     """
+    if create:
+        check_parent(store)
     return run_command(_Serving(store, json=json).run(create=create, failover=failover))
 
 
