@@ -34,6 +34,7 @@ __all__ = [
     "bytes_of",
     "check_bounds",
     "cut_for_all",
+    "is_wanted",
     "moment_of",
     "plan",
     "read_topics",
@@ -203,6 +204,12 @@ def read_topics(fs: FileSystem, store: str, options: ReadOptions) -> list[str]:
     """Return the names of a store's topics that a read is told to read, as `topics_of`."""
     found, pattern = topics_of(fs, store, options.topics), options.pattern
     return found if pattern is None else [name for name in found if re.fullmatch(pattern, name)]
+
+
+def is_wanted(topic: str, options: ReadOptions) -> bool:
+    """Return whether a read is told to read a topic of this name."""
+    listed = options.topics is None or any(fnmatchcase(topic, one) for one in options.topics)
+    return listed and (options.pattern is None or re.fullmatch(options.pattern, topic) is not None)
 
 
 def _is_bare(fs: FileSystem, store: str) -> bool:

@@ -33,6 +33,7 @@ from aiodq.spark.planning import (
     bound_offset,
     check_bounds,
     cut_for_all,
+    is_wanted,
     moment_of,
     read_topics,
     snapshot,
@@ -78,6 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known: dict[str, LogSnapshot] = {}
         self._ends: dict[str, int] = {}
         self._initial: dict[str, Any] | None = None
+        self._deleted: set[str] = set()
         self._waits_since: float | None = None
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
@@ -130,6 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Of a topic that has come, only where it begins is taken in at first: both ends of a batch are to be on record.
         come = self._start if "initial" in start else _begin_of
         moved = _moved(start, known, logs)
+        self._warn_of_deleted(known, logs)
         taken = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()} | moved
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
         waiting = {topic: ends[topic] - taken[topic] if topic in known else 0 for topic in logs}
@@ -271,6 +274,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise _anew(topic, taken)
             _LOG.warning("topic %r was made anew after %d: the query goes on at its beginning, %d", topic, taken, begin)
         return known
+
+    def _warn_of_deleted(self, known: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
+        """Tell once of each topic that is there no more: whether all of it was read, nobody can say."""
+        gone = {topic for topic in known if topic not in logs and is_wanted(self._place(topic)[1], self._options)}
+        for topic in sorted(gone - self._deleted):
+            _LOG.warning("topic %r was deleted: it was read up to %d, and what came after is gone", topic, known[topic])
+        self._deleted = gone
 
     def _check_hold(self, start: Mapping[str, Any], known: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
         """Make sure that what the query has still to read is kept.

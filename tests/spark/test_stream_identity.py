@@ -78,14 +78,19 @@ async def test_a_topic_that_is_made_anew_behind_a_plan(tmp_path: Path) -> None:
     assert read(reader_of(tmp_path, failOnDataLoss="false"), start, end) == [("a", number) for number in range(5)]
 
 
-async def test_a_topic_that_is_only_deleted_is_another_when_it_comes_back(tmp_path: Path) -> None:
+async def test_a_topic_that_is_only_deleted_is_another_when_it_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     await put(tmp_path, "a", 5)
     await put(tmp_path, "b", 30)
     reader = reader_of(tmp_path)
     end = taken(reader)
     async with aiodq.open(tmp_path) as store:
         await store.delete_topic("b")
-    assert reader.latestOffset(end, ALL) == end
+    for _ in range(2):
+        assert reader.latestOffset(end, ALL) == end
+        assert reader_of(tmp_path, topics="a").latestOffset(end, ALL) == end
+    assert caplog.text.count("topic 'b' was deleted: it was read up to 30, and what came after is gone") == 1
     await put(tmp_path, "b", 40)
     with pytest.raises(aiodq.OffsetError, match="'b' was deleted and made anew"):
         reader.latestOffset(end, ALL)
