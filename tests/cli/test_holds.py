@@ -23,7 +23,7 @@ def test_holds_are_shown_and_released(tmp_path: Path) -> None:
         b"some: keeps all of 2 patterns: a*, b",
     ]
     found = json.loads(ok("holds", tmp_path, "--json").out)
-    assert found["some"] == {"offsets": {}, "patterns": ["a*", "b"]}
+    assert found["some"] == {"offsets": {}, "patterns": ["a*", "b"], "under_way": False}
     assert ok("holds", tmp_path, "--release", "daily").lines == [b"released daily"]
     done = aiodq("holds", tmp_path, "--release", "daily")
     assert (done.code, done.lines) == (1, [])
