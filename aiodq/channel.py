@@ -185,15 +185,14 @@ class Channel(AsyncIteration):
 
     async def _take_more(self, messages: list[Message], most: int) -> None:
         """Take what is there, until there are so many; others have their turn where that takes long."""
-        channel_engine, read_ahead, taken = self._channel_engine, self._channel_engine.source.read_ahead, 0
-        read = read_ahead.read_here
+        channel_engine, taken, read = self._channel_engine, 0, self._channel_engine.read_here
         while len(messages) < most:
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
             if len(messages) == most:
                 return
-            if channel_engine.turn.is_over_amid(len(messages) - taken, most, read_ahead.read_here - read):
+            if channel_engine.turn.is_over_amid(len(messages) - taken, most, channel_engine.read_here - read):
                 await channel_engine.turn.leave()
-                taken, read = len(messages), read_ahead.read_here
+                taken, read = len(messages), channel_engine.read_here
             message = self._take_now(cold=False, thorough=False)
             if message is not None:
                 messages.append(message)
@@ -586,7 +585,7 @@ class Channel(AsyncIteration):
         """Deliver again; as `pause`.
 
         Raises:
-            QueueShutDown, StorageError: as there.
+            QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.
         """
         return pause_channel(self._engine, self._channel_engine, paused=False)
 

@@ -310,6 +310,15 @@ class RemoteChannel(RemoteSettlement):
             self._returning = asyncio.get_running_loop().call_later(_KEPT, self._return)
         return message
 
+    @property
+    def read_here(self) -> int:
+        """Bytes read on the event loop: none, the owner reads."""
+        return 0
+
+    async def was_read(self) -> bool:
+        """Return False: nothing is read here."""
+        return False
+
     def _return(self) -> None:
         self._returning = None
         if not self._waiting:

@@ -386,19 +386,16 @@ class ChannelEngine(Settlement, Generic[M]):
                 # A disk that cannot be read is not asked again at once, in an endless loop.
                 self._out_of_turn.hinder(monotonic_ns(self._clock) + SECOND, MOST_LETTERS)
             self.settle_ahead()
-        release(self._readers, error)
         self.wake(everybody=error is not None)
 
-    async def was_read(self) -> bool:
-        """Wait for what is being read from the log, and return True, or raise why not; return False if nothing is.
+    @property
+    def read_here(self) -> int:
+        """Bytes read on the event loop so far."""
+        return self.source.read_ahead.read_here
 
-        Cancellation: nothing changes.
-        """
-        if not (self.source.read_ahead.fetching or self.source.missing):
-            return False
-        await wait_in(self._readers)
-        self.turn.begin()
-        return True
+    async def was_read(self) -> bool:
+        """See `MessageSource.was_read`."""
+        return await self.source.was_read()
 
     def pause(self, *, paused: bool | None = None) -> None:
         """Pause or resume delivery; None keeps the channel's own pause, and applies a change of the topic's."""
@@ -578,7 +575,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.halt()
         self._wait_queue.end(error)
         release(self._joiners, error)
-        release(self._readers, error)
+        self.source.end(error)
 
     def refuse(self, error: Exception) -> None:
         """Fail the getters; from now on, whatever is asked of the channel raises `error`.

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.channel.read_ahead import ReadAhead
 from aiodq.engine.channel.requeue_cache import RequeueCache
+from aiodq.engine.futures import release, wait_in
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable, Sequence
 
     from aiodq.delivery.channel_state import ChannelState
@@ -63,6 +65,7 @@ class MessageSource:
         self._user = user
         self._tail = tail
         self._reader = reader
+        self._waiting: list[asyncio.Future[None]] = []
 
     def next(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
         """Return the next message in memory, as a batch and an index in it.
@@ -141,6 +144,24 @@ class MessageSource:
         self.read_ahead.clear()
         self.requeue_cache.clear()
 
+    async def was_read(self) -> bool:
+        """Wait for what is being read from the log, and return True; return False at once if nothing is.
+
+        Raises:
+            StorageError: it could not be read.
+            QueueShutDown, StoreFailedError: the channel has ended meanwhile.
+
+        Cancellation: nothing changes.
+        """
+        if not (self.read_ahead.fetching or self.missing):
+            return False
+        await wait_in(self._waiting)
+        return True
+
+    def end(self, error: Exception) -> None:
+        """Raise an error in those who wait for what is being read."""
+        release(self._waiting, error)
+
     # --- for the prefetching reader
 
     def fetch_offset(self) -> int | None:
@@ -154,6 +175,7 @@ class MessageSource:
         state = self._user.state
         if state is not None and result is not None and epoch == self.read_ahead.epoch:
             self.read_ahead.feed(state, result, offset)
+        release(self._waiting, error)
         self._user.supplied(error)
 
     def prepare(self, state: ChannelState) -> None:
@@ -191,4 +213,5 @@ class MessageSource:
     def all_brought(self, error: Exception | None) -> None:
         """Go on after a read; an error goes to those who wait."""
         self.missing = []
+        release(self._waiting, error)
         self._user.supplied(error)

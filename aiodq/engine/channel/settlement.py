@@ -183,7 +183,6 @@ class Settlement(ABC):
         self.store_ref: Callable[[], object] = nobody
         self._joiners: list[asyncio.Future[None]] = []
         self._idlers: list[asyncio.Future[None]] = []
-        self._readers: list[asyncio.Future[None]] = []
         self._renewed: dict[int, int] = {}
         self._out_of_turn = OutOfTurn()
         self.turn: LoopTurn = LoopTurn(clock.monotonic)
