@@ -9,13 +9,20 @@ from contextlib import asynccontextmanager, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, Self
 
-from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
+from aiodq.delivery.leases import ACKED, APART, HELD, MEASURED, SETTLED
 from aiodq.engine.channel.failure_causes import Course, Sequel, cause_of
 from aiodq.engine.channel.message_lease import Makers, MessageLease
 from aiodq.engine.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.validation import span_ns
-from aiodq.errors import AlreadySettledError, InvalidMessageTypeError, NotInFlightError, StoreFailedError
+from aiodq.errors import (
+    AlreadySettledError,
+    InvalidMessageTypeError,
+    NotInFlightError,
+    OwnerLostError,
+    OwnerStalledError,
+    StoreFailedError,
+)
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.onlyasync import AsyncBlock
@@ -93,12 +100,18 @@ class Message(StoredMessage, AsyncBlock):
             NotInFlightError: taken away meanwhile: its time was up, or by a purge.
             DiskFullError: settled, but not durably so; it will be once there is space.
             StoreFailedError: the store has stopped; after opening again the message may be redelivered.
+            OwnerLostError, OwnerStalledError: of a store that is shared: nobody has answered yet. The ack is repeated
+                by itself; called again, this waits for that.
 
         Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
         """
         self.ack_nowait()
         if (channel_engine := self._run.channel_engine) is not None:
-            await channel_engine.commit()
+            try:
+                await channel_engine.commit()
+            except (OwnerLostError, OwnerStalledError):
+                self._run.marks[self._index] = APART
+                raise
 
     def ack_nowait(self) -> None:
         """Settle the message; durable with the next commit.

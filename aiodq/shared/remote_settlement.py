@@ -42,6 +42,10 @@ _RENEWALS: Final = 3
 """How often in each `visibility_timeout` the timeout of messages being processed is restarted."""
 
 
+_MOST_UNSURE: Final = 10_000
+"""Acks remembered of which nobody has said what became of them, for those who ack again."""
+
+
 class SettledTopic(Protocol):
     """What is needed of the channel's topic; `aiodq.shared.remote_topic.RemoteTopic` implements it."""
 
@@ -180,6 +184,7 @@ class RemoteSettlement:
         self._claimers: list[asyncio.Future[None]] = []
         self._unsaid: list[_Settling] = []
         self._last: _Settling | None = None
+        self._unsure: dict[int, _Settling] = {}
         self._together: Together | None = None
         self._renewed: dict[int, int] = {}
         self._renewing: asyncio.TimerHandle | None = None
@@ -285,7 +290,13 @@ class RemoteSettlement:
         return self._holdings.is_free(offset, held)
 
     def ack(self, offset: int, delivery: int) -> None:
-        """Settle a message; `commit` waits until the owner confirms that it is durable."""
+        """Settle a message; `commit` waits until the owner confirms that it is durable.
+
+        One whose ack nobody has answered yet is not settled anew: `commit` waits for that ack.
+        """
+        if (unsure := self._unsure.pop(delivery, None)) is not None:
+            self._last = unsure
+            return
         if self.error is not None or not self._holdings.take_one(offset, delivery):
             self.check(offset, delivery)
         self._begin(_Settling([_one(delivery)], None))
@@ -537,7 +548,11 @@ class RemoteSettlement:
     def tell(self, error: Exception) -> None:
         """Tell those that wait for a settlement that nobody answers; it may be settled all the same."""
         for settling in list(self._settling):
+            if settling.say is None and settling.waiters:
+                self._unsure |= {number: settling for each in settling.numbers for number in each}
             settling.tell(error)
+        while len(self._unsure) > _MOST_UNSURE:
+            del self._unsure[next(iter(self._unsure))]
         self._let_claimers_go()
 
     async def commit(self) -> None:

@@ -81,8 +81,9 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
                         await doing
                 assert raised.value.pid in {child.pid, None}
                 assert raised.value.retriable
-            with pytest.raises(aiodq.OwnerStalledError):
-                await queue.get()
+            for again in (queue.get(), message.ack()):
+                with pytest.raises(aiodq.OwnerStalledError):
+                    await again
             child.send_signal(signal.SIGCONT)
             async with asyncio.timeout(PATIENCE):
                 while True:
@@ -93,6 +94,10 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
                         await asyncio.sleep(0.01)
             assert await queue.put(b"y") in {1, 2}
             assert not message.held
+            await message.ack()
+            assert message.settled
+            with pytest.raises(aiodq.AlreadySettledError):
+                await message.ack()
 
 
 async def test_all_who_put_are_told_at_once_that_the_owner_hangs(
