@@ -28,6 +28,10 @@ class Counts:
         self._placed: list[range] = []
         self._delivered = self._released = self._settled = 0
 
+    def assume(self, ready: int, flying: int, deferred: int) -> None:
+        """Start with the owner's last report on the whole store, until it sends counts."""
+        self._said = ready, flying, deferred
+
     def reset(self) -> None:
         """Drop the local corrections, as another owner sends the counts from now on."""
         self._delivered = self._released = self._settled = 0

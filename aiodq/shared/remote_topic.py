@@ -318,6 +318,10 @@ class RemoteTopic:
         """Open a channel that is new here."""
         channel = self.channel_engines[name] = RemoteChannel(self, name, options)
         channel.named = options
+        seen = self._host.seen.get(self.name, {}).get("channels", {}).get(name)
+        if seen is not None:
+            numbers = read_channel_stats(seen)
+            channel.counts.assume(numbers.ready, numbers.in_flight, numbers.deferred)
         self.link.open(self.name, name, {} if options is None else channel_options(options), channel)
         return channel
 

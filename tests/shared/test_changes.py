@@ -90,3 +90,19 @@ async def test_an_owner_that_tells_of_no_changes_is_not_asked_again(
         await topic.put(b"x")
         await topic.channel("c").refresh()
         assert len(asked) == 3
+
+
+async def test_the_counts_of_a_channel_are_known_as_soon_as_it_is_named(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner, asyncio.timeout(PATIENCE):
+        topic = owner.topic("jobs")
+        await topic.channel("c").refresh()
+        await topic.put_many([b"x"] * 5)
+        await topic.put(b"later", delay=1000)
+        message = await topic.channel("c").get()
+        async with aiodq.open(tmp_path / "s", QUICK, mode="client") as client:
+            channel = client.topic("jobs").channel("c")
+            assert (channel.qsize(), channel.in_flight(), channel.deferred(), channel.stats().depth) == (4, 1, 1, 6)
+            assert client.topic("jobs").channel("new").depth == 0
+            await message.ack()
+            await channel.refresh()
+            assert (channel.qsize(), channel.in_flight(), channel.deferred(), channel.depth) == (4, 0, 1, 5)
