@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, Self
 
-from aiodq.delivery.leases import ACKED, APART, HELD, MEASURED, SETTLED
+from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.channel.failure_causes import Course, Sequel, cause_of
 from aiodq.engine.channel.message_lease import Makers, MessageLease
 from aiodq.engine.home_loop import BY_THREAD
@@ -110,7 +110,7 @@ class Message(StoredMessage, AsyncBlock):
             try:
                 await channel_engine.commit()
             except (OwnerLostError, OwnerStalledError):
-                self._run.marks[self._index] = APART
+                self._run.marks[self._index] = HELD  # as it was: its owner is another process
                 raise
 
     def ack_nowait(self) -> None:

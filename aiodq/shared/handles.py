@@ -7,6 +7,7 @@ look into an engine are overridden here.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -29,6 +30,7 @@ from aiodq.options import (
 )
 from aiodq.queue import Queue
 from aiodq.requeue import AT_ONCE
+from aiodq.shared.acked_again import ack_again, acked_before, not_answered
 from aiodq.shared.answers import (
     read_flag,
     read_letters,
@@ -48,7 +50,7 @@ from aiodq.topic import Topic
 from aiodq.values import check_offset, check_position, check_scan, check_whole, span_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -149,8 +151,13 @@ class SharedChannel(Channel):
     def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:
         """See `Channel.ack_many`."""
         self.check()
+        messages = list(messages) if isinstance(messages, Iterable) else messages
         with self._remote.together() as settled:
-            ack_all(self._channel_engine, messages)
+            before = acked_before(self._remote, messages)
+            ack_all(self._channel_engine, [each for each in messages if each not in before] if before else messages)
+            settled.those += dict.fromkeys(before.values())
+            ack_again(self._remote, before)
+        settled.unanswered = partial(not_answered, self._remote, messages, settled)
         return settled
 
     # --- counts

@@ -18,12 +18,13 @@ from aiodq.shared.counts import Counts
 from aiodq.shared.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
 from aiodq.shared.number_runs import neighbours
 from aiodq.shared.remote_errors import error_of, is_lost
+from aiodq.shared.settlings import Settling, Together
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import Ack, Fail, Nack, Reject, Release, Touch
 from aiodq.wire.payload import Item
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aiodq.delivery.leases import Lease
     from aiodq.engine.transactions.task_transactions import OpenTransactions
@@ -67,88 +68,6 @@ class SettledTopic(Protocol):
         ...
 
 
-class _Settling:
-    """A settlement of messages, until an owner confirms it.
-
-    Attributes:
-        numbers: the messages' numbers here, as ranges.
-        say: builds the packet; None for acks, which are sent together.
-        back: whether the messages are ready again then.
-        final: whether the messages are never delivered again then.
-        superseded: the offset of a message that was delivered again all the same, or None.
-        lost: whether the owner has reported some as no longer in flight.
-        over: whether it has answered; `refusal` is the reason if it refused.
-        waiters: those that wait for the answer.
-    """
-
-    __slots__ = ("back", "final", "heard_of", "lost", "numbers", "over", "refusal", "say", "superseded", "waiters")
-
-    def __init__(
-        self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
-    ) -> None:
-        self.numbers = numbers
-        self.say = say
-        self.lost = False
-        self.back = back
-        self.final = final
-        self.superseded: int | None = None
-        self.heard_of = 0
-        self.over = False
-        self.refusal: Exception | None = None
-        self.waiters: list[asyncio.Future[None]] = []
-
-    def end(self, refusal: Exception | None) -> None:
-        """Note that an owner has settled them, or refused to."""
-        self.over, self.refusal = True, refusal
-        self.tell(refusal)
-
-    def tell(self, error: Exception | None) -> None:
-        """Wake all waiters."""
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-
-    async def wait(self) -> None:
-        """Wait until an owner has settled them.
-
-        Raises:
-            AiodqError: why it did not.
-
-        Cancellation: they are settled all the same.
-        """
-        if not self.over:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.waiters.append(waiter)
-            await waiter
-        elif self.refusal is not None:
-            raise self.refusal
-
-
-class Together:
-    """The settlements of one call: awaiting it waits until an owner has confirmed all of them."""
-
-    def __init__(self) -> None:
-        """Start without settlements."""
-        self.those: list[_Settling] = []
-
-    def __await__(self) -> Generator[Any, None, None]:
-        """Wait for the owner.
-
-        Raises:
-            NotInFlightError: some messages were taken away before.
-        """
-        return self._wait().__await__()
-
-    async def _wait(self) -> None:
-        for settling in self.those:
-            await settling.wait()
-
-
 class RemoteSettlement:
     """The counterpart of `Settlement` for a channel that another process delivers, with message numbers of its own.
 
@@ -180,11 +99,11 @@ class RemoteSettlement:
         self._holdings = Holdings()
         self._resumed = True
         self._asked = 0
-        self._settling: dict[_Settling, None] = {}
+        self._settling: dict[Settling, None] = {}
         self._claimers: list[asyncio.Future[None]] = []
-        self._unsaid: list[_Settling] = []
-        self._last: _Settling | None = None
-        self._unsure: dict[int, _Settling] = {}
+        self._unsaid: list[Settling] = []
+        self._last: Settling | None = None
+        self._unsure: dict[int, Settling] = {}
         self._together: Together | None = None
         self._renewed: dict[int, int] = {}
         self._renewing: asyncio.TimerHandle | None = None
@@ -294,12 +213,12 @@ class RemoteSettlement:
 
         One whose ack nobody has answered yet is not settled anew: `commit` waits for that ack.
         """
-        if (unsure := self._unsure.pop(delivery, None)) is not None:
+        if (unsure := self.recall(delivery)) is not None:
             self._last = unsure
             return
         if self.error is not None or not self._holdings.take_one(offset, delivery):
             self.check(offset, delivery)
-        self._begin(_Settling([_one(delivery)], None))
+        self._begin(Settling([_one(delivery)], None))
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
         """Settle messages: all of them, or none if one cannot be settled."""
@@ -470,14 +389,14 @@ class RemoteSettlement:
 
     def _settle(
         self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
-    ) -> _Settling:
+    ) -> Settling:
         """Have this owner or a later one settle messages, until one confirms it."""
         self.check_context()
         for each in numbers:
             self._holdings.take(each, SETTLING)
-        return self._begin(_Settling(numbers, say, back=back, final=final))
+        return self._begin(Settling(numbers, say, back=back, final=final))
 
-    def _begin(self, settling: _Settling) -> _Settling:
+    def _begin(self, settling: Settling) -> Settling:
         self._last = settling
         if self._together is not None:
             self._together.those.append(settling)
@@ -486,7 +405,7 @@ class RemoteSettlement:
             self._send(settling)
         return settling
 
-    def _send(self, settling: _Settling) -> None:
+    def _send(self, settling: Settling) -> None:
         say = settling.say
         if say is None:
             if not self._unsaid:
@@ -499,7 +418,7 @@ class RemoteSettlement:
         else:
             self._settled_before(settling)
 
-    def _settled_before(self, settling: _Settling) -> None:
+    def _settled_before(self, settling: Settling) -> None:
         """End a settlement that an earlier owner has done unheard, or whose messages were taken away."""
         self._end(settling, None)
 
@@ -508,7 +427,7 @@ class RemoteSettlement:
         unsaid, self._unsaid = self._unsaid, []
         if not self._resumed:
             return  # they are sent once the next owner has left them here
-        said: list[_Settling] = []
+        said: list[Settling] = []
         ranges: list[Range] = []
         for settling in unsaid:
             if settling.over:
@@ -522,7 +441,7 @@ class RemoteSettlement:
             answer = self._request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
             answer.add_done_callback(lambda done: self._answered(said, done.result()))
 
-    def _answered(self, said: list[_Settling], answer: Said) -> None:
+    def _answered(self, said: list[Settling], answer: Said) -> None:
         if isinstance(answer, Fail) and is_lost(answer):
             return  # it is sent again to the next owner
         refusal = error_of(answer) if isinstance(answer, Fail) else None
@@ -531,7 +450,7 @@ class RemoteSettlement:
         for settling in said:
             self._end(settling, None if told and not settling.lost else copy(refusal))
 
-    def _end(self, settling: _Settling, refusal: Exception | None) -> None:
+    def _end(self, settling: Settling, refusal: Exception | None) -> None:
         if settling.over:
             return
         self._settling.pop(settling, None)
@@ -549,11 +468,28 @@ class RemoteSettlement:
         """Tell those that wait for a settlement that nobody answers; it may be settled all the same."""
         for settling in list(self._settling):
             if settling.say is None and settling.waiters:
-                self._unsure |= {number: settling for each in settling.numbers for number in each}
+                self.remember(settling)
             settling.tell(error)
+        self._let_claimers_go()
+
+    def remember(self, settling: Settling) -> None:
+        """Keep an ack that nobody has answered for those who ack again."""
+        self._unsure |= {number: settling for each in settling.numbers for number in each}
         while len(self._unsure) > _MOST_UNSURE:
             del self._unsure[next(iter(self._unsure))]
-        self._let_claimers_go()
+
+    @property
+    def unsure(self) -> bool:
+        """Whether there are acks that nobody has answered."""
+        return bool(self._unsure)
+
+    def unanswered(self, delivery: int) -> Settling | None:
+        """Return the ack of a message that was acked before, if nobody has answered."""
+        return self._unsure.get(delivery)
+
+    def recall(self, delivery: int) -> Settling | None:
+        """Return what `unanswered` does, as the message is acked again."""
+        return self._unsure.pop(delivery, None)
 
     async def commit(self) -> None:
         """Wait until the last settlement here is durable, and with it all earlier ones.

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,6 +98,34 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
             assert message.settled
             with pytest.raises(aiodq.AlreadySettledError):
                 await message.ack()
+
+
+async def test_several_messages_are_acked_again_after_nobody_has_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_STALL", 0.2)
+    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "9"]
+    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for _ in range(9):
+            assert await asyncio.to_thread(child.stdout.readline)
+        async with aiodq.open(tmp_path / "s", mode="client") as store, asyncio.timeout(PATIENCE):
+            queue = store.queue(TOPIC)
+            messages = [await queue.get() for _ in range(9)]
+            await messages[8].nack()
+            child.send_signal(signal.SIGSTOP)
+            for those in (messages[:4], messages[:6], messages[2:7]):
+                with pytest.raises(aiodq.OwnerStalledError):
+                    await queue.ack_many(those)
+            child.send_signal(signal.SIGCONT)
+            while not all(message.settled for message in messages[:7]):
+                with suppress(aiodq.OwnerStalledError):
+                    await queue.ack_many(iter(messages[:7]))
+                await asyncio.sleep(0.01)
+            with pytest.raises(aiodq.AlreadySettledError):
+                await queue.ack_many(messages)
+            await queue.refresh()
+            assert (queue.qsize(), queue.in_flight()) == (1, 1)
 
 
 async def test_all_who_put_are_told_at_once_that_the_owner_hangs(

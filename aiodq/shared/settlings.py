@@ -1,0 +1,110 @@
+"""Settlements of messages on their way to an owner, and those who wait for its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aiodq.errors import OwnerLostError, OwnerStalledError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from aiodq.wire.packets import Message as Said
+
+__all__ = ["Settling", "Together"]
+
+
+class Settling:
+    """A settlement of messages, until an owner confirms it.
+
+    Attributes:
+        numbers: the messages' numbers here, as ranges.
+        say: builds the packet; None for acks, which are sent together.
+        back: whether the messages are ready again then.
+        final: whether the messages are never delivered again then.
+        superseded: the offset of a message that was delivered again all the same, or None.
+        lost: whether the owner has reported some as no longer in flight.
+        over: whether it has answered; `refusal` is the reason if it refused.
+        waiters: those that wait for the answer.
+    """
+
+    __slots__ = ("back", "final", "heard_of", "lost", "numbers", "over", "refusal", "say", "superseded", "waiters")
+
+    def __init__(
+        self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
+    ) -> None:
+        """Start to settle messages."""
+        self.numbers: Sequence[range] = numbers
+        self.say: Callable[[int], Said] | None = say
+        self.lost: bool = False
+        self.back: bool = back
+        self.final: bool = final
+        self.superseded: int | None = None
+        self.heard_of: int = 0
+        self.over: bool = False
+        self.refusal: Exception | None = None
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def end(self, refusal: Exception | None) -> None:
+        """Note that an owner has settled them, or refused to."""
+        self.over, self.refusal = True, refusal
+        self.tell(refusal)
+
+    def tell(self, error: Exception | None) -> None:
+        """Wake all waiters."""
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    async def wait(self) -> None:
+        """Wait until an owner has settled them.
+
+        Raises:
+            AiodqError: why it did not.
+
+        Cancellation: they are settled all the same.
+        """
+        if not self.over:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiters.append(waiter)
+            await waiter
+        elif self.refusal is not None:
+            raise self.refusal
+
+
+class Together:
+    """The settlements of one call: awaiting it waits until an owner has confirmed all of them.
+
+    Attributes:
+        those: the settlements.
+        unanswered: called if nobody answers.
+    """
+
+    def __init__(self) -> None:
+        """Start without settlements."""
+        self.those: list[Settling] = []
+        self.unanswered: Callable[[], None] | None = None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait for the owner.
+
+        Raises:
+            NotInFlightError: some messages were taken away before.
+            OwnerLostError, OwnerStalledError: nobody has answered yet.
+        """
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        try:
+            for settling in self.those:
+                await settling.wait()
+        except (OwnerLostError, OwnerStalledError):
+            if self.unanswered is not None:
+                self.unanswered()
+            raise
