@@ -3,19 +3,22 @@
 The owner is whoever holds the lock (`aiodq.storage.io.lock`), so the kernel decides, and ownership ends with the
 process. The owner recovers, then listens (`rendezvous`, `owner`), and serves each connection by a `session`, and each
 channel of a connection by a `lending`; if nothing else is in progress, a put is written in the step in which it arrives
-(`placing`). `aiodq.wire` defines the packets; rare requests are calls by name (`calls`).
+(`client_puts`). `aiodq.wire` defines the packets; rare requests are calls by name (`calls`). What is changed of options
+and pauses, the owner tells everybody (`changes`, `watching`).
 
 Every process, the owner's too, talks to the owner over such a connection (`link`), which looks for the next owner when
 one is gone, and may find that it is this very process (`remote_store`). Users hold the same objects as with an
 exclusive store; in place of the engine stand objects that ask the owner: `remote_topic` with `remote_puts`,
 `remote_channel` with `remote_settlement`, `remote_transactions` and `remote_events`, whose counterparts in the owner
-are `client_transactions` and `client_events`. Methods that look into an engine are overridden in `handles`; the log is
-read from its files (`history`).
+are `client_puts`, `client_transactions` and `client_events`. Methods that look into an engine are overridden in
+`handles`; the log is read from its files (`history`).
 
 Across a change of owners:
 
 - A put is kept until it is answered, and sent again, in order and before anything newer. By its control frames
-  (`aiodq.format.producers`), the log knows which puts it has.
+  (`aiodq.format.producers`), the log knows which puts it has. One that waits for room, and that nobody waits for any
+  more, is withdrawn, and not sent again (`putting`).
+- What was opened is opened again, by the options on disk where they were stored (`reopening`).
 - A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was there before
   until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five seconds for
   clients whose process is alive but late.
