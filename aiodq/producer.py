@@ -71,8 +71,8 @@ class Producer:
             DiskFullError: no space; nothing was written, and later puts may succeed.
             StoreFailedError: the store has stopped, its cause in `__cause__`.
 
-        Cancellation: before the writer takes its batch the message is not stored; after that it is, and only the caller
-        does not know. Where another process owns the store, until that has accepted it: what waits for room is not.
+        Cancellation: before the writer takes its batch, or where another process owns the store, while it waits for
+        room, the message is not stored; after that it is, and only the caller does not know.
         """
         commit = self._engine.group_commit
         plain = tag is None and key is None and headers is None and delay is None and ttl is None
