@@ -10,6 +10,7 @@ from aiodq.acking import Commit, ack_all
 from aiodq.consumer import Consumer
 from aiodq.deferred import look_at_deferred
 from aiodq.engine.channel_management import make_now, pause_channel
+from aiodq.engine.futures import to_its_end
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.stats.preview import state_of
@@ -308,7 +309,7 @@ class Channel(AsyncIteration):
         """
         check_offset("offset", offset)
         self.check()
-        await asyncio.shield(asyncio.ensure_future(self._cancel(offset)))
+        await to_its_end(self._cancel(offset))
 
     async def _cancel(self, offset: int) -> None:
         self._catch_up()
@@ -415,7 +416,7 @@ class Channel(AsyncIteration):
         Cancellation: it is done all the same.
         """
         self._engine.check()
-        return await asyncio.shield(asyncio.ensure_future(self._purge()))
+        return await to_its_end(self._purge())
 
     async def _purge(self) -> int:
         await self._engine.settle_in(self.name)
@@ -538,7 +539,7 @@ class Channel(AsyncIteration):
         """
         self._engine.check()
         check_position("position", position)
-        await asyncio.shield(asyncio.ensure_future(self._seek(position)))
+        await to_its_end(self._seek(position))
 
     async def _seek(self, position: Position) -> None:
         place = await find_place(self._engine, self._channel_engine, position)
@@ -569,7 +570,7 @@ class Channel(AsyncIteration):
         check_dead_letter(self._engine.name, options)
         self.check()
         configuring = self._engine.effective_options.configure_channel(self._channel_engine, options)
-        await asyncio.shield(asyncio.ensure_future(configuring))
+        await to_its_end(configuring)
 
     def pause(self) -> Awaitable[None]:
         """Deliver nothing from now on; messages gather, what is in flight may be settled (SYSTEMS row B15).

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel
 from aiodq.engine.channel_management import pause_topic
+from aiodq.engine.futures import to_its_end
 from aiodq.engine.reading.prefetch_reader import SharedReader
 from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.errors import OffsetError
@@ -92,7 +92,7 @@ class Topic(Producer):
         """
         check_store_options(options, "await topic.configure({})", optional=False)
         self._engine.check()
-        await asyncio.shield(asyncio.ensure_future(self._engine.effective_options.configure(options)))
+        await to_its_end(self._engine.effective_options.configure(options))
 
     # --- channels
 
@@ -288,7 +288,7 @@ class Topic(Producer):
         Cancellation: it is done all the same.
         """
         self._engine.check()
-        return await asyncio.shield(asyncio.ensure_future(self._purge()))
+        return await to_its_end(self._purge())
 
     async def _purge(self) -> int:
         async with self._engine.without_transactions():

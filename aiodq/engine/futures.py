@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
-__all__ = ["as_failure", "release", "settle", "tell_all", "wait_in"]
+__all__ = ["as_failure", "release", "settle", "tell_all", "to_its_end", "wait_in"]
+
+T = TypeVar("T")
 
 
 def settle(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
@@ -21,6 +23,16 @@ def settle(done: asyncio.Future[Any], result: object, error: BaseException | Non
         done.set_exception(error)
     else:
         done.set_result(result)
+
+
+async def to_its_end(doing: Coroutine[Any, Any, T]) -> T:
+    """Return what `doing` returns.
+
+    Cancellation: it goes on, and its error, if nobody waits for it any more, is not reported as one that was missed.
+    """
+    task = asyncio.ensure_future(doing)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(task)
 
 
 async def wait_in(line: list[asyncio.Future[None]]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from aiodq.acking import ack_all
 from aiodq.channel import Channel
 from aiodq.deferred import DeferredMessage
+from aiodq.engine.futures import to_its_end
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.errors import OffsetError, WrongContextError
@@ -80,14 +81,7 @@ async def _to_its_end(asking: Coroutine[Any, Any, T], then: Callable[[], None] |
             then()
         return result
 
-    task = asyncio.ensure_future(noted())
-    task.add_done_callback(_retrieve)
-    return await asyncio.shield(task)
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # perhaps nobody waits any more
+    return await to_its_end(noted())
 
 
 class SharedChannel(Channel):

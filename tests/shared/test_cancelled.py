@@ -95,3 +95,22 @@ async def test_a_join_that_is_cancelled_leaves_no_task_at_the_owner(tmp_path: Pa
         async with await queue.get():
             pass
         await joining
+
+
+@pytest.mark.parametrize("what", ["seek", "purge", "configure"])
+async def test_an_owner_that_closes_amid_a_change_leaves_no_error_that_nobody_retrieves(
+    tmp_path: Path, what: str
+) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    for steps in range(1, 5):
+        async with two(tmp_path / f"s{steps}", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+            await client.topic("jobs").channel("c").refresh()
+            changing = asyncio.ensure_future(change(what, client))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await owner.aclose()
+        await asyncio.gather(changing, return_exceptions=True)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not reported
