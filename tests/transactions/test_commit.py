@@ -242,6 +242,33 @@ async def test_what_it_settles_makes_room_for_what_it_puts(machine: Machine, ove
         assert ready(jobs) == [b"b", b"c", b"more"][: jobs.depth]
 
 
+@pytest.mark.parametrize("overflow", ["block", "reject", "drop_oldest"])
+async def test_what_it_settles_makes_room_where_there_is_more_than_the_bound(machine: Machine, overflow: str) -> None:
+    async with machine.store(max_messages=2, overflow=overflow) as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"1", b"2", b"3"])  # more than the bound, as it was empty
+        for body in (b"1", b"2"):
+            message = await jobs.get()
+            assert message.body == body
+            await soon(transact(store, {"jobs": [b"next"]}, message))
+        assert jobs.stats().dropped == 0
+        assert ready(jobs) == [b"3", b"next", b"next"]
+
+
+async def test_what_it_settles_makes_room_also_once_the_write_buffer_has_some(machine: Machine) -> None:
+    async with machine.store(max_messages=4, memory_bytes=1 << 16) as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"%d" % number for number in range(4)])
+        large = bytes(30_000)
+        waiting = asyncio.ensure_future(jobs.put(b"behind them"))
+        messages = [await jobs.get() for _ in range(4)]
+        moving = [asyncio.ensure_future(transact(store, {"jobs": [large]}, message)) for message in messages]
+        await soon(asyncio.gather(*moving))
+        assert not waiting.done()
+        assert ready(jobs) == [large] * 4
+        waiting.cancel()
+
+
 async def test_where_nothing_is_settled_in_the_end_no_room_was_made(machine: Machine) -> None:
     async with machine.store(max_messages=2, overflow="reject") as store:
         jobs, other = store.queue("jobs"), store.queue("other")

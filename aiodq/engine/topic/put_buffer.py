@@ -39,6 +39,8 @@ W = TypeVar("W", "asyncio.Future[int]", PutResult)
 
 _MOST_WAITING: Final = 100_000
 
+_NO_MEMORY: Final = "the write buffer's bound is reached (memory_bytes)"
+
 
 class _BufferFull(QueueFull):
     """The write buffer has no room, rather than the backlog."""
@@ -90,8 +92,8 @@ class PutBuffer:
     """
 
     __slots__ = (
-        "_closed", "_engine", "_limit", "_loop", "_options", "_over", "_turn", "_waiting", "batch", "bound", "bounded",
-        "cost", "dropped", "pending", "shut",
+        "_closed", "_draining", "_engine", "_limit", "_loop", "_options", "_over", "_turn", "_waiting", "batch", "bound",
+        "bounded", "cost", "dropped", "pending", "shut",
     )  # fmt: skip
 
     def __init__(self, engine: PutTopic) -> None:
@@ -108,6 +110,8 @@ class PutBuffer:
         self.bound: BacklogBound = BacklogBound(engine)
         self.configure()
         self._waiting: deque[asyncio.Future[None]] = deque()
+        # Those of them who wait for the write buffer alone.
+        self._draining: set[asyncio.Future[None]] = set()
         self._turn = False
 
     def configure(self) -> None:
@@ -281,19 +285,24 @@ class PutBuffer:
         if self.shut and not pressing:
             raise self._over
 
-    def reserve(self, messages: int, cost: int, *, pressing: bool) -> None:
+    def reserve(self, messages: int, cost: int, *, pressing: bool, covered: bool = False) -> None:
         """Count messages of a transaction before they are accepted; `unreserve` undoes it.
 
         Args:
             messages: their number.
             cost: their cost in bytes of memory.
             pressing: even if nothing more is accepted from outside.
+            covered: the transaction settles as many in every channel: so they fit, even where the backlog is over its
+                bound on messages.
 
         Raises:
             QueueFull: there is no room now.
             QueueShutDown: nothing more is accepted.
         """
-        if not (self.shut and pressing):
+        if covered and not self.shut and self._options.max_bytes is None:
+            if self._buffer_full(cost):
+                raise _BufferFull(_NO_MEMORY)
+        elif not (self.shut and pressing):
             self._make_room(messages, cost)
         self._engine.group_commit.stop_inline()
         self.pending += messages
@@ -371,8 +380,8 @@ class PutBuffer:
 
     # --- room
 
-    async def enter(self, accept: Callable[[], T]) -> T:
-        """Call `accept` as soon as there is room, after those that came before.
+    async def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> T:
+        """Call `accept` as soon as there is room, after those that came before, or with `ahead` before them.
 
         Raises:
             QueueFull: the backlog's bound is reached and the policy is `"reject"`.
@@ -383,22 +392,23 @@ class PutBuffer:
         turn = False
         while True:
             self._engine.check()
-            if turn or not (self._waiting or self._turn) or self.shut:
+            drains = False
+            if turn or ahead or not (self._waiting or self._turn) or self.shut:
                 # INVARIANT: while one caller makes room, nobody else takes that room.
-                self._turn, waits = True, False
+                given, self._turn, waits = self._turn, True, False
                 try:
                     return accept()
                 except _BufferFull:
-                    waits = True  # the buffer drains by itself
+                    waits = drains = True  # the buffer drains by itself
                 except QueueFull:
                     waits = self._options.overflow != "reject"
                     if not waits:
                         raise
                 finally:
-                    self._turn = False
+                    self._turn = given
                     if not waits:
                         self.freed()
-            await self._wait_for_room(first=turn)
+            await self._wait_for_room(first=turn or ahead, drains=drains)
             turn = True
 
     @property
@@ -406,9 +416,11 @@ class PutBuffer:
         """Whether nobody waits for room, and messages are accepted."""
         return not (self.shut or self._waiting or self._turn)
 
-    async def _wait_for_room(self, *, first: bool) -> None:
+    async def _wait_for_room(self, *, first: bool, drains: bool) -> None:
         self._engine.group_commit.hinder()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if drains:
+            self._draining.add(waiter)
         if first:
             self._waiting.appendleft(waiter)
         else:
@@ -423,6 +435,8 @@ class PutBuffer:
                 self._turn = False
                 self.freed()
             raise
+        finally:
+            self._draining.discard(waiter)
         self._turn = False
 
     def freed(self, *, anyhow: bool = False) -> None:
@@ -439,7 +453,9 @@ class PutBuffer:
 
     def _may_enter(self) -> bool:
         """Return whether the first one waiting is to try: it has room, may make room, or is to be refused."""
-        return not self._buffer_full(0) and (self._options.overflow != "block" or self.has_room(1, 0))
+        if self._buffer_full(0):
+            return False
+        return self._options.overflow != "block" or self._waiting[0] in self._draining or self.has_room(1, 0)
 
     def full(self) -> bool:
         """Return whether a message of no bytes would be refused now."""
@@ -466,7 +482,7 @@ class PutBuffer:
             return
         if self.bounded and not self._within_bounds(messages, cost):
             raise QueueFull("the backlog's bound is reached (max_messages, max_bytes)")
-        raise _BufferFull("the write buffer's bound is reached (memory_bytes)")
+        raise _BufferFull(_NO_MEMORY)
 
     def has_room(self, messages: int, cost: int) -> bool:
         """Return whether so many messages with that cost in bytes would be accepted now."""

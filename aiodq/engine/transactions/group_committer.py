@@ -163,7 +163,7 @@ class _Entry:
         # INVARIANT: a credit is given only together with its puts. Else others took the room that it makes.
         engine.put_buffer.bound.credit += credit
         try:
-            engine.put_buffer.reserve(messages, cost, pressing=pressing)
+            engine.put_buffer.reserve(messages, cost, pressing=pressing, covered=credit >= messages)
         except BaseException:
             engine.put_buffer.bound.credit -= credit
             raise
@@ -377,8 +377,9 @@ class Committer:
             count = len(messages)
             credit = min((settled[one] for one in engine.retention.holding()), default=0) if settled else 0
             room = partial(entry.reserve, engine, count, part.cost, min(credit, count), pressing=bool(settlements))
-            if credit < count or engine.stopped or not _fits(room):
-                await engine.put_buffer.enter(room)
+            covered = credit >= count and not engine.stopped
+            if not (covered and _fits(room)):
+                await engine.put_buffer.enter(room, ahead=covered)
             entry.puts.append((engine, part.columns, part.cost))
 
     @asynccontextmanager
