@@ -92,8 +92,8 @@ class PutBuffer:
     """
 
     __slots__ = (
-        "_closed", "_draining", "_engine", "_limit", "_loop", "_options", "_over", "_turn", "_waiting", "batch", "bound",
-        "bounded", "cost", "dropped", "pending", "shut",
+        "_closed", "_draining", "_engine", "_limit", "_loop", "_options", "_over", "_turn", "_waiting", "batch",
+        "bound", "bounded", "cost", "dropped", "pending", "shut",
     )  # fmt: skip
 
     def __init__(self, engine: PutTopic) -> None:
