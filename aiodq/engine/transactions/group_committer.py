@@ -1,9 +1,9 @@
-"""Committing transactions: in groups, each group with one sync of one file, then into the topics.
+"""Commits transactions in groups: one sync of the transaction log for each group, then the topics are changed.
 
-What a transaction settles and puts is written to the file of transactions first (`aiodq.format.transactions`), and
-synced there: that is the commit. Then its puts are appended to the topics' logs and its acks entered in the channels'
-states, where nobody waits for a sync: the file says it all once more, should they be lost. About once a second, when a
-channel is to go back, or something is to be deleted, logs and journals are synced and the file is emptied.
+What a transaction settles and puts is first written to the transaction log (`aiodq.format.transactions`) and synced:
+that is the commit. Then its puts are appended to the topics' logs, and its acks are entered in the channels' states.
+Nobody waits for a sync of those: if they are lost, the transaction log still holds all of it. About once a second, and
+before a seek, a purge or a deletion, the logs and journals are synced and the transaction log is emptied.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ if TYPE_CHECKING:
 __all__ = ["Committer", "HeldAck", "HeldRun", "held_runs"]
 
 _PERIOD: Final = 1.0
-"""Seconds for which the file of transactions stands in for topics and channels."""
+"""Seconds after a commit until logs and journals are synced and the transaction log is emptied."""
 
 _LONGEST_RUN: Final = 1000
-"""Messages in a run at most."""
+"""The most messages in a run."""
 
 _PIECE: Final = 2000
-"""Messages that are held, or settled, before others have their turn: a millisecond or two. A run counts as a few."""
+"""Messages held or settled in one turn of the loop: a millisecond or two. A run costs `_RUN` more than its messages."""
 
 _RUN: Final = 8
-"""So many: what a run costs besides its messages."""
+"""What a run costs besides its messages, in messages."""
 
 _LIMIT: Final = 1 << 22
-"""Bytes of that file that end the period early."""
+"""Bytes in the transaction log from which on it is emptied earlier."""
 
 
 class HeldAck(NamedTuple):
     """A message that a transaction settles.
 
     Attributes:
-        engine, channel_engine: where it came from.
-        offset, delivery: which it is.
+        engine, channel_engine: its topic and channel.
+        offset, delivery: its offset and delivery number.
     """
 
     engine: Topic
@@ -70,13 +70,13 @@ class HeldAck(NamedTuple):
 
 
 class HeldRun(NamedTuple):
-    """Neighbouring messages that a transaction settles, which were delivered one after the other.
+    """Neighbouring messages that a transaction settles, with consecutive delivery numbers.
 
     Attributes:
-        engine, channel_engine: where they came from.
-        start, stop: their offsets.
-        delivery: the first one's delivery number.
-        held: by which number the first one is held; those of the others follow.
+        engine, channel_engine: their topic and channel.
+        start, stop: the first offset, and the offset after the last.
+        delivery: the delivery number of the first one.
+        held: the number by which the first one is held; the others have the following numbers.
     """
 
     engine: Topic
@@ -87,7 +87,7 @@ class HeldRun(NamedTuple):
     held: int
 
 
-# Fields of many runs, at the speed of C.
+# Getters in C: they read a field of very many runs.
 _TOPIC: Final[Callable[[HeldRun], Topic]] = itemgetter(0)
 _CHANNEL: Final[Callable[[HeldRun], tuple[Topic, Channel]]] = itemgetter(0, 1)
 _RANGE: Final[Callable[[HeldRun], tuple[int, int]]] = itemgetter(2, 3)
@@ -96,7 +96,7 @@ _STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
 
 
 def held_runs(settlements: Iterable[HeldAck]) -> Iterator[HeldRun]:
-    """Yield the runs that messages form, not held yet."""
+    """Yield the runs that messages form; none is held yet."""
     before: tuple[Topic, Channel] | None = None
     start = stop = first = 0
     for engine, channel_engine, offset, delivery in settlements:
@@ -116,12 +116,12 @@ class _Entry:
     """A transaction that is to be committed.
 
     Attributes:
-        settlements: what it settles, and holds.
-        puts: what it puts, by topic, with its memory.
-        done: for who waits.
-        origin: whose it is, of one that may come again.
-        reserved: room for the puts, as (topic, messages, memory).
-        credits: how many of the messages put have the room of those settled, by topic.
+        settlements: the messages that it settles and holds, in runs.
+        puts: what it puts: the topic, the messages, and their cost in bytes of memory.
+        done: done once it is committed and its effects are visible, or has failed.
+        origin: the producer and sequence of a transaction that may be sent again, else None.
+        reserved: room reserved for the puts: the topic, the number of messages, and their cost in bytes of memory.
+        credits: how many of the messages put take the room of those settled, by topic.
     """
 
     settlements: list[HeldRun]
@@ -132,7 +132,7 @@ class _Entry:
     credits: list[tuple[Topic, int]] = field(default_factory=list)
 
     async def holds(self) -> bool:
-        """Return whether nobody took a message away meanwhile."""
+        """Return whether all messages are still held by this transaction."""
         for piece in _pieces(self.settlements):
             if not all(run.channel_engine.transaction_holds.holds(run.start, run.stop, run.held) for run in piece):
                 return False
@@ -141,26 +141,26 @@ class _Entry:
         return True
 
     def release(self) -> None:
-        """Let everything be as it was before."""
+        """Release the messages and the room, as the transaction is not committed."""
         for run in self.settlements:
             run.channel_engine.transaction_holds.release(run.start, run.stop, run.held, run.delivery)
         self.unreserve()
 
     @property
     def cost(self) -> int:
-        """About how many bytes it takes in the file of transactions, where a run takes 16."""
+        """About how many bytes it takes in the transaction log, where a run takes 16."""
         return sum(cost for _, _, cost in self.puts) + 16 * len(self.settlements)
 
     def unreserve(self) -> None:
-        """Give the room back that the puts had."""
+        """Free the room reserved for the puts."""
         self.end_credits()
         for engine, messages, cost in self.reserved:
             engine.put_buffer.unreserve(messages, cost)
         self.reserved.clear()
 
     def reserve(self, engine: Topic, messages: int, cost: int, credit: int, *, pressing: bool) -> None:
-        """Have room for puts, `credit` of which take that of messages which the transaction settles."""
-        # INVARIANT: a credit is given only together with its puts. Else others took the room that it makes.
+        """Reserve room for puts, `credit` of which take the room of messages that the transaction settles."""
+        # INVARIANT: a credit counts only together with its puts. Otherwise other puts would take that room.
         engine.put_buffer.bound.credit += credit
         try:
             engine.put_buffer.reserve(messages, cost, pressing=pressing, covered=credit >= messages)
@@ -171,13 +171,13 @@ class _Entry:
         self.credits.append((engine, credit))
 
     def end_credits(self) -> None:
-        """The messages are settled now, or will not be."""
+        """Drop the credits, as the messages are settled now, or will not be."""
         for engine, credit in self.credits:
             engine.put_buffer.bound.credit -= credit
         self.credits.clear()
 
     def commit(self) -> Commit:
-        """Return what is to be written of it."""
+        """Return what the transaction log is to hold of it: nothing of ephemeral topics and channels."""
         by_channel: dict[tuple[Topic, Channel], list[tuple[int, int]]] = {}
         for channel, runs in groupby(self.settlements, _CHANNEL):
             by_channel.setdefault(channel, []).extend(map(_RANGE, runs))
@@ -186,13 +186,13 @@ class _Entry:
             for (engine, channel_engine), ranges in by_channel.items()
             if not (is_ephemeral(engine.name) or is_ephemeral(channel_engine.name))
         ]
-        # What is durable now stays where it is; the messages come behind it.
+        # Messages that are durable now keep their offsets; the transaction's come after them.
         puts = [Puts(i.name, i.log.durable, columns) for i, columns, _ in self.puts if not is_ephemeral(i.name)]
         return Commit(acks, puts, self.origin)
 
 
 def _pieces(runs: Iterable[HeldRun]) -> Iterator[list[HeldRun]]:
-    """Yield a few at a time, so that others may have their turn in between."""
+    """Yield runs in small groups, so that the event loop can run other callbacks in between."""
     piece: list[HeldRun] = []
     cost = 0
     for run in runs:
@@ -208,9 +208,9 @@ class Committer:
     """One per store.
 
     Attributes:
-        committed: transactions, since the store was opened.
-        largest: bytes of messages that a transaction may put, and those that are committed together.
-        deciding: of transactions that may come again, those that are about to be committed, or not.
+        committed: the number of transactions committed since the store was opened.
+        largest: the most bytes of messages that a transaction, or a group of several, may put.
+        deciding: the transactions with an origin whose outcome is not known yet, each with a future of it.
     """
 
     largest: ClassVar[int] = 1 << 28
@@ -223,7 +223,7 @@ class Committer:
         timer: SyncTimer,
         fail: Callable[[Exception], None],
     ) -> None:
-        """Commit to this file, its syncs being timed; `fail` stops the store."""
+        """Commit to this file. `timer` measures its syncs, `fail` stops the store."""
         self.committed: int = 0
         self.deciding: dict[Origin, asyncio.Future[None]] = {}
         self._file = file
@@ -235,7 +235,7 @@ class Committer:
         self._undecided: dict[asyncio.Future[None], _Entry] = {}
         self._appenders: dict[Topic, TopicAppender] = {}
         self._settled: dict[Channel, Topic] = {}
-        # What is committed, and not settled in its channels yet.
+        # Committed transactions whose acks are not all entered in their channels yet.
         self._settling: dict[_Entry, None] = {}
         self._turn, self._wake = asyncio.Lock(), asyncio.Event()
         self._over: Exception | None = None
@@ -248,12 +248,12 @@ class Committer:
     # --- recovery
 
     def recovered(self, engine: Topic, channel_engines: Iterable[Channel], left: Sequence[Columns]) -> None:
-        """A topic was opened that transactions in the file speak of.
+        """Take over a topic that transactions in the transaction log refer to.
 
         Args:
-            engine: the topic's.
-            channel_engines: its channels in which they settle something.
-            left: what could not be put into it at open.
+            engine: the topic's engine.
+            channel_engines: its channels in which they settle messages.
+            left: the messages that could not be put into it when the store was opened.
         """
         engine.retention.pin(0)
         self._settled.update(dict.fromkeys(channel_engines, engine))
@@ -262,7 +262,7 @@ class Committer:
             appender.add(columns)
 
     def take_up(self, drop: Callable[[], None]) -> None:
-        """What was owed to topics is theirs now; `drop` forgets it once they hold it durably. Blocking."""
+        """Call `drop`, which blocks, once the topics hold durably what was parked for them."""
         self._drop = drop
         self._arm()
 
@@ -278,17 +278,17 @@ class Committer:
     # --- transactions that may come again
 
     async def recall(self) -> None:
-        """Know which are committed already; to be awaited before any is.
+        """Load the origins of committed transactions; await this before `commit` is called with an origin.
 
         Raises:
-            FormatVersionError: what was kept of them is of a newer version.
+            FormatVersionError: the file of origins has a newer version.
             StorageError: as mapped from the system's error.
         """
         async with self._turn:
             await self._threads.call(self._file.origins.recall, self._clock.now_ns())
 
     def knows(self, origin: Origin) -> bool:
-        """Return whether a transaction is committed, if `recall` was awaited; see `deciding`, too."""
+        """Return whether a transaction is committed. Await `recall` before, and look into `deciding` too."""
         return origin in self._file.origins
 
     # --- what a transaction calls
@@ -300,20 +300,20 @@ class Committer:
         late: Callable[[BaseException | None], None],
         origin: Origin | None = None,
     ) -> None:
-        """Commit: return when all of it is durable, and can be seen unless the disk is full.
+        """Commit a transaction; return when all of it is durable and, unless the disk is full, visible.
 
         Args:
-            settlements: what it settles.
-            puts: what it puts.
-            late: told how it ended where the caller is cancelled while the commit is under way.
-            origin: whose it is, if it may come again.
+            settlements: the messages that it settles.
+            puts: the messages that it puts, by topic.
+            late: called with the outcome if the caller is cancelled while the commit is under way.
+            origin: its producer and sequence, if it may be sent again.
 
         Raises:
             NotInFlightError: a message was taken away meanwhile; nothing was done.
             QueueFull: a topic's bound is reached and its policy is `"reject"`; nothing was done.
             QueueShutDown: the store is closed; nothing was done.
             DiskFullError: nothing was done, and it may be tried again.
-            StorageError: a topic that is put into cannot be made, or not be used; nothing was done.
+            StorageError: a topic that is put into cannot be created or used; nothing was done.
             StoreFailedError: the store has stopped.
 
         Cancellation: nothing was done, or it is committed and only the caller does not know.
@@ -323,7 +323,7 @@ class Committer:
             # INVARIANT: before any topic is made. What is refused at once leaves no empty one behind.
             engine.put_buffer.check_open(pressing=bool(settlements))
         for engine, _ in puts:
-            # INVARIANT: what is committed can be put where it belongs, as soon as there is room.
+            # INVARIANT: the topics exist, so that committed messages can be put there as soon as the disk has room.
             with suppress(DiskFullError):
                 await engine.creation.made()
         try:
@@ -371,7 +371,7 @@ class Committer:
         settlements: Sequence[HeldAck],
     ) -> None:
         settled = Counter(map(_CHANNEL_OF, settlements))
-        # In one order for all, so that two transactions never wait for each other.
+        # Always in the order of the names, so that two transactions never wait for each other.
         for engine, messages in sorted(puts, key=lambda put: put[0].name):
             part = atomic_part(messages, entry.done)
             count = len(messages)
@@ -394,14 +394,14 @@ class Committer:
             yield
 
     def forget(self, engine: Topic) -> None:
-        """A topic is being deleted: what waits for room in it never comes."""
+        """Give up what waits for room in a topic that is being deleted."""
         if engine in self._appenders:
             self._appenders[engine].forget()
 
     # --- the task
 
     async def run(self) -> None:
-        """Commit what comes, until the store stops."""
+        """Commit transactions until the store stops."""
         try:
             while True:
                 await self._wake.wait()
@@ -411,7 +411,7 @@ class Committer:
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._fail(error)
         finally:
-            # INVARIANT: what nobody commits any more waits for nothing, and nothing comes after it.
+            # INVARIANT: no caller waits for a commit that never comes, and later callers are refused.
             self._over = self._stopped()
             waiting, self._waiting = list(self._waiting), deque()
             _refuse(waiting, self._over)
@@ -434,7 +434,7 @@ class Committer:
             await self._commit(entries)
 
     async def _taken(self) -> list[_Entry]:
-        """Return what waits to be committed, and refuse what cannot be any more."""
+        """Return the next group to be committed; refuse transactions that cannot be committed any more."""
         taken = self._group()
         entries: list[_Entry] = []
         try:
@@ -451,8 +451,8 @@ class Committer:
         return entries
 
     def _group(self) -> list[_Entry]:
-        """Return the first of those that wait, as many as are committed with one sync; the others come next."""
-        # INVARIANT: the file is never larger than what of it is read when the store is opened.
+        """Take the next group, in order, up to `largest` bytes; what is left is committed after it."""
+        # INVARIANT: the transaction log never grows beyond what is read of it when the store is opened.
         group, cost = list[_Entry](), 0
         while self._waiting and ((cost := cost + self._waiting[0].cost) <= self.largest or not group):
             group.append(self._waiting.popleft())
@@ -486,8 +486,8 @@ class Committer:
         self._arm()
 
     async def _wait_durable(self, entries: list[_Entry]) -> None:
-        """Wait until every message that is settled here is durable."""
-        # In the order in which they were named, not in a set's: a simulated run is the same each time.
+        """Wait until every message that these transactions settle is durable."""
+        # A dict keeps the order, unlike a set: a simulated run is the same each time.
         stops: dict[Topic, int] = {}
         for engine, runs in groupby(chain.from_iterable(entry.settlements for entry in entries), _TOPIC):
             stops[engine] = max(*map(_STOP, runs), stops.get(engine, 0))
@@ -496,14 +496,14 @@ class Committer:
                 await engine.sync_log()
 
     def _enter(self, entry: _Entry, number: int) -> None:
-        """A transaction is committed: its puts come into their topics, and then its acks are entered."""
+        """Carry out a committed transaction: append its puts to their topics, then enter its acks."""
         self.committed += 1
         if entry.origin is not None:
             self._file.origins.note(entry.origin, self._clock.now_ns())
         for run in entry.settlements:
             self._settled[run.channel_engine] = run.engine
         self._settling[entry] = None
-        entry.reserved.clear()  # the room goes with the puts
+        entry.reserved.clear()  # the appenders count the puts from here on
         left = len(entry.puts)
 
         def tried() -> None:
@@ -521,7 +521,7 @@ class Committer:
             self._appenders[engine].add(columns, tried, reserved=cost)
 
     def _settle(self, entry: _Entry, pieces: Iterator[list[HeldRun]]) -> None:
-        """Enter acks, a few in each turn, then tell who waits: whoever sees a message acked can see what came of it."""
+        """Enter acks, a few in each turn of the loop, then end `commit`. The puts are visible before the acks."""
         entry.end_credits()
         try:
             for run in (piece := next(pieces, [])):
@@ -536,15 +536,15 @@ class Committer:
         settle(entry.done, None, None)
 
     async def _empty(self) -> None:
-        """Have topics and channels hold durably what was committed, and forget it."""
+        """Wait until topics and channels hold durably what was committed, then empty the transaction log."""
         if not (self._appenders or self._settled or self._file.stale or self._file.size or self._drop):
             return
         for appender in self._appenders.values():
             await appender.idle()
-        # INVARIANT: what the file says of acks is forgotten once the channels' journals say it.
-        # Shielded, as who does not wait any longer takes nothing from those who wait for the transactions.
+        # INVARIANT: acks leave the transaction log only once they are in the channels' journals.
+        # Shielded: if this is cancelled, the callers of `commit` still get their outcome.
         await asyncio.gather(*(asyncio.shield(entry.done) for entry in self._settling))
-        touched = dict.fromkeys((*self._appenders, *self._settled.values()))  # in order, as above
+        touched = dict.fromkeys((*self._appenders, *self._settled.values()))  # a dict, as above
         await asyncio.gather(*(channel_engine.committed() for channel_engine in self._settled))
         await asyncio.gather(*(engine.sync() for engine in touched))
         await self._threads.call(self._file.reset, self._clock.now_ns())
@@ -559,7 +559,7 @@ class Committer:
     # --- the end
 
     async def close(self) -> None:
-        """Commit what waits, and leave nothing in the file that its topics can hold.
+        """Commit what waits, and empty the transaction log, unless a topic cannot take its messages now.
 
         Raises:
             StoreFailedError: the store has stopped.
@@ -574,10 +574,10 @@ class Committer:
                 self._timer.cancel()
 
     def fail(self, error: Exception) -> None:
-        """Tell who waits, and who comes."""
+        """Fail the transactions that wait, and refuse later ones."""
         self._over = error
         self._waiting.clear()
-        # Of one that is on disk already only who waits for it does not know.
+        # One that is on disk already is committed all the same: only its caller does not know.
         entries = list(self._undecided.values())
         told = [partial(_refuse, [entry]) for entry in entries]
         tell_all(error, [*told, *(appender.fail for appender in self._appenders.values())])
@@ -586,7 +586,7 @@ class Committer:
 
 
 def _fits(room: Callable[[], None]) -> bool:
-    """Take room in front of everybody, for puts that take no more than is made by what is settled besides."""
+    """Try to reserve room ahead of all who wait, for puts that take no more room than the settled messages free."""
     try:
         room()
     except QueueFull:
@@ -597,5 +597,5 @@ def _fits(room: Callable[[], None]) -> bool:
 def _refuse(entries: Sequence[_Entry], error: Exception) -> None:
     for entry in entries:
         settle(entry.done, None, error)
-        entry.done.exception()  # who was cancelled does not ask
+        entry.done.exception()  # mark it as retrieved: the caller may have been cancelled
         entry.release()

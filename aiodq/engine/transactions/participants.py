@@ -1,6 +1,6 @@
 """What transactions need of the topics and channels that take part in them.
 
-Said from below, as topics and channels know of transactions, and not the other way round.
+These are Protocols, as topics and channels import the code of transactions and not the other way round.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Channel(Protocol):
 
     @property
     def transaction_holds(self) -> _Holds:
-        """What transactions are about to settle."""
+        """The messages that transactions are about to settle."""
         ...
 
     def check_all(self, start: int, stop: int, delivery: int) -> None:
-        """Raise unless these messages are in flight under that delivery number and those that follow."""
+        """Raise unless these messages are in flight, with consecutive delivery numbers from this one on."""
         ...
 
     async def committed(self) -> None:
@@ -65,7 +65,7 @@ class _PutBuffer(Protocol):
 
     @property
     def bound(self) -> _Bound:
-        """Whether the backlog has room."""
+        """The bound of the backlog."""
         ...
 
     def accepted_many(
@@ -90,7 +90,7 @@ class _Creation(Protocol):
 
 
 class _Log(Protocol):
-    """A topic's log, or what stands in for one that is not there yet."""
+    """A topic's log, or the stand-in of a topic that has no files yet."""
 
     @property
     def durable(self) -> int: ...
@@ -115,22 +115,22 @@ class Topic(Protocol):
 
     @property
     def put_buffer(self) -> _PutBuffer:
-        """The way into the topic."""
+        """The put buffer, through which messages enter the topic."""
         ...
 
     @property
     def creation(self) -> _Creation:
-        """What makes its files."""
+        """The creation of its files."""
         ...
 
     @property
     def log(self) -> _Log:
-        """Its files."""
+        """Its log."""
         ...
 
     @property
     def retention(self) -> _Retention:
-        """What deletes from it."""
+        """Its retention, which deletes segments."""
         ...
 
     @property
@@ -139,11 +139,11 @@ class Topic(Protocol):
         ...
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
-        """Return `function` for a callback of the event loop's: what it raises stops the store."""
+        """Return `function` as a callback for the event loop: an exception stops the store."""
         ...
 
     async def sync(self) -> None:
-        """Wait until everything accepted before is on disk, and everything settled before."""
+        """Wait until everything accepted or settled before is on disk."""
         ...
 
     async def sync_log(self) -> None:

@@ -1,4 +1,4 @@
-"""Which transaction a task is in, so that a message's own block joins it instead of acking by itself."""
+"""Which transaction a task is in, so that a message's `async with` block joins it instead of acking on its own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Joinable(NamedTuple):
     """A transaction whose block a task is in.
 
     Attributes:
-        join: settle a message when the transaction commits, and give it back if nothing comes of that.
-        end: do nothing of it, as a message's block in it ended with this exception.
+        join: has a message settled when the transaction commits, or given back if it does not commit.
+        end: abandons the transaction, as a message's block in it ended with this exception.
     """
 
     join: Callable[[Any], None]
@@ -29,7 +29,7 @@ class Joinable(NamedTuple):
 
 
 class TransactionHost(Protocol):
-    """What a transaction asks of its store's engine."""
+    """What a transaction needs of its store's engine."""
 
     path: str
     transactions: OpenTransactions
@@ -41,11 +41,11 @@ class TransactionHost(Protocol):
 
     @property
     def committer(self) -> Committer:
-        """What commits."""
+        """The committer of transactions."""
         ...
 
     def check(self) -> None:
-        """Raise if the store cannot be used from here and now."""
+        """Raise if the store cannot be used, or not from this loop or process."""
         ...
 
     def engine(self, name: str) -> Topic:
@@ -54,25 +54,25 @@ class TransactionHost(Protocol):
 
 
 class OpenTransactions:
-    """One per store: at most one transaction for each task.
+    """The open transactions of one store: at most one for each task.
 
-    By the task and not by a context variable: a task that is started inside a block inherits the context, but what it
-    does is not the transaction's.
+    The key is the task, not a context variable: a task that is started inside a transaction's block inherits the
+    context, but its work is not part of the transaction.
 
     Attributes:
         host: the store's engine.
     """
 
     def __init__(self, host: TransactionHost) -> None:
-        """Begin with none."""
+        """Start without transactions."""
         self.host: TransactionHost = host
         self._by_task: dict[asyncio.Task[Any] | None, Joinable] = {}
 
     def enter(self, transaction: Joinable) -> asyncio.Task[Any] | None:
-        """Note that this task is in the transaction's block; return the task, to `leave` with.
+        """Note that this task is in the transaction's block; return the task, which `leave` needs.
 
         Raises:
-            WrongContextError: it is in another one's.
+            WrongContextError: it is in another transaction's block.
         """
         task = asyncio.current_task()
         if task in self._by_task:
@@ -84,7 +84,7 @@ class OpenTransactions:
         return task
 
     def leave(self, task: asyncio.Task[Any] | None) -> None:
-        """The block is over, whichever task ends it."""
+        """Note that the block of this task has ended, even if another task ends it."""
         self._by_task.pop(task, None)
 
     def current(self) -> Joinable | None:

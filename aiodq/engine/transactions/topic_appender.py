@@ -1,4 +1,4 @@
-"""What was committed on its way into a topic: in order, and however long the disk is full."""
+"""Appends committed messages to a topic, in order; while the disk is full, it retries until there is room."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicAppender"]
 
 _RETRY: Final = 0.25
-"""Seconds between two attempts on a full disk."""
+"""Seconds between two attempts while the disk is full."""
 
 
 @dataclass(slots=True)
@@ -32,9 +32,9 @@ class _Item:
 
     Attributes:
         columns: the messages.
-        cost: their bytes of memory.
-        tried: who is told once it was tried.
-        counted: whether it counts among what is pending in the topic, besides what the topic counts of itself.
+        cost: their cost in bytes of memory.
+        tried: called once the first attempt to append them has ended; None after that.
+        counted: whether the appender counts them as pending in the topic's put buffer.
     """
 
     columns: Columns
@@ -43,7 +43,7 @@ class _Item:
     counted: bool
 
     def tell(self) -> None:
-        """Tell, the first time."""
+        """Call `tried`, the first time only."""
         tried, self.tried = self.tried, None
         if tried is not None:
             tried()
@@ -52,10 +52,10 @@ class _Item:
 class TopicAppender:
     """One per topic that transactions put into.
 
-    What comes while puts are under way waits for all of them: were one to fail and a later one not, they would change
-    places.
+    What is added while puts are under way waits until all of these have ended. Otherwise one could fail and a later one
+    succeed, and their order would change.
 
-    INVARIANT: what waits here counts among what is pending in the topic, as it did when its room was reserved.
+    INVARIANT: what waits here counts as pending in the topic's put buffer, as it did when its room was reserved.
     """
 
     def __init__(self, engine: Topic) -> None:
@@ -68,12 +68,12 @@ class TopicAppender:
         self._idlers: list[asyncio.Future[None]] = []
 
     def add(self, columns: Columns, tried: Callable[[], None] | None = None, *, reserved: int | None = None) -> None:
-        """Put these, all or not at all.
+        """Append these messages, all of them or none.
 
         Args:
-            columns: what is put.
-            tried: called when they are in the log, or have to wait for room there.
-            reserved: bytes of memory for which they have room already; None: they were not counted so far.
+            columns: the messages.
+            tried: called when they are in the log, or have to wait for room on the disk.
+            reserved: the bytes of memory already reserved for them; None: nothing was reserved.
         """
         cost = columns_cost(columns) if reserved is None else reserved
         item = _Item(columns, cost, tried, counted=reserved is not None)
@@ -106,7 +106,7 @@ class TopicAppender:
         self._under_way = len(items)
         for number, item in enumerate(items):
             waiter = self._engine.put_buffer.accept_committed(item.columns)
-            if not again:  # else it would count for a moment nowhere each time that fails, and others come in
+            if not again:  # on a retry it stays counted: in between, other puts would take its room
                 self._count_no_longer(item)
             waiter.add_done_callback(self._engine.guarded(partial(self._ended, number, item)))
 
@@ -143,7 +143,7 @@ class TopicAppender:
             item.tell()
 
     def forget(self) -> None:
-        """Give up what waits for room."""
+        """Give up what waits for room on the disk, as the topic is being deleted."""
         self._tell_all()
         given_up, self._waiting = self._waiting, deque()
         for item in given_up:
@@ -152,7 +152,7 @@ class TopicAppender:
             self._error = None
 
     def fail(self, error: Exception) -> None:
-        """Tell who waits for everything to be in the log."""
+        """Fail those who wait in `idle`."""
         self._error = self._error or error
         idlers, self._idlers = self._idlers, []
         for idler in idlers:
@@ -162,7 +162,7 @@ class TopicAppender:
         """Wait until everything is in the log.
 
         Raises:
-            StorageError: it could not be put yet; that is tried again and again.
+            StorageError: it could not be appended yet; it is retried until it can.
 
         Cancellation: nothing changes.
         """
