@@ -1,4 +1,4 @@
-"""Dead letters on their way back to the channels that gave them up."""
+"""Puts dead letters back to the channels that gave them up."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["AT_ONCE", "letters_channel", "requeue_letters", "requeue_these", "waiting_letters"]
 
 AT_ONCE: Final = 100
-"""Letters that go back in one transaction."""
+"""The most letters put back in one transaction."""
 
 _TOPIC, _CHANNEL = HEADERS[:2]
 _DEFAULT: Final = "default"
 
 
 async def letters_channel(topic: Topic) -> Channel | None:
-    """Return the channel whose letters go back: the only one of the topic, or `default`.
+    """Return the channel whose letters are put back: the topic's only channel, or `default`.
 
-    Only a topic that has letters and no channel at all is given one. None for a topic without either.
+    A topic without channels gets the channel `default` if it holds a letter; otherwise this returns None.
 
     Raises:
         InvalidOptionError: the topic has several channels, none of which is `default`.
@@ -80,9 +80,9 @@ async def requeue_letters(
 async def waiting_letters(
     store_engine: StoreEngine, topic: Topic, first: int, most: int
 ) -> tuple[list[int], int | None]:
-    """Return the offsets of up to so many letters that may go back, from one on, and where the next look begins.
+    """Return the offsets of up to `most` letters, from `first` on, that may be put back, and where to look next.
 
-    None there: there are no more.
+    None in place of the latter: there are no more.
     """
     channel = await letters_channel(topic)
     found: list[int] = []
@@ -99,7 +99,7 @@ async def waiting_letters(
 
 
 async def requeue_these(store_engine: StoreEngine, topic: Topic, offsets: Iterable[int]) -> int:
-    """Put these letters back in one transaction, those that may still go back; return how many."""
+    """Put back those of these letters that still may be, in one transaction; return how many."""
     channel = await letters_channel(topic)
     if channel is None:
         return 0
@@ -112,14 +112,14 @@ async def requeue_these(store_engine: StoreEngine, topic: Topic, offsets: Iterab
 
 
 class _Office:
-    """Sends letters of one channel back."""
+    """Puts back the letters of one channel."""
 
     def __init__(self, store_engine: StoreEngine, channel: Channel) -> None:
         self._store_engine = store_engine
         self._channel_engine = channel._channel_engine  # noqa: SLF001 - letters are taken out of their turn
 
     def may_return(self, letter: Message) -> bool:
-        """Return whether a letter waits here for anybody to take it, and the channel is there that it came from."""
+        """Return whether a letter is ready to be delivered here, and the channel that gave it up exists."""
         state, headers = self._channel_engine.state, letter.headers
         origin = self._store_engine.topics.get(headers.get(_TOPIC, ""))
         known = origin is not None and headers.get(_CHANNEL) in origin.channel_engines
@@ -127,7 +127,7 @@ class _Office:
 
     async def send_back(self, letters: list[Message]) -> int:
         """Put letters back and settle them, in one transaction; return how many."""
-        # INVARIANT: the transaction is all there is to it. Killed anywhere, each letter is here, or back there.
+        # INVARIANT: all changes are made by the transaction: after a kill, each letter is in one place only.
         held = [taken for letter in letters if (taken := self._taken(letter)) is not None]
         try:
             async with Transaction(self._store_engine) as transaction:
@@ -136,7 +136,7 @@ class _Office:
                     kept = {name: text for name, text in letter.headers.items() if name not in HEADERS}
                     channel, origin = letter.headers[_CHANNEL], letter.headers[_TOPIC]
                     draft = Draft(b"", letter.tag, letter.key, kept)
-                    transaction._put_for(channel, origin, letter.body, draft)  # noqa: SLF001 - the header is aiodq's
+                    transaction._put_for(channel, origin, letter.body, draft)  # noqa: SLF001 - only this may set the header
         except BaseException:
             for letter in held:
                 letter._given_back(None)  # noqa: SLF001 - as a block of its own would
@@ -144,7 +144,7 @@ class _Office:
         return len(held)
 
     def _taken(self, letter: Message) -> Message | None:
-        """Return a letter as one that is in flight; None where somebody took it meanwhile."""
+        """Take a letter: return it as a message in flight; None if somebody took it meanwhile."""
         state = self._channel_engine.state
         if state is None or not self.may_return(letter):
             return None

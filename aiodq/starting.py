@@ -1,4 +1,4 @@
-"""Where a new channel begins, and where one goes on from."""
+"""At which offset a new channel begins, and from which place in the log a channel goes on after a seek."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _END: Final = 1 << 62
 
 
 def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:
-    """Return where a new channel begins (see `ChannelOptions.start`). Blocking."""
+    """Return the offset at which a new channel begins (see `ChannelOptions.start`). Blocking."""
     if not isinstance(start, datetime):
         return _start_within(start, log.begin, log.end, first=first)
     reader = LogReader(fs)
@@ -41,7 +41,7 @@ def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) ->
 
 
 def known_start(start: Start, begin: int, end: int, *, first: bool) -> int | None:
-    """Return where a new channel of a log from `begin` to `end` begins, or None where that has to be read."""
+    """Return the offset at which a new channel begins in a log from `begin` to `end`; None: it has to be read."""
     return None if isinstance(start, datetime) else _start_within(start, begin, end, first=first)
 
 

@@ -1,4 +1,4 @@
-"""Acks and puts that are done together or not at all."""
+"""Transactions: acks and puts that take effect together, or not at all."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ __all__ = ["Held", "Transaction"]
 
 
 class Held(Protocol):
-    """What a transaction can settle: an `aiodq.Message` in flight."""
+    """A message that a transaction can settle: an `aiodq.Message` in flight."""
 
     @property
     def topic(self) -> str:
-        """Where it came from."""
+        """The name of its topic."""
         ...
 
     @property
     def offset(self) -> int:
-        """Its number there."""
+        """Its offset there."""
         ...
 
     def _claim(self) -> tuple[Settlement, int]:
@@ -56,12 +56,12 @@ class Held(Protocol):
         ...
 
     def _given_back(self, error: BaseException | None) -> None:
-        """Be ready again, if it is still in flight here: nothing came of the transaction, for this reason."""
+        """Requeue it, if it is still in flight here, as the transaction did not commit, for this reason."""
         ...
 
 
 _AT_ONCE: Final = 5000
-"""Messages that are told of their settling before others have their turn: a millisecond."""
+"""Messages marked as settled in one turn of the event loop: a millisecond's work."""
 
 
 class Transaction(AsyncBlock):
@@ -73,10 +73,11 @@ class Transaction(AsyncBlock):
         tx.put("invoices", body)
     ```
 
-    Nothing happens before the block ends. When it returns, all of it is durable, under any `sync` policy, for the price
-    of one sync that all transactions under way share, and what was put can be seen. An exception in the block undoes
-    everything: what was to be acked is still in flight. A worker that acks what it read and puts what it made of it in
-    one transaction has processed each message exactly once, as far as the store knows, however often it is killed.
+    Nothing takes effect before the block ends. When the block has ended without an error, everything in it is durable,
+    under any `sync` policy, and what was put is visible. That costs one sync, which transactions that commit together
+    share. After an exception in the block nothing is done: the messages to be acked are still in flight. A worker that
+    acks a message and puts its results in one transaction processes each message exactly once, as far as the store is
+    concerned, however often the worker is killed.
 
     ```python
     async with store.transaction() as tx:
@@ -84,29 +85,29 @@ class Transaction(AsyncBlock):
             tx.put("invoices", work(job))
     ```
 
-    A message's own `async with` inside the block, in the same task, joins the transaction. Where the message's block
-    ends with an exception, so does the transaction: nothing of it is done, even if the exception is caught in between.
-    Messages that joined are given back then, as their own blocks would have done. What settles a message by name is
-    not part of it: `await message.ack()` in the block acks there and then. Nor is what another task does, also one that
-    was started inside the block; that task may call `tx.ack` and `tx.put`. Messages of another store settle themselves.
-    Transactions of one store do not nest in one task. `async with message.transaction() as tx` is the short form for
-    one message.
+    A message's own `async with` inside the block, in the same task, joins the transaction. If the message's block ends
+    with an exception, nothing of the transaction is done, even if the exception is caught before it leaves the
+    transaction's block. Messages that joined are then requeued, as by their own blocks. An explicit `await
+    message.ack()` in the block is not part of the transaction: it acks at once. Nor is a message's block in another
+    task, even one that was started inside the transaction's block; but such a task may call `tx.ack` and `tx.put`.
+    Messages of another store are acked by their own blocks. Transactions of one store do not nest in one task. `async
+    with message.transaction() as tx` is the short form for one message.
 
-    Where a topic's backlog is bounded (`max_messages`), what a transaction acks there makes room for what it puts
-    there: a worker that acks a message of a full topic and puts one into it waits for nobody, also before those who
-    wait. That holds where every channel of the topic has as many acked. In a topic with several channels, or with
-    `max_bytes`, what is put waits for room as any put does, and a worker that alone makes room would wait for ever:
-    `overflow="reject"` raises `QueueFull` instead.
+    In a topic with `max_messages`, the messages that a transaction acks make room for those that it puts: a worker that
+    acks a message of a full topic and puts one into the same topic does not wait, not even behind puts that wait for
+    room already. This holds if the transaction acks as many messages in every channel of the topic. In a topic with
+    several channels, or with `max_bytes`, its puts wait for room like any put. A worker whose own acks are the only
+    ones would then wait for ever; with `overflow="reject"` it gets `QueueFull` instead.
 
     How it works, and what else it costs: `aiodq.format.transactions`. The bodies are written twice, first to the
-    store's file of transactions, then to their topics.
+    store's transaction log, then to their topics.
     """
 
     store_ref: object = None
-    """What keeps the store open for it."""
+    """The reference that keeps the store open."""
 
     def __init__(self, host: TransactionHost, own: Held | None = None) -> None:
-        """Made by `Store.transaction` and `Message.transaction`; `own` joins when it begins."""
+        """Called by `Store.transaction` and `Message.transaction`; `own` is a message that joins at the start."""
         self._host = host
         self._own = own
         self._messages: dict[tuple[Channel, int], tuple[Held, HeldAck]] = {}
@@ -120,7 +121,7 @@ class Transaction(AsyncBlock):
         self._hindrance: BaseException | None = None
 
     def __repr__(self) -> str:
-        """Say how far it is, and what is in it."""
+        """Show its state and contents."""
         standing = "over" if self._over else "under way" if self._entered else "not begun"
         puts = sum(len(messages) for _, messages in self._puts.values())
         return f"<Transaction {standing}, {len(self._messages)} to ack, {puts} to put [{self._host.path}]>"
@@ -130,18 +131,18 @@ class Transaction(AsyncBlock):
 
         Raises:
             AlreadySettledError: settled before, or in this transaction.
-            NotInFlightError: not in flight any more, or of another store.
+            NotInFlightError: no longer in flight, or of another store.
             WrongContextError: outside the block, or after a message's block in it ended with an exception.
         """
         self.ack_many((message,))
 
     def ack_many(self, messages: Iterable[Held]) -> None:
-        """Settle messages when the transaction commits: all of them, or, on an error here, none.
+        """Settle messages when the transaction commits: all of them, or none if this raises.
 
         Raises:
-            AlreadySettledError: one was settled before, or in this transaction, or is named twice.
-            NotInFlightError: one is not in flight any more, or of another store.
-            WrongContextError: as `ack`.
+            AlreadySettledError: one was settled before, or in this transaction, or is given twice.
+            NotInFlightError: one is no longer in flight, or of another store.
+            WrongContextError: as for `ack`.
         """
         self._check()
         if not isinstance(messages, Iterable):
@@ -166,7 +167,7 @@ class Transaction(AsyncBlock):
                 f"what is acked is a message, not {message!r:.100} ({type(message).__name__}): write "
                 "tx.ack(message) with what `await channel.get()` gave"
             )
-        channel_engine, delivery = message._claim()  # noqa: SLF001 - a way of settling that is not the message's own
+        channel_engine, delivery = message._claim()  # noqa: SLF001 - the transaction settles it instead of the message
         engine = self._engines.get(channel_engine)
         if engine is None:
             engine = self._engines[channel_engine] = self._engine_of(message, channel_engine)
@@ -196,21 +197,21 @@ class Transaction(AsyncBlock):
     ) -> None:
         """Put a message into a topic when the transaction commits.
 
-        What a transaction puts into one topic stands there together, in this order.
+        What a transaction puts into one topic is stored there together, in this order.
 
         Args:
-            topic: its name; it is made if it is not there.
+            topic: its name; it is created if it does not exist.
             body: the message.
             tag: as for `Topic.put`.
-            key: likewise.
-            headers: likewise.
-            delay: likewise, counted from this call.
-            ttl: likewise.
+            key: as for `Topic.put`.
+            headers: as for `Topic.put`.
+            delay: as for `Topic.put`, counted from this call.
+            ttl: as for `Topic.put`, counted from this call.
 
         Raises:
             InvalidNameError, MessageSizeError, InvalidMessageError: it cannot be stored like that.
             QueueShutDown: the store is closed.
-            WrongContextError: as `ack`.
+            WrongContextError: as for `ack`.
         """
         self._put(topic, (body,), Draft(b"", tag, key, headers, delay, ttl))
 
@@ -225,19 +226,19 @@ class Transaction(AsyncBlock):
         delay: float | timedelta | None = None,
         ttl: float | timedelta | None = None,
     ) -> None:
-        """Put messages into a topic when the transaction commits: all of them, or, on an error here, none.
+        """Put messages into a topic when the transaction commits: all of them, or none if this raises.
 
         Args:
-            topic: its name; it is made if it is not there.
+            topic: its name; it is created if it does not exist.
             bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
             tag: as for `Topic.put`, for those that are not drafts.
-            key: likewise.
-            headers: likewise.
-            delay: likewise, counted from this call.
-            ttl: likewise.
+            key: as for `Topic.put`, for those that are not drafts.
+            headers: as for `Topic.put`, for those that are not drafts.
+            delay: as for `Topic.put`, for those that are not drafts, counted from this call.
+            ttl: as for `Topic.put`, for those that are not drafts, counted from this call.
 
         Raises:
-            As `put`.
+            As for `put`.
         """
         self._put(topic, bodies, Draft(b"", tag, key, headers, delay, ttl))
 
@@ -260,14 +261,14 @@ class Transaction(AsyncBlock):
             self._puts[topic] = engine, messages
 
     def _put_for(self, channel: str, topic: str, body: bytes, draft: Draft) -> None:
-        """Put a message with the labels of a draft, for one channel alone; `aiodq.requeue` asks."""
+        """Put a message with a draft's tag, key and headers that one channel alone gets; for `aiodq.requeue`."""
         self._put(topic, (body,), draft)
         messages = self._puts[topic][1]
         accepted, stored = messages[-1]
         messages[-1] = accepted._replace(headers={**(accepted.headers or {}), FOR: channel}), stored
 
     def _ack_taken(self, messages: Sequence[Held]) -> None:
-        """Settle messages that nobody holds but the caller, who gives them back at an error; `aiodq.requeue` asks."""
+        """Settle messages that only the caller holds and releases on an error; for `aiodq.requeue`."""
         self._taken = messages
         self.ack_many(messages)
 
@@ -284,13 +285,13 @@ class Transaction(AsyncBlock):
                 "let the exception out of the transaction's block, or begin a transaction for each message"
             ) from self._hindrance
 
-    # --- what a message's own block calls
+    # --- called by a message's own `async with` block
 
     def _join(self, message: Held) -> None:
-        """Settle a message when the transaction commits, and give it back if nothing comes of that.
+        """Settle a message when the transaction commits; requeue it if the transaction does not commit.
 
         Raises:
-            As `ack`, but for a message that is in the transaction already.
+            As for `ack`; but a message that is in the transaction already is accepted.
         """
         self._check()
         settlement = self._settlement(message)
@@ -299,7 +300,7 @@ class Transaction(AsyncBlock):
         self._joined.append(message)
 
     def _end(self, error: BaseException) -> None:
-        """Do nothing of it, as the block of one of its messages ended with an exception; give back what joined."""
+        """Abandon the transaction, as a message's block in it ended with an exception; requeue what joined."""
         self._hindrance = self._hindrance or error
         self._give_back(error)
 
@@ -311,10 +312,10 @@ class Transaction(AsyncBlock):
     # --- the block
 
     async def __aenter__(self) -> Self:
-        """Begin.
+        """Begin the transaction.
 
         Raises:
-            WrongContextError: it was begun before, or this task is in the block of another one of this store.
+            WrongContextError: it was begun before, or this task is in another transaction's block of this store.
             AlreadySettledError, NotInFlightError: of `Message.transaction`: the message cannot be acked.
         """
         if self._entered:
@@ -336,16 +337,16 @@ class Transaction(AsyncBlock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit; after an exception in the block, forget everything.
+        """Commit; after an exception in the block, drop everything.
 
         Raises:
-            NotInFlightError: a message was taken away meanwhile: its time was up, or by a seek. Nothing was done.
+            NotInFlightError: a message was taken away meanwhile: it timed out, or by a seek. Nothing was done.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Nothing was done.
             QueueShutDown: the store is closed. Nothing was done.
-            DiskFullError: nothing was done, and it may be tried again.
+            DiskFullError: nothing was done; retrying is safe.
             WrongContextError: a message's block in it ended with an exception that was caught. Nothing was done.
-            StorageError: a topic that is put into cannot be made, as where a file lies in its place, or not be used.
-                Nothing was done.
+            StorageError: a topic that is put into cannot be created, for example because a file lies in its place, or
+                cannot be used. Nothing was done.
             StoreFailedError: the store has stopped; opened again, all of it was done, or nothing.
 
         Cancellation: before the writer takes it, nothing is done; after that it is committed, and only the caller does
@@ -359,7 +360,7 @@ class Transaction(AsyncBlock):
             self._check_unhindered()
             await self._commit()
         except BaseException as hindrance:
-            # Of a commit that goes on though its caller was cancelled, nothing can be given back before it has ended.
+            # If the commit goes on though its caller was cancelled, its messages are held until it has ended.
             self._give_back(hindrance)
             raise
 
@@ -378,7 +379,7 @@ class Transaction(AsyncBlock):
         claims = [claim for _, claim in messages.values()]
         await self._host.committer.commit(claims, list(self._puts.values()), ended)
         try:
-            # Also what is kept of them goes a few at a time: to let go of very many holds others up as well.
+            # Freed in pieces: freeing very many objects at once holds up the event loop as well.
             while len(messages) > _AT_ONCE:
                 for _ in range(_AT_ONCE):
                     messages.popitem()[1][0]._committed()  # noqa: SLF001 - as in `_settlement`

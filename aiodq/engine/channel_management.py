@@ -1,4 +1,4 @@
-"""Making channels and deleting them, while the topic goes on."""
+"""Creates, deletes, pauses and resumes channels while their topic is in use."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
 __all__ = ["create_channel", "delete_channel", "make_now", "pause_channel", "pause_topic"]
 
 _LONGEST_HOLD: Final = 0.5
-"""Seconds for which the loop is held at most until a channel is on disk."""
+"""The most seconds for which `make_now` holds up the event loop."""
 
 
 def create_channel(
     fs: FileSystem, engine: TopicEngine, channel_engine: ChannelEngine[Any], start: Callable[[TopicLog], int]
 ) -> None:
-    """Make a new channel durable; it delivers from then on, and no later put returns before.
+    """Create a new channel's files; no put that comes later returns before they are durable. Then the channel delivers.
 
-    Where that fails, what is put meanwhile is refused, the next put tries again, and nothing that the
-    channel is to see is deleted.
+    If that fails, messages put meanwhile are refused, the next put retries it, and nothing that the channel is to see
+    is deleted.
 
     Args:
-        fs: where the channel's files are to be; where not with the topic's, nothing of it is durable.
-        engine: the topic's.
-        channel_engine: the channel's, without a state.
-        start: tells the offset at which it begins.
+        fs: the file system for the channel's files; if it is not the topic's, the channel is not durable.
+        engine: the topic's engine.
+        channel_engine: the channel's engine, without a state.
+        start: returns the offset at which the channel begins.
     """
     engine.creation.create()
     engine.creation.make_channel(_NewChannel(fs, engine, channel_engine, start))
 
 
 def make_now(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
-    """Hold the loop until a channel that was just named is on disk, for who wants a message of it in this step.
+    """Hold up the event loop until a channel just named is on disk, for a caller that needs a message without waiting.
 
-    That is a sync or two. Where it has to wait for more than those, or they take long, it is left to later turns.
+    That takes a sync or two. If it takes more than those, or they take long, later turns of the loop finish it.
 
     Raises:
-        StorageError: it could not be made.
+        StorageError: it could not be created.
     """
     deadline = engine.clock.monotonic() + _LONGEST_HOLD
     while channel_engine.state is None and not engine.stopped:
@@ -87,7 +87,7 @@ class _NewChannel:
         self.durable = fs is log.fs
         self.begin = begin = self._start(log) if begin is None else max(begin, log.begin)
         if self.name not in log.meta.channels:
-            # CRASH: of one that was deleted, or half made, the files may be there; what they say is not of this one.
+            # CRASH: files of a channel that was deleted, or half created, may be left; they are not this channel's.
             remove_channel_files(fs, channel_directory(log.directory, self.name))
         dues: Iterable[tuple[int, int, int]] = delayed(log.fs, log.view()) if begin < log.end else ()
         self._opened = open_channel(fs, self._engine.clock, log, self.name, begin, dues)
@@ -138,14 +138,14 @@ def _attach(
 
 
 async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
-    """End a channel and delete its files. What only it held back may go then. One that is not there is fine.
+    """End a channel and delete its files; segments kept only for it may be deleted then. Repeating it does nothing.
 
     Raises:
-        StorageError: as mapped from the system's error. The channel is gone at the next open if not now.
+        StorageError: as mapped from the system's error. The channel is gone at the latest when the store is reopened.
     """
     name = channel_engine.name
     if engine.channel_engines.get(name) is not channel_engine:
-        return  # somebody else deleted it, and who named it since means the new one
+        return  # it was deleted meanwhile; a channel of that name is a new one
     await engine.operate(lambda: None)
     engine.creation.forget(name)
     engine.effective_options.forget_channel(name)
@@ -168,12 +168,12 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
         engine.channel_engines.pop(name, None)
         engine.moved()
         engine.put_buffer.freed()
-        # What only it held back may go.
+        # Segments that were kept only for it may be deleted.
         engine.submit(lambda: None, lambda _, __: engine.retention.retain())
 
 
 def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaitable[None]:
-    """Stop or resume all deliveries of a topic at once; the result ends when that is durable."""
+    """Pause or resume all deliveries of a topic at once; await the result for that to be durable."""
     engine.check()
     engine.paused = paused
     for channel_engine in engine.channel_engines.values():
@@ -187,17 +187,17 @@ def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaitable[None]:
 
 
 def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, paused: bool) -> Awaitable[None]:
-    """Stop or resume the deliveries of a channel, likewise.
+    """Pause or resume the deliveries of a channel at once; await the result for that to be durable.
 
     Raises:
-        QueueShutDown: it was deleted; the new one of that name goes on as it does.
+        QueueShutDown: it was deleted; a new channel of that name is not changed.
     """
     engine.check()
     check_channel(channel_engine)
     channel_engine.pause(paused=paused)
 
     def work() -> None:
-        # INVARIANT: what is written by a channel's name is of that channel, not of one that was named after it.
+        # INVARIANT: the name still means this channel, not a later one of the same name.
         check_channel(channel_engine)
         if not is_ephemeral(channel_engine.name):
             engine.real_log().pause(channel_engine.name, paused=paused)
