@@ -1,4 +1,4 @@
-"""Several messages of one channel, settled in one call."""
+"""Settles several messages of one channel in one call."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Commit", "ack_all"]
 
 
 class Commit:
-    """Awaited, it ends once everything that its channel has settled is as durable as the store makes it."""
+    """An awaitable, done once all that its channel has settled is as durable as the store's policy makes it."""
 
     __slots__ = ("_channel_engine",)
 
     def __init__(self, channel_engine: ChannelEngine[Message]) -> None:
-        """Wait for this channel's, when awaited."""
+        """Wait, when awaited, for this channel."""
         self._channel_engine = channel_engine
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -34,11 +34,11 @@ class Commit:
 
 
 def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message]) -> None:
-    """Settle messages of a channel: all of them, or, where one cannot be, none.
+    """Settle messages of a channel: all of them, or none if one cannot be settled.
 
     Raises:
-        AlreadySettledError: one was settled before, or is named twice.
-        NotInFlightError: one is not in flight any more, or is another channel's.
+        AlreadySettledError: one was settled before, or is given twice.
+        NotInFlightError: one is no longer in flight, or is another channel's.
         InvalidOptionError: these are no messages; a `TypeError` too.
     """
     if not isinstance(messages, Iterable):
@@ -58,7 +58,7 @@ def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message])
     for lease, (first, count) in runs.items():
         channel_engine.ack_run(lease, first, count)
     for message in messages:
-        message._store_ref = None  # noqa: SLF001 - a way of settling that is not the message's own
+        message._store_ref = None  # noqa: SLF001 - it is settled here instead of by its own methods
     for message in apart:
         message._committed()  # noqa: SLF001 - as above
 
@@ -66,15 +66,15 @@ def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message])
 def _divided(
     channel_engine: ChannelEngine[Message], messages: list[Message]
 ) -> tuple[dict[MessageLease, tuple[int, int]], list[Message]]:
-    """Return the runs of leases among messages, as `get_many` gives them, and all others.
+    """Return the runs of consecutive messages of a lease, as `get_many` gives them, and all other messages.
 
-    All that is done with a run is done to the whole of it at a time.
+    A run is checked and settled as a whole, which is much faster than message by message.
     """
     runs: dict[MessageLease, tuple[int, int]] = {}
     if set(map(type, messages)) != {Message}:
         return runs, messages
     apart: list[Message] = []
-    leases, places = [message._run for message in messages], [message._index for message in messages]  # noqa: SLF001 - by whom a message is settled that does not do it itself
+    leases, places = [message._run for message in messages], [message._index for message in messages]  # noqa: SLF001 - as in `ack_all`
     for lease, at, stop in _stretches(leases, places):
         first, count, marks = places[at], stop - at, lease.marks
         offset, held = lease.first + first, marks.count(HELD, first, first + count)
@@ -97,13 +97,16 @@ def _divided(
 
 
 def _stretches(leases: list[MessageLease], places: list[int]) -> Iterator[tuple[MessageLease, int, int]]:
-    """Yield from which to before which item the same lease stands in a list; `places` are those in the leases."""
+    """Yield each lease with the first index in the list and the one after the last at which it stands in a row.
+
+    `places` are the indexes of the messages within their leases.
+    """
     at, end = 0, len(leases)
     while at < end:
         lease = leases[at]
         stop = min(at + len(lease.marks) - places[at], end)
         if leases[at:stop].count(lease) != stop - at:
-            break  # not all that follow in the lease, as they come from `get_many`
+            break  # these are not neighbours as from `get_many`: compare one by one
         yield lease, at, stop
         at = stop
     for lease, members in groupby(leases[at:]):

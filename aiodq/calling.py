@@ -1,4 +1,4 @@
-"""One call of a handler, in a task of its own, and in a thread too where it is a plain function."""
+"""One call of a handler in a task of its own; a plain function also runs in a thread."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Call"]
 
 
 class Call:
-    """A call that is under way, or over.
+    """A call that is under way or has ended.
 
-    Its task is its own, so that whoever calls knows who cancelled: a handler that cancels itself, or lets out a
-    cancellation of its own making, or whatever else does not end the program, ends its task and nobody else's.
+    It runs in a task of its own, so that the caller can tell who cancelled. A handler that cancels itself, or raises
+    `CancelledError` or any exception that does not end the program, ends only this task.
 
     Attributes:
-        late: it was cancelled as it took too long, and has not returned all the same.
+        late: whether it was cancelled because it took too long, and then did not return normally.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Call:
         *arguments: object,
         in_thread: InThread | None = None,
     ) -> None:
-        """Begin.
+        """Start the call.
 
         Args:
-            channel_engine: the channel that is worked off.
-            function: what it returns is awaited if it can be.
-            arguments: what it is called with.
-            in_thread: given for a plain function: what calls it in a thread.
+            channel_engine: the channel whose message is processed.
+            function: the handler; what it returns is awaited if it is awaitable.
+            arguments: the arguments of the call.
+            in_thread: for a plain function: calls it in a thread.
         """
         self.late: bool = False
         self._channel_engine = channel_engine
@@ -54,7 +54,7 @@ class Call:
         self._task: asyncio.Task[BaseException | None] = asyncio.create_task(self._run())
 
     async def _run(self) -> BaseException | None:
-        # Returned rather than raised: raised through a cancelled task, a CancelledError loses where it came from.
+        # Returned, not raised: a CancelledError raised through a cancelled task loses its traceback.
         handling(self._channel_engine)
         try:
             if self._in_thread is None:
@@ -65,7 +65,7 @@ class Call:
                 await result
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, also pytest.fail(), the caller is told
+        except BaseException as error:  # noqa: BLE001 - any exception, also that of pytest.fail(), is returned to the caller
             return error
         return None
 
@@ -75,20 +75,20 @@ class Call:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended. A thread may go on that nobody listens to any more."""
+        """Whether it has ended. Its thread may still run; nobody waits for the result then."""
         return self._task.done()
 
     def outcome(self) -> BaseException | None:
-        """Return what an ended call ended with: an exception, or None where it returned."""
+        """Return the exception with which the call ended, or None if it returned."""
         if self._task.cancelled():
             return asyncio.CancelledError("the handler cancelled its own task")
         return self._task.result()
 
     async def wait(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the call's end; return what it ended with.
+        """Wait for the call's end; return its exception, or None if it returned.
 
         Args:
-            timeout: seconds after which it is cancelled, and ends with `TimeoutError` unless it returns all the same.
+            timeout: seconds after which it is cancelled; the result is then `TimeoutError`, unless it still returns.
         """
         if timeout is None:
             await self._ended()
@@ -103,11 +103,11 @@ class Call:
             return None
         self.late = True
         error = TimeoutError(f"the handler took longer than {timeout:g} s")
-        error.__cause__ = cut  # its traceback says where the time went
+        error.__cause__ = cut  # its traceback shows where the handler was
         return error
 
     async def _ended(self) -> None:
-        # As asyncio.wait([self._task]), at a third of its price, which every message would pay.
+        # Does as asyncio.wait([self._task]) at a third of the cost; it runs for every message.
         waiter = self._task.get_loop().create_future()
 
         def wake(_: object) -> None:
@@ -118,9 +118,9 @@ class Call:
         await waiter
 
     async def end(self) -> bool:
-        """Cancel the call and wait until it has ended; return whether it returned all the same.
+        """Cancel the call and wait until it has ended; return whether it returned normally even so.
 
-        Cancellation: no more than that is done; it is for somebody who was cancelled.
+        Cancellation: it cancels the call again and goes on waiting; it is meant for a caller that was cancelled.
         """
         while not self.over:
             self._task.cancel()
@@ -129,6 +129,6 @@ class Call:
         return not self._task.cancelled() and self._task.exception() is None and self._task.result() is None
 
     async def thread_ended(self) -> None:
-        """Wait for the thread of a call that has ended before it: nothing can stop a thread."""
+        """Wait for a thread that still runs after its call has ended, as a thread cannot be stopped."""
         if self._thread is not None and not self._thread.done():
             await asyncio.wait([self._thread])

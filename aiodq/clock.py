@@ -1,6 +1,6 @@
-"""The two clocks, behind a seam so that tests can hold them.
+"""The two clocks, as a Protocol, so that tests can replace them.
 
-What goes to disk is wall time; what is waited for is monotonic time. A jump of the wall clock therefore moves no timer.
+Times on disk are wall time; timers use monotonic time. A jump of the wall clock therefore moves no timer.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Final, Protocol
 __all__ = ["Clock", "SystemClock"]
 
 _LATEST_NS: Final = (1 << 63) - 1 - 100 * 366 * 86_400 * 1_000_000_000
-"""In 2162: a time on disk is 64 bits with a sign, and what is due a century later has to be one, too."""
+"""In 2162: a time on disk is a signed 64-bit number, and a due time a hundred years later must fit into it too."""
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of wall time and monotonic time."""
 
     def now_ns(self) -> int:
         """Return wall time in nanoseconds since 1970-01-01 UTC."""
@@ -32,7 +32,7 @@ class SystemClock:
     __slots__ = ()
 
     def now_ns(self) -> int:
-        """Return `time.time_ns()`, or the latest moment that can be kept where the machine's clock is beyond that."""
+        """Return `time.time_ns()`, or the latest time that can be stored if the machine's clock is beyond that."""
         try:
             now = time.time_ns()
         except OverflowError:  # it says 2263 or later

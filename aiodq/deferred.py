@@ -1,4 +1,4 @@
-"""The messages that a channel delivers later: looked at without being taken."""
+"""Looks at the deferred messages of a channel without taking them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 __all__ = ["DeferredMessage", "look_at_deferred"]
 
 _PAGE: Final = 64
-"""So many are gone through in a turn of the loop."""
+"""The most deferred messages handled in one turn of the event loop."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DeferredMessage(Message):
-    """A message that waits for a moment, looked at and not taken: `Channel.deferred_messages`.
+    """A message that waits until it is due, as `Channel.deferred_messages` gives it; it is not taken.
 
     It cannot be settled; `await channel.cancel(message.offset)` gives it up. `attempts` says how often it was
     delivered.
 
     Attributes:
-        due: when it is ready, in UTC.
+        due: when it becomes ready, in UTC.
     """
 
     __slots__ = ("due",)
 
     def __init__(self, message: Message, due: datetime) -> None:
-        """Made by the channel."""
-        self._run, self._index = message._run, message._index  # noqa: SLF001 - the same one
+        """Called by the channel."""
+        self._run, self._index = message._run, message._index  # noqa: SLF001 - it is the same message
         self.body: bytes = message.body
         self._store_ref = None
         self.due: datetime = due
@@ -49,7 +49,7 @@ class DeferredMessage(Message):
 async def look_at_deferred(
     engine: TopicEngine, channel_engine: ChannelEngine[Message]
 ) -> AsyncIterator[DeferredMessage]:
-    """Iterate over what is deferred at the time of the first step, the earliest due first, one message in memory."""
+    """Yield the messages deferred at the first step, the earliest due first; one at a time is in memory."""
     if channel_engine.state is None:
         await engine.settle_in(channel_engine.name)
     state, read = channel_engine.state, None
@@ -64,7 +64,7 @@ async def look_at_deferred(
                 continue
             batch = read = await _batch(engine, channel_engine, offset, read)
             if batch is None or state.deferred.due(offset) != due:
-                continue  # it is lost to damage, as is noted when it is due; or it is deferred no more
+                continue  # lost to damage, which is reported when it is due; or no longer deferred
             wall, now = channel_engine.times()
             message = look_at(engine.name, batch, offset - batch.first, state.attempts(offset))
             yield DeferredMessage(message, _EPOCH + timedelta(microseconds=(wall + due - now) // 1000))
@@ -74,7 +74,7 @@ async def look_at_deferred(
 async def _batch(
     engine: TopicEngine, channel_engine: ChannelEngine[Message], offset: int, last: Batch | None
 ) -> Batch | None:
-    """Return the batch that holds a message, which may be the one used last; None where it is lost."""
+    """Return the batch that holds a message, perhaps the `last` one; None if the message is lost."""
     if last is not None and last.first <= offset < last.stop:
         return last
     found = channel_engine.source.at_hand(offset)

@@ -1,4 +1,4 @@
-"""What `consume` and `requeue_dead` are given to call, checked before the first message is handed out."""
+"""Checks the functions given to `consume` and `requeue_dead` before the first message is delivered."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Handler", "checked_choice", "checked_handler", "checked_hook", "choo
 
 
 class Handler(NamedTuple):
-    """A function that works a message off.
+    """A function that processes a message.
 
     Attributes:
-        call: takes the message.
-        threaded: it is a plain function, which would hold up the event loop, and so gets a thread.
+        call: the function; it is called with the message.
+        threaded: whether it is a plain function, which runs in a thread so that it does not hold up the event loop.
     """
 
     call: Callable[[Message], object]
@@ -32,10 +32,10 @@ def checked_handler(handler: Callable[[Any], object]) -> Handler:
     """Return a handler that can be called with a message.
 
     Raises:
-        InvalidOptionError: it cannot be; mostly a `TypeError` too.
+        InvalidOptionError: it cannot be; usually also a `TypeError`.
     """
     if inspect.iscoroutine(handler):
-        handler.close()  # it will never be awaited, and need not be complained about once more
+        handler.close()  # it is never awaited: no second warning about that
         raise InvalidOptionTypeError(
             "the handler is a coroutine: give the function, consume(handler), not what it returned, consume(handler(…))"
         )
@@ -50,7 +50,7 @@ def checked_hook(hook: Callable[[Any, BaseException], object] | None) -> None:
     """Make sure that `on_error` can be called with a message and an exception.
 
     Raises:
-        InvalidOptionError: it cannot be; mostly a `TypeError` too.
+        InvalidOptionError: it cannot be; usually also a `TypeError`.
     """
     if hook is not None:
         _check_call(hook, 2, "on_error", "def on_error(message: aiodq.Message, error: BaseException) -> None")
@@ -60,10 +60,10 @@ _CHOICE = "write a plain function that returns true or false, such as `lambda le
 
 
 def checked_choice(where: Callable[[Any], object] | None) -> None:
-    """Make sure that `where` can tell of a letter whether it is meant.
+    """Make sure that `where` can choose letters.
 
     Raises:
-        InvalidOptionTypeError: it cannot: it is no function, or one whose every result is true.
+        InvalidOptionTypeError: it is no function, or one whose result is always true, such as a coroutine function.
     """
     if where is None:
         return
@@ -77,7 +77,7 @@ def checked_choice(where: Callable[[Any], object] | None) -> None:
 
 
 def chooses(where: Callable[[Message], object], letter: Message) -> bool:
-    """Return whether `where` means this letter.
+    """Return whether `where` chooses this letter.
 
     Raises:
         InvalidOptionTypeError: it returned something to be awaited, which is always true.
@@ -85,7 +85,7 @@ def chooses(where: Callable[[Message], object], letter: Message) -> bool:
     said = where(letter)
     if inspect.isawaitable(said):
         if inspect.iscoroutine(said):
-            said.close()  # it will never be awaited, and need not be complained about once more
+            said.close()  # it is never awaited: no second warning about that
         raise InvalidOptionTypeError(f"where {where!r} returned {said!r:.100}, which nobody awaits: {_CHOICE}")
     return bool(said)
 
@@ -100,7 +100,7 @@ def _check_call(given: object, number: int, name: str, form: str) -> None:
     try:
         signature = inspect.signature(given)
     except ValueError:
-        return  # a function in C that does not tell
+        return  # a function in C without a known signature
     try:
         signature.bind(*[None] * number)
     except TypeError as error:
@@ -111,7 +111,7 @@ def _check_call(given: object, number: int, name: str, form: str) -> None:
 
 
 def _function(handler: object) -> object:
-    """Return what is run when the handler is called: of an object, its `__call__`."""
+    """Return the function that a call of the handler runs: for an object, its `__call__`."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     return handler if inspect.isroutine(handler) else type(handler).__call__

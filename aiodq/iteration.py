@@ -1,4 +1,4 @@
-"""What an `async for` over a channel does."""
+"""The iterator behind `async for` over a channel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["iterate"]
 
 
-# One function, and of others what they do instead of a call of each: whatever stands here is done for every message.
+# One function with the bodies of others instead of calls to them: all of this runs for every message.
 # ruff: noqa: SLF001
 async def iterate(
     channel_engine: ChannelEngine[Message],
@@ -29,10 +29,10 @@ async def iterate(
     """Yield messages until shutdown.
 
     Args:
-        channel_engine: what hands them out.
-        store_ref: what each is to hold.
-        handed: does what is to be done before whoever asked has one, where that is more than to note who has it.
-        held_by_task: where that is noted, if it is.
+        channel_engine: the channel's engine, which hands them out.
+        store_ref: the reference that each message holds to keep the store open.
+        handed: called with each message before it is yielded, if the channel engine is `special`.
+        held_by_task: notes which task got a message; None if nobody needs to know.
     """
     monotonic = channel_engine.monotonic
     taken: TakenByTask[Message] | None = None
@@ -40,7 +40,7 @@ async def iterate(
     while True:
         lease = channel_engine.lease
         index = lease.next
-        # As `ChannelEngine.take_next` and `message_of`.
+        # The bodies of `ChannelEngine.take_next` and `message_of`.
         if index < lease.limit and (now := monotonic()) < channel_engine.until:
             lease.next, lease.last = index + 1, now
             message = Message()
@@ -54,7 +54,7 @@ async def iterate(
         if channel_engine.special:
             handed(message)
         elif held_by_task is not None:
-            # As `HeldByTask.note`; mostly it is the same task as before.
+            # The body of `HeldByTask.note`; usually it is the same task as before.
             if taken is None or taken.whose() is not current_task(held_by_task.loop):
                 taken = held_by_task.note(message)
             elif (last := taken.last)._run.marks[last._index] >= ACKED:

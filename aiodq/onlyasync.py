@@ -1,4 +1,4 @@
-"""What a `with` or a `for` is told where `async with` or `async for` is meant."""
+"""Errors for `with` and `for` where `async with` and `async for` are meant."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["AsyncBlock", "AsyncIteration"]
 
 
 class AsyncBlock:
-    """Something for `async with` alone."""
+    """A base class of what is used with `async with`, not with `with`."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a checker shall go on finding it
+    if not TYPE_CHECKING:  # type checkers must go on reporting it
 
         def __enter__(self) -> NoReturn:
-            """Say what to write.
+            """Raise an error that says what to write.
 
             Raises:
                 NotAwaitedError: always.
@@ -29,18 +29,18 @@ class AsyncBlock:
             raise NotAwaitedError(f'a {name} is for "async with", not for "with": write "async with", in an async def')
 
         def __exit__(self, *_: object) -> None:
-            """Never be called: without it, Python would say that `with` knows nothing of this."""
+            """Never called: without it, Python would raise an error of its own that does not say what to write."""
 
 
 class AsyncIteration:
-    """Something for `async for` alone."""
+    """A base class of what is used with `async for`, not with `for`."""
 
     __slots__ = ()
 
     if not TYPE_CHECKING:  # as above
 
         def __iter__(self) -> NoReturn:
-            """Say what to write.
+            """Raise an error that says what to write.
 
             Raises:
                 NotAwaitedError: always.

@@ -1,4 +1,4 @@
-"""What a handler may raise to say what becomes of its message. Neither is an error."""
+"""Exceptions by which a handler decides what happens to its message. They are not errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Reject", "Retry"]
 class Retry(Exception):  # noqa: N818 - it ends an attempt, it is no error
     """Raised in a handler, or in a message's block: deliver the message again, after a wait.
 
-    The attempt counts: where it was the channel's last, the message is dead. `raise Retry(60) from error` keeps the
-    error, which a dead letter then names.
+    The attempt counts: if it was the last that the channel's `max_attempts` allows, the message is given up. `raise
+    Retry(60) from error` keeps the error, which a dead letter then names.
 
     Attributes:
-        delay: seconds, or a `timedelta`; None for the wait of any other failure.
+        delay: seconds, or a `timedelta`; None: the message waits as after any other failure.
     """
 
     def __init__(self, delay: float | timedelta | None = None) -> None:
-        """Say how long to wait.
+        """Set the wait.
 
         Raises:
             InvalidOptionError: a negative or endless wait; a `TypeError` too where it is of another type.
@@ -44,6 +44,6 @@ class Reject(Exception):  # noqa: N818 - it ends a message, it is no error
     """
 
     def __init__(self, reason: str = "") -> None:
-        """Say why."""
+        """Set the reason."""
         super().__init__(reason)
         self.reason = reason

@@ -1,4 +1,4 @@
-"""Running a program on the fastest event loop there is."""
+"""Runs a program on uvloop if it is installed, else on asyncio's event loop."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return what makes an event loop: uvloop's where it is installed, else asyncio's."""
+    """Return a function that makes an event loop: uvloop's if it is installed, else asyncio's."""
     try:
-        import uvloop  # noqa: PLC0415 - a program may have been installed without it
+        import uvloop  # noqa: PLC0415 - it may not be installed
     except ImportError:
         return asyncio.new_event_loop
     return uvloop.new_event_loop
 
 
 def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
-    """Run a coroutine to its end and return its result: as `asyncio.run`, but on uvloop where it is installed.
+    """Run a coroutine to its end and return its result, as `asyncio.run` does, but on uvloop if it is installed.
 
     ```python
     async def main() -> None:
