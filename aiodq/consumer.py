@@ -1,4 +1,4 @@
-"""Working a channel off: a handler for each message, so many at a time, and what follows from how each of them ends."""
+"""`Channel.consume`: calls a handler for each message and settles the message by how the handler ended."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["Consumer"]
 
 _LOG: Final = logging.getLogger("aiodq.delivery")
 _WAIT: Final = Backoff()
-"""For a channel that has no backoff, and for a disk that cannot be read."""
+"""The waits for a channel without a backoff, and between two reads while the disk cannot be read."""
 
 
 class Consumer:
-    """One `Channel.consume`, as long as it lasts.
+    """One call of `Channel.consume`.
 
-    Each of its workers has one message at a time. What may be cancelled from outside is the worker; the handler runs in
-    a task of its own, so that no handler can end a worker, whatever it does to itself.
+    Each of its workers processes one message at a time. The handler runs in a task of its own, so that it cannot end
+    the worker, even if it cancels its own task. Cancellation from outside reaches the worker.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class Consumer:
         on_error: Callable[[Message, BaseException], object] | None,
         in_thread: InThread | None = None,
     ) -> None:
-        """Prepare.
+        """Prepare; `run` does the work.
 
         Args:
-            channel_engine: the channel's.
-            check: raises what makes the channel unusable, if anything does.
-            handler: see `Channel.consume`, as all that follows.
-            concurrency: how many workers.
-            timeout: seconds.
-            renew: whether messages do not time out as long as their handlers run.
-            on_error: the hook.
-            in_thread: calls plain handlers in threads; None: in `concurrency` of anyio's.
+            channel_engine: the channel's engine.
+            check: raises if the channel cannot be used.
+            handler: the handler; for this and the next four arguments, see `Channel.consume`.
+            concurrency: the number of workers.
+            timeout: seconds that a handler may take, or None.
+            renew: whether messages are kept from timing out while their handlers run.
+            on_error: called after each failed attempt.
+            in_thread: calls a plain handler in a thread; None: in one of `concurrency` threads of anyio.
         """
         self._where = channel_engine.place
         self._channel_engine = channel_engine
@@ -80,7 +80,7 @@ class Consumer:
         self._under_way: dict[Call, Message] = {}
 
     async def run(self) -> None:
-        """Work until the channel is shut down, or the consumer cut.
+        """Work until the channel is shut down or `cut` is called.
 
         Raises:
             StoreFailedError: the store has stopped.
@@ -92,20 +92,20 @@ class Consumer:
             async with asyncio.TaskGroup() as workers:
                 self._workers = [workers.create_task(self._work()) for _ in range(self._concurrency)]
         except ExceptionGroup as group:
-            raise group.exceptions[0] from group  # each was told the same
+            raise group.exceptions[0] from group  # all workers get the same error
         finally:
             self._channel_engine.consumers.discard(self)
             self._channel_engine.wake()
 
     def cut(self) -> None:
-        """See `Stoppable`. Workers that end so are no reason for the others, nor for `run`, to fail."""
+        """See `Stoppable`. Workers that end like this make neither the others nor `run` fail."""
         for worker in self._workers:
             worker.cancel()
 
     def let_go(self) -> int:
         """See `Stoppable`."""
         for message in self._under_way.values():
-            message._given_back(None)  # noqa: SLF001 - consuming is the other half of a message
+            message._given_back(None)  # noqa: SLF001 - a consumer settles its messages
         return len(self._under_way)
 
     async def _work(self) -> None:
@@ -123,7 +123,7 @@ class Consumer:
             except QueueShutDown:
                 return None
             except StorageError as error:
-                # Where the store has failed, this says so. Else it may be in order some time: no message is lost.
+                # Raises if the store has failed. Otherwise the read is retried: no message is lost.
                 self._check_store()
                 misses += 1
                 wait = _WAIT.seconds(misses, 0.5)
@@ -133,11 +133,11 @@ class Consumer:
                         await self._channel_engine.ending.wait()
 
     def _put_off(self, message: Message) -> bool:
-        """Let a message wait whose process ended with it in hand, and return whether that is so.
+        """Defer a message that was in flight when its process died; return whether it was deferred.
 
-        It may have been what ended the process, and would end this one as soon as it is opened; so would it each time,
-        together with all that are in hand beside it, until none of them has an attempt left. So each of them waits,
-        while others go on, and then only one of them is in hand at a time.
+        The message may have killed the process, and would kill this one at once: each time, all messages in flight
+        beside it would lose an attempt, until they have none left. So each of them waits first, while other messages
+        are processed, and then only one of them is processed at a time.
         """
         state, backoff = self._channel_engine.state, self._channel_engine.options.backoff or _WAIT
         if state is None or not state.orphans:
@@ -156,7 +156,7 @@ class Consumer:
         return True
 
     def _acquit(self, message: Message) -> None:
-        """A message was worked off, for better or worse, and the process is there still."""
+        """Note that a message was processed, successfully or not, and the process survived it."""
         self._channel_engine.crash_suspects.acquit(message)
         if self._channel_engine.state is not None and self._channel_engine.state.orphans:
             self._channel_engine.state.orphans.pop(message.offset, None)
@@ -178,7 +178,7 @@ class Consumer:
             error = await call.wait(self._timeout)
             await self._settle(message, error, late=call.late)
         except BaseException:
-            # Cancelled, or the store has failed, or the process is to end. A handler that was done is done.
+            # Cancelled, or the store has failed, or the process ends. If the handler returned, its message is acked.
             if await call.end():
                 message._done()  # noqa: SLF001 - as above
             message._given_back(None)  # noqa: SLF001 - as above
@@ -205,12 +205,12 @@ class Consumer:
                 self._log(message, refusal, Sequel("its handler was done with it"))
 
     def _check_store(self) -> None:
-        """Raise if the store has failed. One that was closed is a normal end, and there is no next message then."""
+        """Raise if the store has failed. If it was closed, that is a normal end: there is no next message."""
         with suppress(QueueShutDown):
             self._check()
 
     def _log(self, message: Message, error: BaseException, sequel: Sequel) -> None:
-        """Write a line; only where there is no other attempt, the traceback too."""
+        """Write a log line; with the traceback if there is no further attempt."""
         told = not isinstance(error, Reject) or error.__cause__ is not None
         self._say(message, sequel, _line(error), error if sequel.final and told else None)
 
@@ -233,7 +233,7 @@ class Consumer:
         )
 
     async def _tell(self, message: Message, error: BaseException) -> None:
-        """Call the hook. Whatever becomes of it changes nothing."""
+        """Call `on_error`. Its result, or an exception, changes nothing."""
         if self._on_error is None or isinstance(error, (Retry, Reject)):
             return
         call = Call(self._channel_engine, self._on_error, message, error)
@@ -247,7 +247,7 @@ class Consumer:
 
 
 def _line(error: BaseException) -> str:
-    """Return what a handler ended with, in one line."""
+    """Return a line that describes the exception with which a handler ended."""
     if isinstance(error, Reject):
         text = f"rejected: {error.reason}" if error.reason else "rejected"
     elif isinstance(error, Retry):

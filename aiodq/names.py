@@ -1,4 +1,4 @@
-"""Names of topics and channels: NSQ's rule (SYSTEMS row B1), and nothing that a file system could take amiss."""
+"""Names of topics and channels: NSQ's rule (SYSTEMS row B1), without names that a file system may not take."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _VALID: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?", re.ASCII)
 _LONGEST: Final = 64
 
 _TAKEN: Final = "LOCK"
-"""What lies beside the topics in a store's directory and has no '#' in its name, which keeps everything else apart."""
+"""The only file beside the topics in a store's directory whose name could be a topic's: the others begin with '#'."""
 
 _RESERVED: Final = frozenset({_TAKEN.casefold(), "topic.json"})
 _RESERVED_ENDS: Final = (".seg", ".aiodq-tmp")
-"""A directory of such a name makes the one above it look like a store, or passes for an unfinished file."""
+"""A directory with such a name would make its parent look like a store, or look like an unfinished file."""
 
 
 def is_ephemeral(name: str) -> bool:
-    """Return whether a topic or channel of that name lives in memory and ends with the store (SYSTEMS row B7)."""
+    """Return whether a topic or channel of that name exists only in memory, until the store closes (SYSTEMS row B7)."""
     return name.endswith(EPHEMERAL)
 
 
@@ -37,7 +37,7 @@ def check_name(name: str, what: str = "topic") -> str:
         what: the kind of thing, for the error.
 
     Raises:
-        InvalidNameError: it may not.
+        InvalidNameError: the name is not allowed.
     """
     if not isinstance(name, str) or len(name) > _LONGEST or not _VALID.fullmatch(name) or name in {".", ".."}:
         kind = "" if isinstance(name, str) else f" ({type(name).__name__})"
@@ -50,16 +50,16 @@ def check_name(name: str, what: str = "topic") -> str:
 
 
 def check_topic_name(name: str, there: Container[str] = ()) -> str:
-    """Return `name` if a topic may be made that is called so.
+    """Return `name` if a topic of that name may be created.
 
-    Names are compared as a file system would that takes `lock` and `LOCK` for one.
+    Names are compared without case, as some file systems do: `lock` and `LOCK` are the same there.
 
     Args:
-        name: as for `check_name`, and none that a store needs for its own files.
-        there: topics that a store has: such a one keeps its name, whatever is reserved since it was made.
+        name: as for `check_name`, and not one that a store needs for its own files.
+        there: the topics that the store has: they keep their names, even if those were reserved later.
 
     Raises:
-        InvalidNameError: none may.
+        InvalidNameError: the name is not allowed.
     """
     check_name(name)
     folded = name.casefold()
@@ -75,7 +75,7 @@ def check_topic_name(name: str, there: Container[str] = ()) -> str:
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether a topic may be made that is called so."""
+    """Return whether a topic of that name may be created."""
     try:
         check_topic_name(name)
     except InvalidNameError:

@@ -1,4 +1,4 @@
-"""Putting messages: what a topic and a queue have in common."""
+"""The methods that put messages: common to topics and queues."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Producer"]
 
 _AT_ONCE: Final = 10_000
-"""Bodies that are looked at in one stretch: about a millisecond."""
+"""Bodies checked in one turn of the event loop: about a millisecond's work."""
 
 _FEW: Final = 250
-"""Likewise, messages that may be more than a body: drafts with headers take five microseconds each, or more."""
+"""The same for messages with more than a body: a draft with headers takes five microseconds or more."""
 
 
 class Producer:
-    """Who puts messages into a topic: the topic itself, or a queue that is one."""
+    """The base class of topics and queues, which put messages into a topic."""
 
     _engine: TopicEngine
 
@@ -47,8 +47,8 @@ class Producer:
     ) -> int:
         """Store a message and return its offset, once it is as durable as the store's `sync` policy says.
 
-        Under `"always"` that is after fdatasync; puts that wait together share one. Where the queue is `full` and the
-        policy is `"block"`, it waits for room first; `"drop_oldest"` makes room.
+        Under `"always"` that is after fdatasync; puts that wait at the same time share one. If the queue is full and
+        its `overflow` policy is `"block"`, it waits for room first; `"drop_oldest"` makes room.
 
         Args:
             body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
@@ -56,16 +56,17 @@ class Producer:
             key: bytes that name what the message is about, up to 1 MiB; None for none.
             headers: text by text, up to 1 MiB in all, but not `aiodq-for`, aiodq's own; None for none.
             delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
-            ttl: seconds, or a `timedelta`, counted from now, after which nobody gets it any more: it is settled then,
-                wherever it is in the backlog, or a dead letter. What is in hand by then stays so.
+            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more: it is then
+                settled, or becomes a dead letter, wherever it is in the backlog. If it is in flight by then, its
+                consumer keeps it.
 
         Returns:
             The message's offset: its number in the queue, from 0.
 
         Raises:
             MessageSizeError: smaller or larger than the options allow; nothing was written.
-            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
-                nothing was written.
+            InvalidMessageError: it cannot be stored like that; also a `TypeError` if a part has a wrong type. Nothing
+                was written.
             QueueFull: the bound is reached and the policy is `"reject"`.
             QueueShutDown: shut down, or the store is closed.
             DiskFullError: no space; nothing was written, and later puts may succeed.
@@ -106,18 +107,19 @@ class Producer:
         delay: float | timedelta | None = None,
         ttl: float | timedelta | None = None,
     ) -> range:
-        """Store messages as one atomic batch and return their offsets: after a crash all of it is there, or none.
+        """Store messages as one atomic batch and return their offsets: after a crash all of them are there, or none.
 
         Args:
             bodies: bytes-like, or `Draft` objects with a tag, key, headers, delay and ttl of their own.
             tag: for those that are not drafts: a short text that channels may filter by; None for none.
-            key: likewise: bytes that name what the message is about.
-            headers: likewise: text by text.
-            delay: likewise: seconds, or a `timedelta`, before which they are not delivered.
-            ttl: likewise: seconds, or a `timedelta`, counted from now, after which they are not delivered any more.
+            key: for those that are not drafts: bytes that name what the message is about.
+            headers: for those that are not drafts: text by text.
+            delay: for those that are not drafts: seconds, or a `timedelta`, before which they are not delivered.
+            ttl: for those that are not drafts: seconds, or a `timedelta`, counted from now, after which they are not
+                delivered any more.
 
         Returns:
-            Their offsets, one behind the other.
+            Their offsets, which are consecutive.
 
         Raises:
             MessageSizeError, InvalidMessageError: one of them cannot be stored like that; nothing was written.
@@ -147,7 +149,7 @@ class Producer:
         return await self._put_columns(columns, cost)
 
     async def _columns(self, bodies: list[Any], shared: Accepted) -> tuple[Columns, int]:
-        """Return messages as they are to be stored, and what they cost; piece by piece, as very many hold up others.
+        """Return messages as they are stored, and their cost, a few in each turn: very many would hold up the loop.
 
         Raises:
             MessageSizeError, InvalidMessageError: one cannot be stored.
@@ -163,7 +165,7 @@ class Producer:
         return Columns.joined(pieces), cost
 
     async def _plain_lengths(self, bodies: list[Any]) -> list[int] | None:
-        """Return what `plain_lengths` does, piece by piece, as looking at very many holds up others."""
+        """Do as `plain_lengths`, some in each turn of the loop: checking very many at once would hold it up."""
         options, lengths = self._engine.options, list[int]()
         for start in range(0, len(bodies), _AT_ONCE):
             some = plain_lengths(bodies[start : start + _AT_ONCE], options)
@@ -174,7 +176,7 @@ class Producer:
         return lengths
 
     async def _put_plain(self, columns: Columns) -> range:
-        """As `put_many`, of messages that are nothing but bodies."""
+        """Do as `put_many`, for messages that are bodies only."""
         engine, cost = self._engine, columns_cost(columns)
         offset = engine.group_commit.put_many_now(columns, cost)
         if offset == GIVE_WAY:
@@ -186,7 +188,7 @@ class Producer:
         return await self._put_columns(columns, cost)
 
     async def _put_columns(self, columns: Columns, cost: int) -> range:
-        """As `put_many`, of messages that were looked at, and cost so many bytes of memory."""
+        """Do as `put_many`, for messages that were checked and cost so many bytes of memory."""
         put_buffer = self._engine.put_buffer
         waiter = await put_buffer.enter(partial(put_buffer.accept_columns, columns, cost))
         try:
@@ -216,10 +218,10 @@ class Producer:
             ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more.
 
         Raises:
-            QueueFull: no room now.
+            QueueFull: there is no room now.
             MessageSizeError: smaller or larger than the options allow; nothing was accepted.
-            InvalidMessageError: it cannot be stored like that, and a `TypeError` too where a part is of a wrong type;
-                nothing was accepted.
+            InvalidMessageError: it cannot be stored like that; also a `TypeError` if a part has a wrong type. Nothing
+                was accepted.
             QueueShutDown: shut down, or the store is closed.
             StoreFailedError: the store has stopped.
         """

@@ -1,4 +1,4 @@
-"""Numbers of a store, a topic and a channel at one moment."""
+"""The statistics of a store, a topic and a channel at one moment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["ChannelStats", "Health", "HeldSegment", "Latency", "StoreStats", "To
 
 
 class HeldSegment(NamedTuple):
-    """A segment that is kept because of messages which channels have not settled.
+    """A segment that channels or holds keep from being deleted.
 
     Attributes:
-        base, end: its first offset, and the one behind its last.
+        base, end: its first offset, and the offset after its last.
         bytes: its size.
-        by: the channels, sorted; then `hold NAME` for each hold of that name (see `aiodq.storage.state.holds`).
+        by: the names of those channels, and `hold NAME` for each hold (see `aiodq.storage.state.holds`), sorted.
     """
 
     base: int
@@ -24,14 +24,14 @@ class HeldSegment(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """How long something took, in seconds, over the last 30 to 60 seconds; right to about 6 %.
+    """How long something took, in seconds, over the last 30 to 60 seconds; accurate to about 6 %.
 
-    Of more than about 256 messages a second, a sample is measured in which each stands for as many as were not.
+    At more than about 256 messages a second, only a sample is measured; each measured message stands for several.
 
     Attributes:
-        messages: how many these were.
-        p50, p90, p99: so many percent of them took no longer.
-        max: the longest that was measured.
+        messages: how many messages these were.
+        p50, p90, p99: 50, 90 and 99 percent of them took no longer than this.
+        max: the longest time measured.
     """
 
     messages: int
@@ -43,25 +43,25 @@ class Latency(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChannelStats:
-    """A channel at one moment; counts since the store was opened, in messages.
+    """The statistics of a channel at one moment. Counts are messages; those of events begin when the store is opened.
 
     Attributes:
-        name: the channel's.
-        ready, in_flight, deferred, depth: `depth` is the sum of the others.
+        name: the channel's name.
+        ready, in_flight, deferred, depth: messages in that state now; `depth` is the sum of the others.
         floor: everything below this offset is settled.
-        delivered, redelivered, acked, requeued, timed_out: what happened.
+        delivered, redelivered, acked, requeued, timed_out: how often each of these happened.
         dead: given up after too many attempts, or rejected.
-        expired: not delivered in their time to live.
-        filtered: without a tag that the channel wants.
+        expired: their time to live ended before they were settled.
+        filtered: not delivered, as they have no tag that the channel wants, or are for another channel.
         dropped: settled by an overflow policy or by retention.
         lost: could not be read because of damage.
         cancelled: deferred, and given up by `Channel.cancel`.
         paused: the channel or its topic delivers nothing.
-        oldest_ns: when the oldest message that is not settled was put, nanoseconds since the epoch; None where there is
-            none. Where it is not in memory, when the oldest message of its segment was.
+        oldest_ns: when the oldest unsettled message was put, nanoseconds since the epoch; None if there is none. If
+            that message is not in memory, it is the time of the oldest message of its segment.
         backlog_bytes: about how many bytes `depth` takes, uncompressed.
-        put_to_deliver: from when messages were put, or were due, until they were first handed out; None where none was.
-        put_to_ack: likewise until they were acked; one that was redelivered counts from its put.
+        put_to_deliver: time from the put, or the due time, until the first delivery; None if nothing was delivered.
+        put_to_ack: the same until the ack; a redelivered message counts from its put.
     """
 
     name: str
@@ -90,26 +90,26 @@ class ChannelStats:
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
-    """A topic at one moment.
+    """The statistics of a topic at one moment.
 
     Attributes:
-        name: the topic's.
-        begin_offset, end_offset, durable_offset: as those of `Topic`.
-        pending: messages accepted and not yet delivered to channels.
+        name: the topic's name.
+        begin_offset, end_offset, durable_offset: as in `Topic`.
+        pending: messages accepted and not yet visible to channels.
         segments: number of segment files.
         disk_bytes: their size.
-        fsyncs: of the log, since the store was opened.
-        bytes_read: from disk for channels, since then. A channel that keeps up adds nothing.
-        dropped: messages given up by the overflow policy, since then.
+        fsyncs: syncs of the log since the store was opened.
+        bytes_read: bytes read from disk for channels since then; a channel that keeps up needs none.
+        dropped: messages dropped by the overflow policy since then.
         damages: ranges of bytes found damaged at open.
         recovered_bytes: unfinished writes cut off at open.
         channels: by name.
         held: full segments that channels hold back; `by` names them.
-        failed: why its files cannot be used, or could not be made when that was tried last; else None.
-        backlog_bytes: about how many bytes of messages the slowest channel has not settled, uncompressed; where there
-            is no channel, what the topic holds.
-        lost: messages that were found to be missing when the store was opened, now or before: their files are gone.
-            They count until `aiodq repair`.
+        failed: why its files cannot be used, or could not be created at the last attempt; else None.
+        backlog_bytes: about how many bytes of messages the slowest channel has not settled, uncompressed; without a
+            channel, the bytes of all messages in the topic.
+        lost: messages whose files were found to be missing when the store was opened, this time or before. They are
+            counted until `aiodq repair`.
     """
 
     name: str
@@ -133,14 +133,14 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """A store at one moment.
+    """The statistics of a store at one moment.
 
     Attributes:
         path: its directory.
         failed: why it stopped, or None.
         topics: by name.
         transactions: committed since the store was opened.
-        sync_backend: what `StoreOptions.sync_backend` came to: `"thread"` or `"aio"`.
+        sync_backend: the backend in use, `"thread"` or `"aio"`, as `StoreOptions.sync_backend` and the system allow.
     """
 
     path: str
@@ -152,17 +152,17 @@ class StoreStats:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether a store is well, and why not. As a condition, it is true where the store is well.
+    """Whether a store is healthy, and why not. As a condition, it is true if the store is healthy.
 
     Attributes:
-        ok: there is no reason to worry.
-        reasons: in words: it has failed; a write was refused for want of space; little space is left; syncs are slow;
-            an alarm that was given to `open` is raised.
+        ok: whether there are no `reasons`.
+        reasons: in words: it has failed; a write was refused because the disk is full; little space is left; syncs are
+            slow; an alarm that was given to `open` is raised.
         failed: why the store stopped, or None.
-        oldest_age: seconds since the oldest message was put that some channel has not settled; None where none is left.
-        depth: messages that the channel with most of them has not settled.
-        disk_free: bytes free where the store lies, looked up about once a second; None where it is not known yet.
-        sync_latency: seconds of the longest sync of about the last minute, also of one that is under way.
+        oldest_age: seconds since the put of the oldest message that some channel has not settled, or None.
+        depth: the number of unsettled messages of the channel that has the most.
+        disk_free: free bytes on the store's file system, looked up about once a second; None if not known yet.
+        sync_latency: seconds of the longest sync of about the last minute, including one that is under way.
     """
 
     ok: bool

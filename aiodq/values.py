@@ -1,4 +1,4 @@
-"""What a value given by a user may be: each check says what was given, what is expected, and how to write it."""
+"""Checks of values given by users: each error says what was given, what is expected, and how to write it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 LONGEST_SPAN: Final = 100 * 366 * 86_400
-"""Seconds of the longest span of time that may be given: what is meant to be endless is None."""
+"""The longest span of time that may be given, in seconds; None stands for endless."""
 
 _LARGEST: Final = 1 << 62
 _LATEST_NS: Final = (1 << 63) - 1
@@ -36,14 +36,14 @@ _ZONE: Final = "write datetime.now(timezone.utc), or moment.astimezone() for one
 
 
 def refuse(what: str, expected: str, given: object, example: str, *, type_is_wrong: bool) -> NoReturn:
-    """Raise the error that says all of it.
+    """Raise the error for a value that is not allowed.
 
     Args:
         what: the name of the option or argument.
         expected: what it may be.
         given: the value.
         example: how to write it.
-        type_is_wrong: the error is to be a `TypeError` too.
+        type_is_wrong: whether the error is to be a `TypeError` too.
 
     Raises:
         InvalidOptionError: always.
@@ -62,7 +62,7 @@ def check_whole(what: str, value: object, *, least: int, example: int, most: int
     """Return a whole number from `least` to `most`.
 
     Raises:
-        InvalidOptionError: it is none; a `TypeError` too where it is no int (a bool is none).
+        InvalidOptionError: it is not; also a `TypeError` if it is not an int (a bool does not count as one).
     """
     expected = f"a whole number of at least {least}"
     if not isinstance(value, int) or isinstance(value, bool):
@@ -75,20 +75,20 @@ def check_whole(what: str, value: object, *, least: int, example: int, most: int
 
 
 def check_offset(what: str, value: object) -> None:
-    """Make sure that a value is an offset, of a message that need not be there.
+    """Make sure that a value may be an offset; no message has to have it.
 
     Raises:
-        InvalidOptionError: it is no int; a `TypeError` too.
+        InvalidOptionError: it is not an int; also a `TypeError`.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         refuse(what, "an offset, a whole number", value, f"write {what}=0, or what put() returned", type_is_wrong=True)
 
 
 def check_scan(start: object, stop: object) -> None:
-    """Make sure that these are offsets between which messages may be, or None.
+    """Make sure that `start` and `stop` are offsets or None.
 
     Raises:
-        InvalidOptionError: one is negative, or no int; a `TypeError` too where it is of another type.
+        InvalidOptionError: one is negative or not an int; also a `TypeError` if it is not an int.
     """
     for what, offset in (("start", start), ("stop", stop)):
         if offset is None:
@@ -103,7 +103,7 @@ def check_number(what: str, value: object, *, least: float, most: float, example
     """Return a number from `least` to `most`.
 
     Raises:
-        InvalidOptionError: it is none; a `TypeError` too where it is neither int nor float (a bool is neither).
+        InvalidOptionError: it is not; also a `TypeError` if it is neither an int nor a float (a bool is neither).
     """
     expected = f"a number of at least {least:g}" if most == math.inf else f"a number from {least:g} to {most:g}"
     if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -117,7 +117,7 @@ def check_choice(what: str, value: object, choices: Collection[str | None], exam
     """Make sure that a value is one of these.
 
     Raises:
-        InvalidOptionError: it is not; a `TypeError` too where it is of another type than all of them.
+        InvalidOptionError: it is not; also a `TypeError` if it is not a text.
     """
     if (value is None or isinstance(value, str)) and value in choices:
         return
@@ -141,12 +141,12 @@ def span_seconds(what: str, span: float | timedelta, *, positive: bool = False, 
     Args:
         what: the name of the option or argument.
         span: what was given.
-        positive: 0 is none.
-        past: a negative one is as good as 0, as of a deadline that is over.
+        positive: whether 0 is refused.
+        past: whether a negative span counts as 0, as for a deadline that has passed.
 
     Raises:
-        InvalidOptionError: negative, longer than `LONGEST_SPAN`, or not a number; a `TypeError` too where it is neither
-            a number nor a `timedelta`.
+        InvalidOptionError: negative, longer than `LONGEST_SPAN`, or NaN; also a `TypeError` if it is neither a number
+            nor a `timedelta`.
     """
     example = f"write {what}=30 or {what}=timedelta(seconds=30)"
     if not isinstance(span, timedelta) and not _is_number(span):
@@ -166,7 +166,7 @@ def check_position(what: str, position: object) -> None:
     """Make sure that a value names a place in a log: `"earliest"`, `"latest"`, an offset, or a `datetime` with a zone.
 
     Raises:
-        InvalidOptionError: it does not; a `TypeError` too where it is of none of these types.
+        InvalidOptionError: it does not; also a `TypeError` if it has none of these types.
     """
     expected = "'earliest', 'latest', an offset (int) or a datetime with a time zone"
     if isinstance(position, datetime):
@@ -191,10 +191,10 @@ def _position_example(position: object) -> str:
 
 
 def time_ns(moment: datetime, what: str = "the time") -> int:
-    """Return nanoseconds since 1970-01-01 UTC, exact to the microsecond, and within what the files can say.
+    """Return nanoseconds since 1970-01-01 UTC, exact to the microsecond, limited to what the files can hold.
 
     Raises:
-        InvalidOptionError: the time has no zone; a `TypeError` too where it is no `datetime`.
+        InvalidOptionError: the time has no zone; also a `TypeError` if it is not a `datetime`.
     """
     if not isinstance(moment, datetime):
         refuse(what, "a datetime with a time zone", moment, _ZONE, type_is_wrong=True)
