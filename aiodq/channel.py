@@ -46,15 +46,15 @@ class Channel(AsyncIteration):
     """
 
     def __init__(self, engine: TopicEngine, channel_engine: ChannelEngine[Message]) -> None:
-        """Made by the topic."""
+        """Called by the topic."""
         self._engine = engine
         self._channel_engine = channel_engine
         self._store_ref = channel_engine.store_ref()
-        # What is told of each message that is handed out.
+        # Notes which task got which message; only a `Queue` needs it.
         self._held_by_task: HeldByTask[Message] | None = None
 
     def __repr__(self) -> str:
-        """Say which it is, whether it is open, what is before it, and where."""
+        """Show its name, state, counts and directory."""
         standing = self._engine.standing
         standing = channel_standing(self._channel_engine) if standing == "open" else standing
         counts = f"{self.qsize()} ready, {self.in_flight()} in flight, {self.deferred()} deferred"
@@ -69,10 +69,10 @@ class Channel(AsyncIteration):
         return self._channel_engine.name
 
     def check(self) -> None:
-        """Raise what makes the channel unusable, if anything does.
+        """Raise if the channel cannot be used.
 
         Raises:
-            StorageError: its files could not be made.
+            StorageError: its files could not be created.
             StoreFailedError: the store has stopped.
             QueueShutDown: the store is closed.
         """
@@ -84,13 +84,13 @@ class Channel(AsyncIteration):
         """Wait for the next message and take it.
 
         Args:
-            timeout: seconds to wait at most, or a `timedelta`; None waits for ever, 0 and less not at all.
+            timeout: seconds to wait at most, or a `timedelta`; None waits for ever, 0 or less does not wait.
 
         Raises:
             TimeoutError: nothing came in time.
-            InvalidOptionError: no span of time; a `TypeError` too where it is of another type. Nothing was taken.
+            InvalidOptionError: not a span of time; also a `TypeError` if the type is wrong. Nothing was taken.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
-            StorageError: the message could not be read; it is not lost by that.
+            StorageError: the message could not be read; it is not lost because of that.
             StoreFailedError: the store has stopped.
 
         Cancellation: nothing is lost and the order is kept.
@@ -114,14 +114,14 @@ class Channel(AsyncIteration):
         return self._handed(message)
 
     def get_nowait(self) -> Message:
-        """Take the next message. On a cold buffer this reads a little from disk.
+        """Take the next message. If none is in memory, this reads a little from disk.
 
         A channel just named is made durable first, if it has messages: a sync or two, for which the event loop waits.
 
         Raises:
-            QueueEmpty: nothing may be delivered now; also while that takes more than half a second.
+            QueueEmpty: nothing may be delivered now, or making the channel durable takes more than half a second.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
-            StorageError: the channel could not be made.
+            StorageError: the channel could not be created.
         """
         self._engine.check()
         message = self._take_now()
@@ -143,7 +143,7 @@ class Channel(AsyncIteration):
         return message
 
     def _made_now(self) -> bool:
-        """Have a channel that was just named made in this step; return whether it may deliver something then."""
+        """Create a channel just named at once, if it has messages; return whether that was tried."""
         before_it = self._channel_engine.preview is None or not self.empty()
         if before_it:
             make_now(self._engine, self._channel_engine)
@@ -157,10 +157,10 @@ class Channel(AsyncIteration):
             linger: seconds, or a `timedelta`, to wait for more once there is one.
 
         Raises:
-            InvalidOptionError: `max_items` or `linger` is of no use; a `TypeError` too where one is of another type.
-                Nothing was taken.
+            InvalidOptionError: `max_items` or `linger` is out of range; also a `TypeError` if a type is wrong. Nothing
+                was taken.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
-            StorageError: a message could not be read; it is not lost by that.
+            StorageError: a message could not be read; it is not lost because of that.
             StoreFailedError: the store has stopped.
 
         Cancellation: nothing is lost and the order is kept.
@@ -185,7 +185,7 @@ class Channel(AsyncIteration):
         return self._handed_many(messages) or await self.get_many(max_items, linger=linger)
 
     async def _take_more(self, messages: list[Message], most: int) -> None:
-        """Take what is there, until there are so many; others have their turn where that takes long."""
+        """Take what is ready, up to `most` messages in all; the event loop gets its turn whenever that takes long."""
         channel_engine, taken, read = self._channel_engine, 0, self._channel_engine.read_here
         while len(messages) < most:
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
@@ -203,16 +203,16 @@ class Channel(AsyncIteration):
     def _give_back(self, messages: list[Message]) -> None:
         for message in messages:
             if not message.settled:
-                # Where the channel has ended meanwhile, its messages are ready again anyway.
+                # If the channel has ended meanwhile, its messages are redelivered anyway.
                 with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
                     message.release()
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        """Iterate over messages until shutdown. Nothing is acked by itself."""
+        """Iterate over messages until shutdown; none is acked automatically."""
         return iterate(self._channel_engine, self._store_ref, self._handed, self._held_by_task)
 
     def _handed(self, message: Message) -> Message:
-        """Do with a message what is to be done before whoever asked has it."""
+        """Do what is due before the caller gets a message: ack it, write its delivery down, note the task."""
         channel_engine = self._channel_engine
         if channel_engine.options.auto_ack:
             message.ack_nowait()
@@ -224,7 +224,7 @@ class Channel(AsyncIteration):
         return message
 
     def _handed_many(self, messages: list[Message]) -> list[Message]:
-        """As `_handed`, with several; return those that were not taken away meanwhile where they are acked."""
+        """Do as `_handed` for several; with `auto_ack`, return only those not taken away meanwhile."""
         channel_engine = self._channel_engine
         if channel_engine.options.auto_ack:
             messages = [message for message in messages if message.held]
@@ -237,7 +237,7 @@ class Channel(AsyncIteration):
         return messages
 
     def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:
-        """Settle messages of this channel in one call: all of them, or, on an error here, none.
+        """Settle messages of this channel in one call: all of them, or none if this raises.
 
         ```python
         batch = await channel.get_many(100)
@@ -250,12 +250,12 @@ class Channel(AsyncIteration):
         The event loop waits for all of it: some 0.15 ms for a thousand messages.
 
         Args:
-            messages: what `get`, `get_many` or `async for` gave, in any order.
+            messages: messages from `get`, `get_many` or `async for`, in any order.
 
         Raises:
-            AlreadySettledError: one was settled before, or is named twice.
-            NotInFlightError: one was taken away meanwhile (its time was up, or by a purge), or is another channel's.
-            InvalidOptionError: these are no messages; a `TypeError` too.
+            AlreadySettledError: one was settled before, or is given twice.
+            NotInFlightError: one was taken away meanwhile (it timed out, or by a purge), or is another channel's.
+            InvalidOptionError: these are not messages; also a `TypeError`.
             QueueShutDown: the store is closed.
             DiskFullError: when awaited: settled, but not durably so; it will be once there is space.
             StoreFailedError: the store has stopped; after opening again the messages may be redelivered.
@@ -267,7 +267,7 @@ class Channel(AsyncIteration):
         return Commit(self._channel_engine)
 
     def deferred_messages(self) -> AsyncIterator[DeferredMessage]:
-        """Iterate over the messages that wait for a moment, the earliest due first, without taking them.
+        """Iterate over the deferred messages, the earliest due first, without taking them.
 
         ```python
         async for message in channel.deferred_messages():
@@ -275,9 +275,9 @@ class Channel(AsyncIteration):
                 await channel.cancel(message.offset)
         ```
 
-        Each is a `Message` that was only looked at, with `due`, a `datetime` in UTC, beside. As many as `deferred`
-        counts, as of the first step; what is deferred no more when its turn comes is left out. They are read one by
-        one: only offsets and moments are held in memory.
+        Each is a `Message` that cannot be settled, with an attribute `due`, a `datetime` in UTC. The iteration covers
+        what `deferred` counts at the first step; messages no longer deferred when their turn comes are left out. They
+        are read one by one: only their offsets and due times are held in memory.
 
         Raises:
             StorageError: one could not be read.
@@ -296,14 +296,14 @@ class Channel(AsyncIteration):
         Other channels deliver it all the same, and it goes to no dead-letter topic.
 
         Args:
-            offset: as `put` gave it, or of what `deferred_messages` gave.
+            offset: as returned by `put`, or that of a message from `deferred_messages`.
 
         Raises:
             OffsetError: it is not deferred here: it is ready, in flight, settled, or not written yet. Nothing changed.
-            InvalidOptionError: it is no offset; a `TypeError` too.
+            InvalidOptionError: it is not an offset; also a `TypeError`.
             QueueShutDown: the store is closed.
             DiskFullError: settled, but not durably so; it will be once there is space.
-            StoreFailedError: the store has stopped; after opening again the message may come.
+            StoreFailedError: the store has stopped; after opening again the message may be delivered.
 
         Cancellation: it is done all the same.
         """
@@ -321,11 +321,11 @@ class Channel(AsyncIteration):
     async def peek(self) -> Message | None:
         """Return the next message without taking it, or None when nothing is ready.
 
-        It cannot be settled. Of a channel just named, it waits until the channel is there. As go-diskqueue's peek
-        (SYSTEMS row A19).
+        The message cannot be settled. For a channel just named, this waits until the channel is created. As
+        go-diskqueue's peek (SYSTEMS row A19).
 
         Raises:
-            StorageError: it could not be read, or the channel's files could not be made.
+            StorageError: it could not be read, or the channel's files could not be created.
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 
@@ -340,10 +340,10 @@ class Channel(AsyncIteration):
         return found
 
     async def refresh(self) -> None:
-        """Have the counts be those of now: of a store in mode "shared" or "client" they are up to 0.1 s old.
+        """Bring the counts up to date: in a store of mode "shared" or "client" they may be up to 0.1 s old.
 
         Raises:
-            OwnerLostError, OwnerStalledError: of a store that is shared: there is nobody to ask, or no answer comes.
+            OwnerLostError, OwnerStalledError: of a shared store: it has no owner, or the owner does not answer.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
         Cancellation: nothing changes.
@@ -352,18 +352,18 @@ class Channel(AsyncIteration):
         await asyncio.sleep(0)
 
     def qsize(self) -> int:
-        """Return how many messages are ready: neither settled, nor in flight, nor deferred; `depth` is all of these.
+        """Return how many messages are ready; `depth` also counts those in flight and deferred.
 
-        A topic's bound (`max_messages`, `Queue.maxsize`) is one of `depth`, so a full one may have a small `qsize`.
-        A message that is too old, or has no tag that the channel wants, counts until it was looked at. A channel just
-        named counts at once what is before it. But for as long as it is being made, one put with a delay that has to be
-        read from disk first counts as ready; and a channel that starts at a moment has counts once it is made.
+        A topic's bound (`max_messages`, `Queue.maxsize`) limits `depth`, so a full one may have a small `qsize`.
+        Messages that have expired, lack a tag that the channel wants, or are for another channel count until looked at.
+        A channel just named has its counts at once. But while it is being created, deferred messages that have to be
+        read from disk count as ready, and a channel that starts at a `datetime` has no counts.
         """
         state = self._state()
         return 0 if state is None else state.ready
 
     def _state(self) -> ChannelState | None:
-        """Return the state, with what was accepted before as far as it can be in it; to look at, not to change."""
+        """Return the state, up to date with what was accepted as far as possible; only for reading."""
         self._catch_up()
         return state_of(self._engine, self._channel_engine)
 
@@ -372,18 +372,18 @@ class Channel(AsyncIteration):
             self._engine.catch_up()
 
     def in_flight(self) -> int:
-        """Return how many messages are handed out and not settled."""
+        """Return how many messages are in flight: delivered and not settled."""
         state = self._channel_engine.state
         return 0 if state is None else state.flying
 
     def deferred(self) -> int:
-        """Return how many messages wait for a moment: put with a delay, or requeued with one."""
+        """Return how many messages wait until they are due: put or requeued with a delay."""
         state = self._state()
         return 0 if state is None else len(state.deferred)
 
     @property
     def depth(self) -> int:
-        """How many messages are not settled: ready, in flight and deferred."""
+        """The number of messages that are not settled: ready, in flight and deferred."""
         state = self._state()
         return 0 if state is None else state.depth
 
@@ -392,7 +392,7 @@ class Channel(AsyncIteration):
         return self.qsize() == 0
 
     async def join(self) -> None:
-        """Wait until nothing is ready or in flight, and nothing accepted is on its way.
+        """Wait until `depth` is 0 and nothing accepted is still to be written.
 
         Raises:
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
@@ -408,7 +408,7 @@ class Channel(AsyncIteration):
                 return
 
     async def purge(self) -> int:
-        """Settle everything accepted so far, in flight or not; return how many messages that were.
+        """Settle everything accepted so far, in flight or not; return the number of messages.
 
         Raises:
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
@@ -436,18 +436,18 @@ class Channel(AsyncIteration):
         renew: bool = True,
         on_error: Callable[[Message, BaseException], object] | None = None,
     ) -> None:
-        """Work messages off until the channel is stopped or shut down, or until cancelled.
+        """Process messages with a handler until the channel is stopped or shut down, or until cancelled.
 
-        A message is acked when its handler returns. A handler fails by an exception, by a cancellation that nobody
-        asked for, or by taking longer than `timeout`: the message is redelivered after the channel's `backoff`, or
-        where it has none after 1 s, 2 s, 4 s … up to 15 minutes, and others are worked off meanwhile; after
-        `max_attempts` it is dead. `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` gives the
-        message up, and what the handler settles itself (`await message.nack()`: again at once) stays as it settled it.
-        No handler can end `consume`. With `max_attempts`, what was in hand when its process died waits likewise before
-        it is tried again: should it have been the cause, nothing that was in hand beside it dies of that, too.
+        A message is acked when its handler returns. A handler fails if it raises, if its task is cancelled from within,
+        or if it takes longer than `timeout`. Then the message is redelivered after the channel's `backoff`, or without
+        one after 1 s, 2 s, 4 s … up to 15 minutes, while others are processed; after `max_attempts` it is given up.
+        `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` gives the message up. If the handler
+        settles the message itself (`await message.nack()`: again at once), that stands. No handler can end `consume`.
+        With `max_attempts`, messages in flight when their process died also wait before the next attempt: if one of
+        them was the cause, the others do not lose their attempts to it.
 
-        Each attempt that fails is one line of the logger `aiodq.delivery` at WARNING, with `topic`, `channel`,
-        `offset`, `attempt` and `next` as attributes of the record. The last one comes with its traceback.
+        Each failed attempt is logged once by the logger `aiodq.delivery` at WARNING, with `topic`, `channel`, `offset`,
+        `attempt` and `next` as attributes of the record; the last one with its traceback.
 
         Args:
             handler: called with each message, in a task of its own. A coroutine function, or whatever else returns

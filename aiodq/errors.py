@@ -1,7 +1,7 @@
-"""Every error aiodq raises on purpose.
+"""All errors that aiodq raises on purpose.
 
-The tree follows what a caller can do about it. `AiodqError.retriable` tells whether the same call may succeed later
-without anything being repaired. Storage errors carry the file and the byte at which it happened.
+The classes are divided by what a caller can do about an error. `AiodqError.retriable` tells whether the same call may
+succeed later although nothing was repaired. Storage errors name the file, and the byte in it where one is known.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class AiodqError(Exception):
     """Base of all errors raised by aiodq.
 
     Attributes:
-        retriable: True when the same call may succeed later with nothing repaired in between.
+        retriable: True if the same call may succeed later although nothing was repaired.
     """
 
     retriable: bool = False
 
 
 class StorageError(AiodqError):
-    """Something about the files.
+    """The store's files could not be used.
 
     Attributes:
         path: the file or directory, as text.
-        position: the byte in that file, or None where no single byte is to blame.
-        errno: the operating system's error number, or None where it was not the system that refused.
+        position: the byte in that file, or None if the error does not concern a certain byte.
+        errno: the operating system's error number, or None if it does not come from the system.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StorageError(AiodqError):
         errno: int | None = None,
         retriable: bool = False,
     ) -> None:
-        """Keep the parts; the text is the message followed by where."""
+        """Keep the parts; the text is the message, then the path and position."""
         self.message = message
         self.path: str = str(path)
         self.position = position
@@ -105,10 +105,10 @@ class StoreNotFoundError(StorageError):
 class StoreLockedError(StorageError):
     """Another owner has the store open.
 
-    A loop that is closed before its stores are leaves them locked until the process ends: `pid` is this one's then.
+    If an event loop is closed before its stores are, they stay locked until the process ends; `pid` is then this one.
 
     Attributes:
-        pid: the owner's process id as it wrote it, or None when it could not be read.
+        pid: the owner's process id as it wrote it, or None if it could not be read.
     """
 
     def __init__(self, message: str, path: str | PathLike[str] = "", *, pid: int | None = None) -> None:
@@ -118,7 +118,7 @@ class StoreLockedError(StorageError):
 
 
 class OwnerLostError(StorageError):
-    """A store that is shared has no owner, or its owner went before it answered; the same call may succeed later."""
+    """A shared store has no owner, or its owner ended before it answered; the same call may succeed later."""
 
     def __init__(self, message: str, path: str | PathLike[str] = "") -> None:
         """Keep the path; it is always retriable."""
@@ -126,9 +126,9 @@ class OwnerLostError(StorageError):
 
 
 class OwnerStalledError(StorageError):
-    """The owner of a store that is shared has not answered for long: its event loop is blocked, or it was stopped.
+    """The owner of a shared store has not answered for too long: its event loop is blocked, or it was suspended.
 
-    It has the store still, so nobody can take it over. What was asked of it may be done when it goes on.
+    It still owns the store, so no other process can take it over. It may yet do what was asked when it continues.
 
     Attributes:
         pid: the owner's process id.
@@ -145,25 +145,25 @@ class ReadOnlyError(StorageError):
 
 
 class DiskFullError(StorageError):
-    """No space or quota left. Nothing of the refused call was kept; it may be repeated once there is space."""
+    """No space or quota is left. Nothing of the call was stored; it may be repeated once there is space."""
 
 
 class StoreFailedError(StorageError):
     """The store stopped for good, its cause in `__cause__`.
 
-    After a failed fsync nobody knows what the disk holds, so nothing is retried: only opening again, which reads what
-    is really there, goes on.
+    After a failed fsync it is unknown what the disk holds, so nothing is retried. To continue, open the store again:
+    that reads what is really on disk.
     """
 
     def again(self) -> StoreFailedError:
-        """Return a copy to raise, so that the tracebacks of those who are told do not pile up in one object."""
+        """Return a copy to raise, so that the tracebacks of all callers do not accumulate in one object."""
         copy = StoreFailedError(self.message, self.path, self.position, errno=self.errno)
         copy.__cause__ = self.__cause__ or self
         return copy
 
 
 class DeliveryError(AiodqError):
-    """A message cannot be settled the way it was asked for. The queue is as it was."""
+    """A message cannot be settled as asked. Nothing was changed."""
 
 
 class AlreadySettledError(DeliveryError):
@@ -171,7 +171,7 @@ class AlreadySettledError(DeliveryError):
 
 
 class NotInFlightError(DeliveryError):
-    """The message is no longer this consumer's: its time ran out, or the channel was purged or moved."""
+    """The consumer no longer holds the message: it timed out, or the channel was purged, or another position sought."""
 
 
 class MessageSizeError(AiodqError, ValueError):
@@ -183,7 +183,7 @@ class InvalidMessageError(AiodqError, ValueError):
 
 
 class InvalidMessageTypeError(InvalidMessageError, TypeError):
-    """Body, tag, key, headers or a time of a message are of another type than they can be; nothing was written."""
+    """The body, tag, key, headers or a time of a message has a wrong type; nothing was written."""
 
 
 class InvalidNameError(AiodqError, ValueError):
@@ -191,11 +191,11 @@ class InvalidNameError(AiodqError, ValueError):
 
 
 class InvalidOptionError(AiodqError, ValueError):
-    """An option or an argument has a value that it cannot have; nothing was done."""
+    """An option or an argument has a value that is not allowed; nothing was done."""
 
 
 class InvalidOptionTypeError(InvalidOptionError, TypeError):
-    """An option or an argument is of another type than it can be; nothing was done."""
+    """An option or an argument has a wrong type; nothing was done."""
 
 
 class OffsetError(AiodqError, LookupError):
@@ -203,19 +203,19 @@ class OffsetError(AiodqError, LookupError):
 
 
 class ProtocolError(AiodqError):
-    """Who talks on a store's socket does not speak as aiodq does: a foreign program, or bytes that are not right."""
+    """A peer on a store's socket violates aiodq's protocol: it is another program, or its bytes are damaged."""
 
 
 class ExclusiveOnlyError(AiodqError):
-    """It can be done only with a store that is open in mode "exclusive", and was not done."""
+    """This needs a store that is open in mode "exclusive"; nothing was done."""
 
 
 class MissingExtraError(AiodqError, ImportError):
-    """A feature needs a package that is not installed; the message names the extra that brings it."""
+    """A feature needs a package that is not installed; the message names the extra that installs it."""
 
 
 class NotAwaitedError(AiodqError, AttributeError):
-    """Something of a store or queue was asked of what opens it: `await` or `async with` is missing."""
+    """A store or queue was used before it was opened: `await` or `async with` is missing."""
 
 
 class WrongContextError(AiodqError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What a consumer holds."""
+"""The message that a consumer gets."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ __all__ = ["MAKERS", "Message", "look_at", "message_of", "messages_of"]
 
 
 _NO_ATTEMPT: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-"""What ends whoever works on a message, whatever the message is."""
+"""Exceptions that end the task or the program rather than the attempt: they do not count as an attempt."""
 
 
 class Message(StoredMessage, AsyncBlock):
     """A message handed to a consumer, in flight until it is settled.
 
     `async with message` acks it on success, requeues it on an exception, and releases it (as if it had never been
-    handed out) when the task is cancelled; inside a transaction's block, that of `Store.transaction`, it joins the
-    transaction instead of acking. `Retry` and `Reject` choose what becomes of it; every exception goes on. What is not
-    settled within the channel's `visibility_timeout` is redelivered; what is in flight at a crash is redelivered when
+    delivered) when the task is cancelled. Inside the block of `Store.transaction` it joins the transaction instead of
+    acking. `Retry` and `Reject` choose what happens to the message; every exception is passed on. A message that is not
+    settled within the channel's `visibility_timeout` is redelivered; messages in flight at a crash are redelivered when
     the store is next opened.
 
     Attributes:
         body: the bytes that were put.
     """
 
-    # As in `StoredMessage`: whoever makes one sets the last of these as well, as `message_of` does.
+    # As in `StoredMessage`: code that makes a message sets `_store_ref` as well, as `message_of` does.
     __slots__ = ("_course", "_store_ref")
 
     _run: MessageLease
@@ -68,12 +68,12 @@ class Message(StoredMessage, AsyncBlock):
 
     @property
     def attempts(self) -> int:
-        """1 at the first delivery. With the channel's `max_attempts`, one that ended with its process counts too."""
+        """1 at the first delivery. With `max_attempts`, a delivery during which the process died counts too."""
         return self._run.attempts
 
     @property
     def channel(self) -> str:
-        """The name of the channel that it came from; empty for a message that was only looked at."""
+        """The name of its channel; empty for a message that was only looked at."""
         channel_engine = self._run.channel_engine
         return "" if channel_engine is None else channel_engine.name
 
@@ -97,7 +97,7 @@ class Message(StoredMessage, AsyncBlock):
 
         Raises:
             AlreadySettledError: settled before.
-            NotInFlightError: taken away meanwhile: its time was up, or by a purge.
+            NotInFlightError: taken away meanwhile: it timed out, or by a purge.
             DiskFullError: settled, but not durably so; it will be once there is space.
             StoreFailedError: the store has stopped; after opening again the message may be redelivered.
             OwnerLostError, OwnerStalledError: of a store that is shared: nobody has answered yet. The ack is repeated
@@ -122,7 +122,7 @@ class Message(StoredMessage, AsyncBlock):
         """
         run, index = self._run, self._index
         home = run.home
-        # INVARIANT: of what is marked so, nothing but the loop is to be looked at: what else forbids it, marks it anew.
+        # INVARIANT: with the mark HELD, only the loop has to be checked: all else that forbids an ack changes the mark.
         if run.marks[index] == HELD and (
             get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop
         ):
@@ -138,7 +138,7 @@ class Message(StoredMessage, AsyncBlock):
             self._run.channel_engine.acked(self._run)
 
     def _ack_otherwise(self) -> None:
-        """Ack what is measured, or has an entry of its own; or say why it cannot be."""
+        """Ack a message that is measured or has an entry of its own; otherwise raise the error that says why not."""
         run, channel_engine = self._run, self._take()
         channel_engine.check_context()
         if run.marks[self._index] == MEASURED:
@@ -151,12 +151,12 @@ class Message(StoredMessage, AsyncBlock):
     async def nack(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
         """Requeue the message: it is ready again at once or after a delay, in offset order, ahead of newer ones.
 
-        As NSQ's REQ (SYSTEMS row B11), but the due time is on disk. With the channel's `max_attempts` reached it is
-        dead instead.
+        As REQ in NSQ (SYSTEMS row B11), but the due time is on disk. If the channel's `max_attempts` is reached, the
+        message is given up instead.
 
         Args:
-            delay: seconds, or a `timedelta`; None for what the channel's `backoff` says, which is at once without one.
-            count_attempt: whether this delivery counts in `attempts` of the next.
+            delay: seconds, or a `timedelta`; None: as the channel's `backoff` says, or at once without one.
+            count_attempt: whether this delivery counts in `attempts` of the next one.
 
         Raises:
             AlreadySettledError: settled before.
@@ -183,20 +183,20 @@ class Message(StoredMessage, AsyncBlock):
         self._committed()
 
     async def reject(self, reason: str = "") -> None:
-        """Give the message up: it goes to the channel's dead-letter topic, with headers that tell where from and why.
+        """Give the message up: it goes to the channel's dead-letter topic, with headers that say where from and why.
 
         The headers are `aiodq-topic`, `aiodq-channel`, `aiodq-offset`, `aiodq-attempts`, `aiodq-reason` and
-        `aiodq-time`, beside its own; and where an exception was the cause, `aiodq-error`, its type and text. Without a
-        dead-letter topic it is dropped and counted as dead. It returns once that is as durable as an ack; a crash
-        before may leave the message in both topics, never in none.
+        `aiodq-time`, besides its own headers; and if an exception was the cause, `aiodq-error`, its type and text.
+        Without a dead-letter topic the message is dropped and counted as dead. This returns once that is as durable as
+        an ack; a crash before may leave the message in both topics, never in none.
 
         Args:
-            reason: in words; what exceeds 1 KiB is cut off.
+            reason: in words; longer than 1 KiB, it is cut off.
 
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
-            InvalidMessageError: the reason is no text; nothing changed.
+            InvalidMessageError: the reason is not a text; nothing changed.
             StorageError: the dead-letter topic could not take it now; the message is redelivered.
 
         Cancellation: rejected all the same.
@@ -212,14 +212,14 @@ class Message(StoredMessage, AsyncBlock):
         await channel_engine.committed()
 
     async def touch(self, extend: float | timedelta | None = None) -> None:
-        """Begin the message's time anew, for work that takes longer. As NSQ's TOUCH (SYSTEMS row B10), without a limit.
+        """Restart the message's timeout, for work that takes longer. As TOUCH in NSQ (SYSTEMS row B10), without a limit.
 
         Args:
             extend: seconds from now, or a `timedelta`; None for the channel's `visibility_timeout`.
 
         Raises:
             AlreadySettledError: settled before.
-            NotInFlightError: its time was up already.
+            NotInFlightError: it has timed out already.
             InvalidMessageError: a negative time; nothing changed.
 
         Cancellation: done all the same.
@@ -237,14 +237,14 @@ class Message(StoredMessage, AsyncBlock):
             await work_that_may_take_hours(message)
         ```
 
-        At the end its `visibility_timeout` begins anew. It costs nothing but to look once in each such time. `consume`
-        does this by itself.
+        At the end of the block its `visibility_timeout` starts again. This costs one check per timeout. `consume` does
+        it by itself.
 
         Raises:
             AlreadySettledError: settled before.
-            NotInFlightError: its time was up already.
+            NotInFlightError: it has timed out already.
 
-        Cancellation: it goes through the block; the message may time out from then on.
+        Cancellation: the block is cancelled; the message may time out from then on.
         """
         self._take().check(self.offset, self._delivery)
         self._renew()
@@ -254,11 +254,11 @@ class Message(StoredMessage, AsyncBlock):
             self._renew_no_more()
 
     def _own_course(self) -> Course | None:
-        """Return what goes for the message where `consume` has it. Of all others, it is not even unset."""
+        """Return the course of a message that `consume` processes; others have no such attribute."""
         return getattr(self, "_course", None)
 
     def _consumed(self, backoff: Backoff) -> None:
-        """Note that `consume` has the message, so that what fails waits, in whichever block it does."""
+        """Note that `consume` processes the message, so that it waits after a failure in any block."""
         self._course = Course(backoff)
 
     def _renew(self) -> None:
@@ -277,7 +277,7 @@ class Message(StoredMessage, AsyncBlock):
             channel_engine.touch(self.offset, self._delivery, None)
 
     def release(self) -> None:
-        """Put the message back as if it had never been handed out.
+        """Requeue the message as if it had never been delivered.
 
         Raises:
             AlreadySettledError: settled before.
@@ -302,7 +302,7 @@ class Message(StoredMessage, AsyncBlock):
 
     @property
     def held(self) -> bool:
-        """Whether it is still its holder's to settle: neither settled, nor timed out, nor taken away."""
+        """Whether its consumer can still settle it: it is neither settled, nor timed out, nor taken away."""
         return (
             not self._settled
             and self._channel_engine is not None
@@ -316,10 +316,10 @@ class Message(StoredMessage, AsyncBlock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Settle what the block did not settle itself: ack, or requeue after an exception, or release if cancelled.
+        """Settle the message unless the block did: ack it, requeue it after an exception, or release it if cancelled.
 
-        In a transaction's block of the same task, `tx.ack` takes the place of the ack, and an exception ends the
-        transaction.
+        In a transaction's block of the same task, it joins the transaction instead of being acked, and an exception
+        abandons the transaction.
         """
         transaction = None if self._channel_engine is None else self._channel_engine.transactions.current()
         if error is not None:
@@ -339,7 +339,7 @@ class Message(StoredMessage, AsyncBlock):
     def transaction(self) -> Transaction:
         """Return a transaction that acks the message when it commits: `async with message.transaction() as tx`.
 
-        After an exception in the block, or where the commit fails, the message is requeued, and after a cancellation
+        After an exception in the block, or if the commit fails, the message is requeued, and after a cancellation
         released, as `async with message` does.
 
         Raises:
@@ -349,7 +349,7 @@ class Message(StoredMessage, AsyncBlock):
         return Transaction(self._take().transactions.host, self)
 
     def _claim(self) -> tuple[Settlement, int]:
-        """Return the channel and the delivery number by which a transaction settles the message; `Transaction` asks.
+        """Return the channel and the delivery number by which a transaction settles the message; for `Transaction`.
 
         Raises:
             AlreadySettledError: settled before.
@@ -358,15 +358,16 @@ class Message(StoredMessage, AsyncBlock):
         return self._take(), self._delivery
 
     def _committed(self) -> None:
-        """Note that the message is settled, and that it was its holder who did that; `Transaction` tells, too."""
+        """Note that its consumer has settled the message; `Transaction` calls it too."""
         self._run.marks[self._index] = SETTLED
         self._store_ref = None
 
     def _given_back(self, error: BaseException | None) -> None:
-        """Be ready again, as far as the message is in flight here still; its blocks, transactions and `consume` tell.
+        """Requeue the message, if it is still in flight here; its blocks, transactions and `consume` call this.
 
         Args:
-            error: what it was worked off with; None, or what ends a task or the program, counts as no attempt.
+            error: the exception that ended the attempt. With None, or an exception that ends the task or the program,
+                it does not count as an attempt.
         """
         if error is not None and not isinstance(error, _NO_ATTEMPT):
             self._failed(error)
@@ -375,10 +376,10 @@ class Message(StoredMessage, AsyncBlock):
                 self.release()
 
     def _failed(self, error: BaseException, note: str = "") -> Sequel:
-        """Settle the message after a failed attempt, as far as that is still to be done; return what follows.
+        """Settle the message after a failed attempt, unless it is settled; return what follows.
 
         Args:
-            error: what the attempt ended with.
+            error: the exception that ended the attempt.
             note: see `Cause.note`.
         """
         if not self._settled:
@@ -410,7 +411,7 @@ class Message(StoredMessage, AsyncBlock):
         return Sequel("given up and dropped" if topic is None else f"given up, into {topic!r}", final=True)
 
     def _done(self) -> None:
-        """Ack the message, as far as that is still to be done and can be; nobody waits for the commit."""
+        """Ack the message if it is not settled and can be; nobody waits for the commit."""
         if not self._settled:
             with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
                 self.ack_nowait()
@@ -430,7 +431,7 @@ class Message(StoredMessage, AsyncBlock):
         return channel_engine
 
     def _batch(self) -> Batch:
-        """Return the message as a batch of one, so that requeueing does not hold on to its neighbours' memory."""
+        """Return the message as a batch of one, so that requeueing does not keep its neighbours in memory."""
         expiries = self._run.expiries
         columns = Columns(
             [self.body],
@@ -443,15 +444,15 @@ class Message(StoredMessage, AsyncBlock):
 
 
 def message_of(run: MessageLease, index: int, body: bytes, store_ref: object = None) -> Message:
-    """Return the message at a place of a lease, which is to keep its store open by `store_ref`."""
+    """Return the message at an index of a lease; `store_ref` keeps its store open."""
     message = Message()
     message._run, message._index, message.body, message._store_ref = run, index, body, store_ref  # noqa: SLF001
     return message
 
 
 def messages_of(run: MessageLease, first: int, bodies: Sequence[bytes], store_ref: object) -> list[Message]:
-    """Return the messages from a place of a lease on that have these bodies."""
-    # A loop for all of them, where `message_of` would be a call for each.
+    """Return the messages with these bodies, from an index of a lease on."""
+    # A loop, as a call of `message_of` for each message would be slower.
     messages: list[Message] = []
     for index, body in enumerate(bodies, first):
         message = Message()
@@ -461,9 +462,9 @@ def messages_of(run: MessageLease, first: int, bodies: Sequence[bytes], store_re
 
 
 MAKERS: Final = Makers(message_of, messages_of)
-"""What every channel engine makes its messages with."""
+"""The functions with which channel engines make messages."""
 
 
 def look_at(topic: str, batch: Batch, number: int, attempts: int = 0) -> Message:
-    """Return the message at a place of a batch, to be looked at."""
+    """Return the message at an index of a batch, only to be looked at."""
     return message_of(MessageLease.of_one(topic, batch, number, attempts=attempts), 0, batch.columns.bodies[number])

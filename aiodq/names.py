@@ -17,7 +17,7 @@ _VALID: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?", re.ASCII)
 _LONGEST: Final = 64
 
 _TAKEN: Final = "LOCK"
-"""The only file beside the topics in a store's directory whose name could be a topic's: the others begin with '#'."""
+"""The only file beside the topics in a store's directory whose name could be a topic's: the others contain '#'."""
 
 _RESERVED: Final = frozenset({_TAKEN.casefold(), "topic.json"})
 _RESERVED_ENDS: Final = (".seg", ".aiodq-tmp")

@@ -56,9 +56,8 @@ class Producer:
             key: bytes that name what the message is about, up to 1 MiB; None for none.
             headers: text by text, up to 1 MiB in all, but not `aiodq-for`, aiodq's own; None for none.
             delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
-            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more: it is then
-                settled, or becomes a dead letter, wherever it is in the backlog. If it is in flight by then, its
-                consumer keeps it.
+            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more, but settled or
+                made a dead letter, wherever it is in the backlog. A consumer that holds it by then keeps it.
 
         Returns:
             The message's offset: its number in the queue, from 0.

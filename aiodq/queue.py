@@ -31,8 +31,8 @@ class Queue(Producer, Channel, AsyncBlock):
     """
 
     def __init__(self, topic: Topic, channel: Channel, close: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Made by the store. `close` is given where the queue has the store to itself."""
-        super().__init__(channel._engine, channel._channel_engine)  # noqa: SLF001 - one class in two
+        """Called by the store. `close` closes the store, if the queue was opened by `aiodq.open_queue`."""
+        super().__init__(channel._engine, channel._channel_engine)  # noqa: SLF001 - a queue is a channel and a topic in one
         self._topic = topic
         self._held_by_task = self._channel_engine.held_by_task
         self._close = close
@@ -49,23 +49,23 @@ class Queue(Producer, Channel, AsyncBlock):
     def maxsize(self) -> int:
         """The bound of the backlog in messages, 0 for none: `max_messages` of the options.
 
-        Unlike asyncio's, it counts everything that is not settled: also what is in flight or deferred, and what was
-        accepted and cannot be seen yet. `qsize` counts what is ready alone, so a queue may be full with a `qsize` far
-        below `maxsize`, and even 0: room comes with acks, not with gets.
+        Unlike in asyncio, all messages that are not settled count: also those in flight or deferred, and those accepted
+        but not yet visible. `qsize` counts only ready messages, so a queue may be full with a `qsize` far below
+        `maxsize`, even 0: room comes with acks, not with gets.
         """
         return self._engine.options.max_messages or 0
 
     def full(self) -> bool:
-        """Return whether a put would have to wait or be refused now: `depth` counts for that, not `qsize`."""
+        """Return whether a put would have to wait or be refused now; that depends on `depth`, not on `qsize`."""
         return self._engine.put_buffer.full()
 
     async def sync(self) -> None:
-        """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
+        """Wait until everything accepted or acked before is on disk, whatever the `sync` policy.
 
         Raises:
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it will be all the same.
+        Cancellation: it is synced all the same.
         """
         await self._topic.sync()
 
@@ -73,10 +73,10 @@ class Queue(Producer, Channel, AsyncBlock):
         """Return the message at an offset without consuming it.
 
         Args:
-            offset: as `put` gave it: from `begin_offset` to before `end_offset`.
+            offset: as returned by `put`: from `begin_offset` to before `end_offset`.
 
         Raises:
-            OffsetError: there is none: not yet written, deleted, or lost to damage.
+            OffsetError: there is no such message: not yet written, deleted, or lost to damage.
             StorageError: it could not be read.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
@@ -103,13 +103,13 @@ class Queue(Producer, Channel, AsyncBlock):
         return self._topic.scan(start, stop, reverse=reverse)
 
     async def offset_at(self, moment: datetime) -> int:
-        """Return the first offset put at `moment` or later; the end where all are older.
+        """Return the offset of the first message put at `moment` or later; `end_offset` if all are older.
 
         Args:
             moment: with a time zone.
 
         Raises:
-            InvalidOptionError: without one, or no `datetime`.
+            InvalidOptionError: it has no time zone, or is not a `datetime`.
             StorageError: the log could not be read.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
@@ -118,12 +118,12 @@ class Queue(Producer, Channel, AsyncBlock):
         return await self._topic.offset_at(moment)
 
     async def purge(self) -> int:
-        """Drop everything accepted so far, for every channel of the topic; return how many messages that were.
+        """Drop everything accepted so far, for every channel of the topic; return the number of messages dropped.
 
         After a crash all of it is gone or none.
 
         Raises:
-            StorageError: it was not done.
+            StorageError: nothing was dropped.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
@@ -135,12 +135,12 @@ class Queue(Producer, Channel, AsyncBlock):
 
         Args:
             name: 1 to 64 of `[.a-zA-Z0-9_-]`; the queue's own is `default`.
-            options: the channel's from now on, for all who hold it; None leaves them. `start` counts only when it is
-                new: a later channel starts at the end unless that says otherwise.
+            options: the channel's options from now on, for all who use it; None changes nothing. `start` counts only
+                when the channel is new: by default it begins at the end, as the queue has a channel already.
 
         Raises:
-            InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `ChannelOptions`, or cannot be this channel's.
+            InvalidNameError: the name is not allowed.
+            InvalidOptionError: these are not `ChannelOptions`, or this channel cannot have them.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
         return self._topic.channel(name, options)
@@ -150,12 +150,12 @@ class Queue(Producer, Channel, AsyncBlock):
         return self._topic.channels()
 
     async def delete_channel(self, name: str) -> None:
-        """Delete a channel of the queue's topic for good; segments that only it held back may go.
+        """Delete a channel of the queue's topic for good; segments kept only for it may be deleted then.
 
-        Whoever waits there gets `QueueShutDown`. Named again, it is a new channel.
+        Those who wait for its messages get `QueueShutDown`. Named again, it is a new channel.
 
         Args:
-            name: the channel's; one that is not there is fine.
+            name: the channel's name; if there is no such channel, nothing is done.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -172,7 +172,7 @@ class Queue(Producer, Channel, AsyncBlock):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last message written."""
+        """The offset after the last message written."""
         return self._topic.end_offset
 
     @property
@@ -181,18 +181,18 @@ class Queue(Producer, Channel, AsyncBlock):
         return self._topic.durable_offset
 
     async def configure(self, options: ChannelOptions | StoreOptions) -> None:
-        """Let the queue go by other options from now on: `ChannelOptions` its channel, `StoreOptions` its topic.
+        """Change the options of the queue's channel, with `ChannelOptions`, or of its topic, with `StoreOptions`.
 
         They are on disk when this returns, and nothing is deleted or settled by them before. They count as named, in
         this process and in later ones.
 
         Args:
-            options: all of them, not only those that change; `start` counts for nothing.
+            options: all options, not only those that change; `start` is ignored.
 
         Raises:
-            InvalidOptionError: these are neither, or the dead-letter topic is this one.
+            InvalidOptionError: these are neither, or the dead-letter topic is this topic.
             MissingExtraError: a codec is not installed.
-            StorageError: they could not be written; those before hold.
+            StorageError: they could not be written; the earlier ones stay in effect.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
@@ -203,22 +203,22 @@ class Queue(Producer, Channel, AsyncBlock):
             await super().configure(options)
 
     def topic_stats(self) -> TopicStats:
-        """Return the numbers of the topic; `stats` gives those of the channel."""
+        """Return the statistics of the topic; `stats` returns those of the channel."""
         return self._topic.stats()
 
     def task_done(self, message: Message | None = None) -> None:
         """Ack a message, durable with the next commit.
 
         Args:
-            message: which; None acks the one that the calling task got last and that is neither settled nor taken
-                away, as asyncio's callers get and settle in one task. Before Python 3.12 `asyncio.wait_for` gets in a
-                task of its own: write `get(timeout=...)` there.
+            message: the message; None: the one that the calling task got last, of those neither settled nor taken away,
+                as with asyncio a task settles what it got. Before Python 3.12, `asyncio.wait_for` runs `get` in another
+                task: write `get(timeout=...)` there.
 
         Raises:
-            ValueError: None, and the calling task holds no message of this queue.
-            InvalidOptionError: it is no message; a `TypeError` too.
+            ValueError: no message was given, and the calling task holds none of this queue.
+            InvalidOptionError: it is not a message; also a `TypeError`.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
-            AlreadySettledError, NotInFlightError: as `Message.ack`.
+            AlreadySettledError, NotInFlightError: as for `Message.ack`.
         """
         if message is not None and not isinstance(message, Message):
             raise InvalidOptionTypeError(
@@ -236,9 +236,9 @@ class Queue(Producer, Channel, AsyncBlock):
         message.ack_nowait()
 
     def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - asyncio's signature
-        """Refuse puts from now on; getters go on until nothing is ready, or end at once if `immediate`.
+        """Refuse puts from now on; `get` works until nothing is ready, or with `immediate` ends at once.
 
-        Unlike asyncio's, `immediate` drops nothing: what is left comes when the store is next opened.
+        Unlike in asyncio, `immediate` drops nothing: what is left is delivered when the store is next opened.
 
         Raises:
             WrongContextError: another event loop, another thread, or a forked child. Nothing was done.
@@ -248,10 +248,10 @@ class Queue(Producer, Channel, AsyncBlock):
         self._channel_engine.shut_down(immediate=immediate)
 
     async def aclose(self) -> None:
-        """Close the store if the queue has it to itself (`aiodq.open_queue`), else shut the queue down.
+        """Close the store if the queue was opened by `aiodq.open_queue`; otherwise shut the queue down.
 
         Raises:
-            WrongContextError: as `shutdown`.
+            WrongContextError: as for `shutdown`.
             StoreFailedError: what was accepted could not be made durable.
 
         Cancellation: it goes on in the store's own task; awaiting again is safe.

@@ -42,13 +42,13 @@ class Store(AsyncBlock):
     """
 
     def __init__(self, store_engine: StoreEngine) -> None:
-        """Made by `aiodq.open`."""
+        """Called by `aiodq.open`."""
         self._store_engine = store_engine
         self._topics: dict[str, Topic] = {}
         self._store_ref = store_engine.store_ref()
 
     def __repr__(self) -> str:
-        """Say where it is, whether it is open, and what is in it."""
+        """Show its directory, state and number of topics."""
         number = len(self.topics())
         return f"<Store {self.path!r} {self._store_engine.standing}, {number} topic{'' if number == 1 else 's'}>"
 
@@ -61,15 +61,15 @@ class Store(AsyncBlock):
         """Return a topic, created when first named: without I/O here, and kept from its first put or channel on.
 
         Args:
-            name: 1 to 64 of `[.a-zA-Z0-9_-]`, and none that the store needs itself: `LOCK`, `topic.json`, and what
-                ends `.seg` or `.aiodq-tmp`, in any case.
-            options: the topic's own. Those that concern its data are kept on disk and hold from then on, also where
-                none are named; `await topic.configure(options)` changes them.
+            name: 1 to 64 of `[.a-zA-Z0-9_-]`, but not a name that the store needs itself: `LOCK`, `topic.json`, and all
+                that end with `.seg` or `.aiodq-tmp`, in upper or lower case.
+            options: the topic's options. Those that concern its data are stored on disk and stay in effect, even if
+                none are named later; `await topic.configure(options)` changes them.
 
         Raises:
-            InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `StoreOptions`; a `TypeError` too. Or other ones were named for it before,
-                since the store was opened.
+            InvalidNameError: the name is not allowed.
+            InvalidOptionError: these are not `StoreOptions`, then also a `TypeError`; or other options were named for
+                the topic before, since the store was opened.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         check_topic_name(name, self._store_engine.topics)
@@ -90,9 +90,9 @@ class Store(AsyncBlock):
             options: the topic's, as for `topic`.
 
         Raises:
-            InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `ChannelOptions`, or no `StoreOptions`; a `TypeError` too. Or other ones
-                were named before.
+            InvalidNameError: the name is not allowed.
+            InvalidOptionError: these are not `ChannelOptions` or `StoreOptions`, then also a `TypeError`; or other
+                options were named before.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
         check_name(name)
@@ -102,7 +102,7 @@ class Store(AsyncBlock):
         return Queue(topic, topic.channel(QUEUE_CHANNEL, channel))
 
     def _as_queue(self, name: str, options: StoreOptions | None, channel: ChannelOptions | None) -> Queue:
-        """Return a queue that has the store to itself, and closes it; `aiodq.open_queue` asks."""
+        """Return a queue that closes the store when it is closed; for `aiodq.open_queue`."""
         topic = self.topic(name, options)
         return Queue(topic, topic.channel(QUEUE_CHANNEL, channel), self.aclose)
 
@@ -111,10 +111,10 @@ class Store(AsyncBlock):
         return sorted(name for name, engine in self._store_engine.topics.items() if engine.creation.exists)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its channels and everything in it, damage that was set aside, too. A missing one is fine.
+        """Delete a topic with everything in it, also what was set aside as damaged. If it does not exist, do nothing.
 
         Raises:
-            InvalidNameError: no such name may be.
+            InvalidNameError: the name is not allowed.
             StorageError: it could not be deleted.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
@@ -139,32 +139,32 @@ class Store(AsyncBlock):
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None
     ) -> int:
-        """Put dead letters back to the channels that gave them up, each to that one alone; return how many.
+        """Put dead letters back to the channels that gave them up, each to that channel alone; return how many.
 
-        The other channels of its topic do not see a message again. It is as it was put (body, tag, key and headers), at
-        a new offset, in the order of the letters; its attempts begin anew. Letters are put back and settled in
-        transactions of up to 100: interrupted anywhere, each is in one place and not in the other. What is in flight
-        or deferred stays, and so does a letter whose channel is not there any more, or which names none.
+        The topic's other channels do not get the message again. It has its original body, tag, key and headers, and a
+        new offset; the order is that of the letters, and its attempts begin anew. Letters are put back and settled in
+        transactions of up to 100: after a crash, each is in one of the two places, never in both. Letters that are in
+        flight or deferred stay, and so do those whose channel no longer exists, or which name none.
 
         Args:
-            topic: the dead-letter topic's name. Its only channel is meant, or else `default`. One that is not there
-                has no letters, and is not made; nor is a channel of one that has no letters.
-            where: called with each letter; only those go back for which it is true. `message.headers` has the reason. A
-                plain function: what is to be awaited is refused.
-            limit: how many at most; None for all.
+            topic: the dead-letter topic's name. Letters are taken from its only channel, or else from `default`. A
+                topic that does not exist has no letters and is not created; nor is a channel if there are no letters.
+            where: called with each letter; only letters for which it returns true are put back. `message.headers` has
+                the reason. It must be a plain function: an awaitable result is refused.
+            limit: the most letters to put back; None for all.
 
         Raises:
-            InvalidNameError: no topic's name.
-            InvalidOptionError: `limit` is of no use, the topic has several channels and no `default`, or `where` cannot
-                tell which letters go back; a `TypeError` too where one is of another type. Earlier transactions stand
-                where `where` returned what is to be awaited.
+            InvalidNameError: it is not a topic's name.
+            InvalidOptionError: `limit` is out of range, the topic has several channels and no `default`, or `where` is
+                not such a function; also a `TypeError` if a type is wrong. If `where` returned an awaitable, earlier
+                transactions stand.
             QueueShutDown: the store is closed.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Earlier transactions stand.
-            WrongContextError: inside a transaction's block: this has its own.
-            StorageError: a letter could not be read, or not be put back. Earlier transactions stand.
+            WrongContextError: inside a transaction's block: it uses transactions of its own.
+            StorageError: a letter could not be read or put back. Earlier transactions stand.
             StoreFailedError: the store has stopped.
 
-        Cancellation: a letter is back or not, and the rest stays.
+        Cancellation: each letter is either put back or still here.
         """
         if limit is not None:
             check_whole("limit", limit, least=0, example=100)
@@ -176,11 +176,10 @@ class Store(AsyncBlock):
         return await requeue_letters(self._store_engine, self.topic(topic), where, limit)
 
     def events(self) -> Events:
-        """Return what happens in the store from now on, behind what happened at its opening: `async for event in …`.
+        """Return the events of the store, first those of its opening, then all from now on: `async for event in …`.
 
-        There may be any number of listeners, each with a buffer of its own: 10,000 events; what is beyond that is
-        dropped, the oldest first, and counted by the iterator's `dropped`. It ends when the store is closed. Where
-        nobody listens, nothing is done.
+        Each listener has a buffer of 10,000 events; beyond that, the oldest are dropped and counted in the iterator's
+        `dropped`. The iteration ends when the store is closed. Without listeners, no events are kept.
 
         Raises:
             QueueShutDown: the store is closed.
@@ -191,16 +190,16 @@ class Store(AsyncBlock):
         return self._store_engine.reporter.listeners.listen()
 
     def health(self) -> Health:
-        """Return whether the store is well, and if not, why. No I/O; also of a store that has failed.
+        """Return whether the store is healthy, and if not, why. No I/O; works for a failed store too.
 
-        It is not well where it has failed, where a write was refused for want of space, where less than 32 MiB are
-        free, where a sync took longer than a second within about the last minute, or where an alarm of
-        `StoreOptions.alarms` is raised.
+        It is not healthy if it has failed, if a write was refused because the disk is full, if less than 32 MiB are
+        free, if a sync took longer than a second within about the last minute, or if an alarm of `StoreOptions.alarms`
+        is raised.
         """
         return health(self._store_engine)
 
     def stats(self) -> StoreStats:
-        """Return the store's numbers. No I/O."""
+        """Return the store's statistics. No I/O."""
         failure = self._store_engine.failure
         topics = {
             name: Topic(self._store_engine, engine).stats()
@@ -216,11 +215,11 @@ class Store(AsyncBlock):
         )
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:
-        """Refuse puts from now on, into new topics too, and wait until consumers have worked off what there is.
+        """Refuse puts from now on, into new topics too, and wait until consumers have processed all messages.
 
-        Whoever iterates over a channel comes to the end once nothing is ready. What is deferred stays for the next time
-        the store is opened; dead letters still reach their topics, and so does what a transaction puts that acks
-        a message. The store is open until `aclose`. What nsqd lacks (nsq#1302).
+        An `async for` over a channel ends once nothing is ready. Deferred messages stay for the next time the store is
+        opened. Dead letters are still put into their topics, and so is what a transaction puts that acks a message. The
+        store is open until `aclose`. nsqd has nothing like it (nsq#1302).
 
         Args:
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
@@ -230,7 +229,7 @@ class Store(AsyncBlock):
 
         Raises:
             InvalidOptionError: no span of time; a `TypeError` too where it is of another type. Nothing was done.
-            StorageError: the files of a topic or a channel could not be made.
+            StorageError: the files of a topic or a channel could not be created.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
         Cancellation: puts stay refused.
@@ -255,11 +254,11 @@ class Store(AsyncBlock):
         await jobs.consume(handler)  # returns once it is stopped
         ```
 
-        Puts are accepted until handlers have ended, so that these can hand on what they made. Repeating it is safe; the
-        shortest grace counts. Called by a handler, it returns at once, and the rest goes on.
+        Puts are accepted until the handlers have ended, so that handlers can put their results. Repeating it is safe;
+        the shortest grace counts. Called by a handler, it returns at once and goes on in the background.
 
         Args:
-            grace: seconds, or a `timedelta`, for what is under way; 0 cancels at once.
+            grace: seconds, or a `timedelta`, that running handlers have; 0 cancels them at once.
 
         Raises:
             InvalidOptionError: no such time; a `TypeError` too where it is of another type. Nothing was done.
@@ -278,9 +277,9 @@ class Store(AsyncBlock):
         await stop_channels(channel_engines, wait, self._store_engine.close)
 
     async def aclose(self) -> None:
-        """Finish what was accepted, make it durable, release the directory. Repeating it is safe.
+        """Write what was accepted, make it durable, and release the directory. Repeating it is safe.
 
-        Whoever waits for a message or for room gets `QueueShutDown`.
+        Those who wait for a message or for room get `QueueShutDown`.
 
         Raises:
             StoreFailedError: what was accepted could not be made durable.

@@ -41,13 +41,13 @@ class Topic(Producer):
     """One ordered log, and the channels that read it. Made by `Store.topic`."""
 
     def __init__(self, store_engine: StoreEngine, engine: TopicEngine) -> None:
-        """Made by the store."""
+        """Called by the store."""
         self._store_engine = store_engine
         self._engine = engine
         self._store_ref = store_engine.store_ref()
 
     def __repr__(self) -> str:
-        """Say which it is, whether it is open, what it holds, and where."""
+        """Show its name, state, contents and directory."""
         engine, number = self._engine, len(self._engine.channel_engines)
         offsets = f"offsets {self.begin_offset} to before {self.end_offset}"
         channels = f"{number} channel{'' if number == 1 else 's'}"
@@ -59,33 +59,34 @@ class Topic(Producer):
         return self._engine.name
 
     async def sync(self) -> None:
-        """Wait until everything accepted before is on disk, whatever the policy, and every ack before too.
+        """Wait until everything accepted or acked before is on disk, whatever the `sync` policy.
 
         Raises:
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it will be all the same.
+        Cancellation: it is synced all the same.
         """
         self._engine.check()
         await self._engine.sync()
 
     @property
     def options(self) -> StoreOptions:
-        """The options that hold for the topic."""
+        """The options in effect for the topic."""
         return self._engine.options
 
     async def configure(self, options: StoreOptions) -> None:
-        """Let the topic go by other options from now on: those that concern its data are on disk when this returns.
+        """Change the topic's options; those that concern its data are on disk when this returns.
 
-        Nothing is deleted by them before. They count as named for the topic, in this process and in later ones.
+        Nothing is deleted by the new options before they are on disk. They count as named for the topic, in this
+        process and in later ones.
 
         Args:
-            options: all of them, not only those that change.
+            options: all options, not only those that change.
 
         Raises:
-            InvalidOptionError: these are no `StoreOptions`.
+            InvalidOptionError: these are not `StoreOptions`.
             MissingExtraError: a codec is not installed.
-            StorageError: they could not be written; those before hold.
+            StorageError: they could not be written; the earlier ones stay in effect.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
@@ -100,14 +101,14 @@ class Topic(Producer):
         """Return a channel, created when first named; its creation is durable before any later `put` returns.
 
         Args:
-            name: as a topic's.
-            options: the channel's, which are kept on disk; None names none: those that were named before hold, or the
-                defaults. `start` counts only when it is new.
+            name: by the same rule as a topic's.
+            options: the channel's options, which are stored on disk; None: the options named earlier stay in effect, or
+                else the defaults. `start` counts only when the channel is new.
 
         Raises:
-            InvalidNameError: no such name may be.
-            InvalidOptionError: these are no `ChannelOptions`, and a `TypeError` too; the dead-letter topic is this
-                one; or other options were named for it before, since the store was opened.
+            InvalidNameError: the name is not allowed.
+            InvalidOptionError: these are not `ChannelOptions` (also a `TypeError`); the dead-letter topic is this
+                topic; or other options were named for the channel before, since the store was opened.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
         check_name(name, "channel")
@@ -124,7 +125,7 @@ class Topic(Producer):
             engine.effective_options.channel(channel_engine, options)
         if new:
             start = None if options is None else options.start
-            # What was accepted before is in the log before the channel is made.
+            # Messages accepted before are in the log before the channel is created.
             channel_engine.preview = known_start(start, engine.log.begin, engine.visible + engine.pending, first=first)
             store_engine.create_channel(
                 engine, channel_engine, partial(start_offset, store_engine.fs_of(self.name), start, first=first)
@@ -136,14 +137,14 @@ class Topic(Producer):
         return sorted(self._engine.channel_engines)
 
     async def delete_channel(self, name: str) -> None:
-        """Delete a channel for good, damage that was set aside of it, too. A missing one is fine.
+        """Delete a channel for good, also what was set aside as damaged. If it does not exist, do nothing.
 
-        Segments that only it held back may go.
+        Segments kept only for it may be deleted then.
 
-        Whoever waits there gets `QueueShutDown` (SYSTEMS row B17). Named again, it is a new channel.
+        Those who wait for its messages get `QueueShutDown` (SYSTEMS row B17). Named again, it is a new channel.
 
         Raises:
-            InvalidNameError: no such name may be.
+            InvalidNameError: the name is not allowed.
             StorageError: as mapped from the system's error.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
@@ -159,8 +160,8 @@ class Topic(Producer):
         """Return the message at an offset without consuming it.
 
         Raises:
-            InvalidOptionError: it is no offset; a `TypeError` too.
-            OffsetError: there is none: not yet written, deleted, or lost to damage.
+            InvalidOptionError: it is not an offset; also a `TypeError`.
+            OffsetError: there is no such message: not yet written, deleted, or lost to damage.
             StorageError: it could not be read.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
@@ -190,7 +191,7 @@ class Topic(Producer):
             reverse: from the newest to the oldest.
 
         Raises:
-            InvalidOptionError: `start` or `stop` is negative, or no offset; then a `TypeError` too.
+            InvalidOptionError: `start` or `stop` is negative, or not an offset; in the latter case also a `TypeError`.
             StorageError: something could not be read. Damage is skipped.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
@@ -233,7 +234,7 @@ class Topic(Producer):
             self._close_scan(reader)
 
     def _close_scan(self, reader: SharedReader) -> None:
-        """Close the files, once a read that a cancelled caller left behind has ended."""
+        """Close the files, once a read that a cancelled caller no longer waits for has ended."""
 
         def report(_: None, error: BaseException | None) -> None:
             if error is not None:
@@ -242,13 +243,13 @@ class Topic(Producer):
         self._store_engine.threads.start(lambda: reader.release(LogReader.close), report)
 
     async def offset_at(self, moment: datetime) -> int:
-        """Return the first offset put at `moment` or later; the end where all are older.
+        """Return the offset of the first message put at `moment` or later; `end_offset` if all are older.
 
         Args:
             moment: with a time zone.
 
         Raises:
-            InvalidOptionError: without one.
+            InvalidOptionError: it has no time zone.
             StorageError: the log could not be read.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
@@ -257,7 +258,7 @@ class Topic(Producer):
         self._engine.check()
         wanted = time_ns(moment)
         begin, found = -1, 0
-        while begin != self.begin_offset:  # else retention may have taken what was found
+        while begin != self.begin_offset:  # if it changes, retention may have deleted what was found: look again
             begin = self.begin_offset
             found = await self._engine.look(partial(LogReader.offset_at, view=self._engine.view(), time_ns=wanted))
         return max(found, begin)
@@ -268,7 +269,7 @@ class Topic(Producer):
         """Wait until everything accepted before is visible to channels, and channels named before are durable.
 
         Raises:
-            StorageError: the files of the topic or of a channel could not be made; the next put tries again.
+            StorageError: the files of the topic or of a channel could not be created; the next put retries that.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: nothing changes.
@@ -277,12 +278,12 @@ class Topic(Producer):
         await self._engine.settle_in()
 
     async def purge(self) -> int:
-        """Drop everything accepted so far from the log and from every channel; return how many messages that were.
+        """Drop everything accepted so far from the log and from every channel; return the number of messages dropped.
 
-        NSQ's *empty* (SYSTEMS row B16), atomic and crash-safe: after a crash all of it is gone or none.
+        As *empty* in NSQ (SYSTEMS row B16), but atomic: after a crash all of it is gone or none.
 
         Raises:
-            StorageError: it was not done.
+            StorageError: nothing was dropped.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.
@@ -295,9 +296,9 @@ class Topic(Producer):
             return await self._engine.retention.purge()
 
     def pause(self) -> Awaitable[None]:
-        """Deliver nothing to any channel from now on; messages gather (SYSTEMS row B15).
+        """Stop deliveries to all channels; messages can still be put and settled (SYSTEMS row B15).
 
-        It takes effect at once. Await the result for it to be durable: a topic stays paused over a restart.
+        It takes effect at once. Await the result for it to be durable: a paused topic is still paused after a restart.
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.
@@ -305,7 +306,7 @@ class Topic(Producer):
         return pause_topic(self._engine, paused=True)
 
     def resume(self) -> Awaitable[None]:
-        """Deliver again, to those channels that are not paused themselves; as `pause`.
+        """Resume deliveries, to those channels that are not paused themselves; as `pause`.
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.
@@ -319,7 +320,7 @@ class Topic(Producer):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last message written."""
+        """The offset after the last message written."""
         return self._engine.log.end
 
     @property
@@ -328,5 +329,5 @@ class Topic(Producer):
         return self._engine.log.durable
 
     def stats(self) -> TopicStats:
-        """Return the topic's numbers. No I/O."""
+        """Return the topic's statistics. No I/O."""
         return topic_stats(self._engine)
