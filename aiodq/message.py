@@ -212,7 +212,7 @@ class Message(StoredMessage, AsyncBlock):
         await channel_engine.committed()
 
     async def touch(self, extend: float | timedelta | None = None) -> None:
-        """Restart the message's timeout, for work that takes longer. As TOUCH in NSQ (SYSTEMS row B10), without a limit.
+        """Restart the message's timeout, for work that takes long. As TOUCH in NSQ (SYSTEMS row B10), without a limit.
 
         Args:
             extend: seconds from now, or a `timedelta`; None for the channel's `visibility_timeout`.

@@ -1,4 +1,4 @@
-"""The ways to open a store."""
+"""The functions that open a store or a queue."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _MODES: Final = ("exclusive", "shared", "client")
 _FAILOVER: Final = 30.0
 
 QUEUE_TOPIC: Final = "queue"
-"""The topic of a store that `open_queue` made."""
+"""The topic of a store that `open_queue` created."""
 
 
 class _Manner(NamedTuple):
-    """How a store is opened: by which call, whether it may be made, and the seconds to wait for its lock.
+    """How a store is opened: by which call, whether it may be created, and the seconds to wait for its lock.
 
     Attributes:
-        mode, failover: whether it is shared, and the seconds to look for its owner.
+        mode, failover: the mode, and the seconds for which an owner is looked for.
     """
 
     call: str
@@ -55,7 +55,7 @@ class StoreOpening(AsyncBlock):
     """What `aiodq.open` returns: awaitable, and an asynchronous context manager."""
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, manner: _Manner) -> None:
-        """Made by `aiodq.open`."""
+        """Called by `aiodq.open`."""
         self._path = path
         self._options = options
         self._seams = seams
@@ -67,10 +67,11 @@ class StoreOpening(AsyncBlock):
         """Open the store.
 
         Raises:
-            StoreLockedError: another owner has it, and did not let go within `wait`; `pid` tells which. Of a store
-                that is to be shared: it has it for itself, in mode "exclusive".
-            OwnerLostError, OwnerStalledError: of a store that is shared: nobody serves it, or whoever does not answer.
-            ProtocolError: likewise: something else is where its owner would be found.
+            StoreLockedError: another process owns it and did not release it within `wait`; `pid` says which. In mode
+                "shared" or "client": the owner opened it in mode "exclusive".
+            OwnerLostError, OwnerStalledError: in mode "shared" or "client": it has no owner, or the owner does not
+                answer.
+            ProtocolError: in mode "shared" or "client": something other than the owner answers on its socket.
             StoreNotFoundError: there is no store, and `create` is False.
             NotAStoreError: the directory holds something else.
             FormatVersionError: a newer aiodq wrote it; it was left untouched.
@@ -110,7 +111,7 @@ class StoreOpening(AsyncBlock):
         )
 
     async def _open_shared(self) -> Store:
-        from aiodq.shared.opening import open_shared  # noqa: PLC0415 - who owns a store alone needs nothing of it
+        from aiodq.shared.opening import open_shared  # noqa: PLC0415 - only needed for a shared store
 
         manner = self._manner
         return await open_shared(
@@ -131,8 +132,8 @@ class StoreOpening(AsyncBlock):
             await self._store.aclose()
 
     def not_awaited(self, called: str, use: str) -> NotAwaitedError:
-        """Return the error for `use` of what is not open yet."""
-        self._begun = True  # who reads this need not be told again
+        """Return the error for a `use` before opening."""
+        self._begun = True  # no second warning about it
         call = f"{self._manner.call}({self._path!r})"
         return NotAwaitedError(
             f'{call} is not open yet: write "async with {call} as {called}:" or "{called} = await {call}", '
@@ -140,11 +141,11 @@ class StoreOpening(AsyncBlock):
         )
 
     def __del__(self) -> None:
-        """Warn where nothing was opened, as of a coroutine that was never awaited."""
+        """Warn if it was never awaited, as Python does for a coroutine."""
         if not self._begun:
             warnings.warn(f"{self._manner.call}({self._path!r}) was never awaited", RuntimeWarning, 2, source=self)
 
-    if not TYPE_CHECKING:  # a checker shall go on finding the missing await
+    if not TYPE_CHECKING:  # type checkers must go on reporting the missing await
 
         def __getattr__(self, name: str) -> NoReturn:
             """Say what is missing where the opening is taken for the store."""
@@ -157,14 +158,14 @@ class QueueOpening(AsyncBlock):
     """What `aiodq.open_queue` returns: awaitable, and an asynchronous context manager."""
 
     def __init__(self, opening: StoreOpening, options: StoreOptions | None, channel: ChannelOptions | None) -> None:
-        """Made by `aiodq.open_queue`."""
+        """Called by `aiodq.open_queue`."""
         self._opening = opening
         self._options = options
         self._channel = channel
         self._queue: Queue | None = None
 
     def __await__(self) -> Generator[Any, None, Queue]:
-        """Open the queue's store. *Raises* and *Cancellation* as `StoreOpening`."""
+        """Open the queue's store. *Raises* and *Cancellation* as for `StoreOpening`."""
         return self._open().__await__()
 
     def __repr__(self) -> str:
@@ -174,7 +175,7 @@ class QueueOpening(AsyncBlock):
     async def _open(self) -> Queue:
         store = await self._opening
         try:
-            queue = store._as_queue(QUEUE_TOPIC, self._options, self._channel)  # noqa: SLF001 - whoever has it to itself
+            queue = store._as_queue(QUEUE_TOPIC, self._options, self._channel)  # noqa: SLF001 - the queue closes the store
             await queue.topic.settle_in()
             queue.check()
         except BaseException:
@@ -217,20 +218,21 @@ def open(  # noqa: PLR0913 - each by its name
     Args:
         path: a directory, created if missing and locked by this process until the store is closed.
         options: see `StoreOptions`.
-        create: False to open only a store that is there, not make one in a directory that is missing or empty, as a
-            volume is that was not mounted.
-        wait: seconds, or a `timedelta`, to wait for another process to let go of the store; in mode "exclusive".
-        mode: "exclusive": this process alone has the store, and nobody else may open it. "shared": any number of
-            processes have it; one of them owns it, the others talk to that one over a socket in the directory, and when
-            it ends another takes over. "client": as shared, but this process never owns it.
-        failover: seconds, or a `timedelta`, to look for an owner, at first and after one is gone; then those who wait
-            are told. In mode "shared" and "client".
+        create: False to open only an existing store, and not create one in a directory that is missing or empty, such
+            as the mount point of a volume that is not mounted.
+        wait: seconds, or a `timedelta`, to wait for another process to release the store; in mode "exclusive".
+        mode: "exclusive": this process alone has the store, and no other may open it. "shared": any number of processes
+            use it; one of them owns it, the others talk to it over a socket in the directory, and when it ends another
+            takes over. "client": as "shared", but this process never owns it.
+        failover: seconds, or a `timedelta`, to look for an owner, at first and after one has ended; then waiting calls
+            fail. In mode "shared" and "client".
         fs: the file system; for tests.
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
 
     Raises:
-        InvalidOptionError: `mode` is none of these, `wait` or `failover` no time, or the path begins with `~`.
+        InvalidOptionError: `mode` is none of these, `wait` or `failover` is not a span of time, or the path begins
+            with `~`.
     """
     check_store_options(options, "aiodq.open(path, {})")
     manner = _manner("aiodq.open", wait, mode, failover, create=create)
@@ -246,9 +248,9 @@ def _seams(fs: FileSystem | None, clock: Clock | None, executor: Executor | None
 def open_to_tend(
     path: str, *, create: bool, wait: float, mode: Mode = "exclusive", failover: float = _FAILOVER
 ) -> StoreOpening:
-    """Open a store as the command line does: by the options on disk, and by no defaults where there are none.
+    """Open a store as the command line does: with the options on disk; where there are none, nothing is deleted.
 
-    Whoever looks after a store does not know what its program names: what is there stays until that runs again.
+    An administrator does not know which options the program names: the messages stay until the program runs again.
     """
     seams = Seams(OsFileSystem(), SystemClock(), keeps=True)
     return StoreOpening(_absolute(path), None, seams, _manner("aiodq.open", wait, mode, failover, create=create))

@@ -55,12 +55,12 @@ C = TypeVar("C", bound=type)
 
 
 def seconds(span: float | timedelta) -> float:
-    """Return a span of time that was checked, in seconds."""
+    """Return a checked span of time in seconds."""
     return span.total_seconds() if isinstance(span, timedelta) else span
 
 
 def _in_words(cls: C) -> C:
-    """Have a class of options refuse an argument that it does not know by naming what was meant."""
+    """Make a class of options refuse unknown arguments with an error that names the one probably meant."""
     init = cls.__init__  # type: ignore[misc]  # unsound for subclasses; this is the class itself
 
     @functools.wraps(init)
@@ -79,7 +79,7 @@ def _in_words(cls: C) -> C:
 
 
 def _meant(cls: type[Any], name: str) -> str:
-    """Return where an option belongs that is not one of this class."""
+    """Return advice about an option that this class does not have: its class, or a similar name."""
     for other in (StoreOptions, ChannelOptions, Retention, Backoff, Alarm):
         if name in {known.name for known in fields(other)}:
             return f"it is one of {other.__name__}, write {other.__name__}({name}=...)"
@@ -89,7 +89,7 @@ def _meant(cls: type[Any], name: str) -> str:
 
 
 def _choose(options: object, **values: object) -> None:
-    """Set checked values in their one form, so that what means the same is equal."""
+    """Set checked values in one normal form, so that options with the same meaning are equal."""
     for name, value in values.items():
         object.__setattr__(options, name, value)
 
@@ -100,10 +100,10 @@ def check_store_options(options: object, where: str, *, optional: bool = True) -
     Args:
         options: what was given.
         where: the call, for the error.
-        optional: None will do.
+        optional: whether None is allowed.
 
     Raises:
-        InvalidOptionError: something else was given; a `TypeError` too.
+        InvalidOptionError: something else was given; also a `TypeError`.
     """
     if not isinstance(options, StoreOptions) and not (options is None and optional):
         example = "write " + where.format("StoreOptions(sync='always')")
@@ -113,10 +113,10 @@ def check_store_options(options: object, where: str, *, optional: bool = True) -
 
 
 def check_channel_options(options: object, where: str, *, optional: bool = True) -> None:
-    """Make sure that these are `ChannelOptions`, or None; as `check_store_options`.
+    """Make sure that these are `ChannelOptions`, or None; arguments as for `check_store_options`.
 
     Raises:
-        InvalidOptionError: something else was given; a `TypeError` too.
+        InvalidOptionError: something else was given; also a `TypeError`.
     """
     if not isinstance(options, ChannelOptions) and not (options is None and optional):
         example = "write " + where.format("ChannelOptions(max_in_flight=1)")
@@ -129,7 +129,7 @@ def check_dead_letter(topic: str, options: ChannelOptions | None) -> None:
     """Make sure that a topic's channel does not put dead letters into that topic itself.
 
     Raises:
-        InvalidOptionError: it would.
+        InvalidOptionError: it does.
     """
     if options is not None and options.dead_letter == topic:
         raise InvalidOptionError(
@@ -140,24 +140,24 @@ def check_dead_letter(topic: str, options: ChannelOptions | None) -> None:
 @_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    """How long messages stay on disk. Whole segments go, never parts.
+    """How long messages stay on disk. Whole segments are deleted, never parts.
 
-    A week of history for replay, whoever has read it, and also where nobody has yet:
+    A week of history for replay, whether or not the messages have been read:
 
     ```python
     Retention(consumed="keep", unconsumed="delete", max_age=timedelta(days=7))
     ```
 
-    With `unconsumed="keep"`, which is the default, the bounds only take what every channel has acked: a topic without a
+    With `unconsumed="keep"`, the default, the bounds only delete what every channel has acked: a topic without a
     channel then keeps everything.
 
     Attributes:
-        consumed: `"delete"` removes a segment once every channel has acked all of it, the one being written about ten
-            seconds after the last put; `"keep"` leaves it for replay until a bound below asks for it.
-        max_age: older segments go, judged by their newest message: seconds, or a `timedelta`. A segment takes messages
-            of a quarter of this time at most, so that each goes within one and a quarter of it. None: no bound.
-        max_bytes: the oldest full segments go until no more than this is left, in bytes of all the topic's segment
-            files, the one being written as far as it is written. None: no bound.
+        consumed: `"delete"` deletes a segment once every channel has acked all of it, the one being written about ten
+            seconds after the last put; `"keep"` keeps it for replay until one of the bounds below is exceeded.
+        max_age: seconds, or a `timedelta`: segments whose newest message is older are deleted. A segment spans at most
+            a quarter of this time, so that each message is deleted after at most 1.25 times `max_age`. None: no bound.
+        max_bytes: the oldest full segments are deleted until the topic's segment files together have at most so many
+            bytes; the segment being written counts with what is written of it. None: no bound.
         max_segments: as `max_bytes`, by number.
         unconsumed: `"keep"` exempts from the three bounds what some channel has not acked; `"delete"` does not, and
             counts as dropped what a channel loses by it.
@@ -188,17 +188,17 @@ class Retention:
 @_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alarm:
-    """A threshold: reached, it is told by an event `"alarm"`, a warning in the log, and `Store.health`.
+    """A threshold: when it is reached, an event `"alarm"`, a warning in the log, and `Store.health` report it.
 
-    It is cleared (an event `"cleared"`) once the value is a fifth on the other side of it, so that one that wavers does
-    not tell all the time. It is looked at about once a second.
+    It is cleared, with an event `"cleared"`, once the value is a fifth below the threshold (`disk_free`: above it), so
+    that a value close to it does not raise the alarm again and again. It is checked about once a second.
 
     Attributes:
-        topic: the name of the topic that is watched; None for every one.
-        channel: the name of the channel that is watched; None for every one, and for topics that have none.
-        oldest_age: seconds, or a `timedelta`: a message that has not been settled for so long since it was put.
-        depth: messages not settled.
-        disk_free: bytes: less than this is free where the store lies, whatever the topic.
+        topic: the name of the topic that is watched; None for all topics.
+        channel: the name of the channel that is watched; None for all channels, and for topics without channels.
+        oldest_age: seconds, or a `timedelta`: raised when a message has not been settled for so long since its put.
+        depth: raised at so many unsettled messages.
+        disk_free: raised when fewer bytes than this are free on the store's file system, whatever the topic.
     """
 
     topic: str | None = None
@@ -212,7 +212,7 @@ class Alarm:
 
         Raises:
             InvalidOptionError: one is out of its range, or there is no threshold.
-            InvalidNameError: no topic or channel can have that name.
+            InvalidNameError: a topic or channel cannot have that name.
         """
         if self.oldest_age is not None:
             _choose(self, oldest_age=span_seconds("oldest_age", self.oldest_age, positive=True))
@@ -243,26 +243,28 @@ class StoreOptions:
             `"os"`: after the write; the kernel decides when it reaches the disk.
         sync_every: messages between syncs under `"interval"`.
         sync_interval: seconds between syncs under `"interval"`.
-        segment_bytes: a segment, with its footer, rolls before it would exceed this; a larger message, and more that is
-            put together and stays so, gets a segment of its own. In a store that is shared it rolls after 20,000 puts
-            as well, so that the next owner need not look through many.
+        segment_bytes: a new segment begins before the current one, with its footer, would exceed this. A larger
+            message, or a larger atomic batch, gets a segment of its own. In a shared store a new one also begins after
+            20,000 puts, so that the next owner has few to look through.
         min_message_bytes: the smallest body taken.
         max_message_bytes: the largest body taken.
-        max_bytes: bound of a topic's backlog in bytes, or None: what it takes in the log's files, with what waits to be
-            written. Counted in memory, by the index of a segment: to about 4 KiB, or to one `put_many`, in which
-            messages count as alike in size.
+        max_bytes: bound of a topic's backlog in bytes, or None. It counts the bytes in the log's files from the oldest
+            unsettled message on, and what waits to be written. The count is accurate to about 4 KiB, or to one
+            `put_many`, whose messages count as equal in size.
         max_messages: bound of a topic's backlog in messages, or None. The backlog is all that the slowest channel has
-            not settled: also what is in flight or deferred, so room comes with acks.
-        overflow: what a put does at that bound: wait, raise `QueueFull`, or free the oldest messages and count them.
-            None in flight is freed: a put waits where they leave no room, with `max_bytes` where one is the oldest.
+            not settled, including messages in flight and deferred: room comes with acks.
+        overflow: what a put does at that bound: wait, raise `QueueFull`, or drop the oldest messages and count them.
+            Messages in flight are not dropped: if they leave no room, a put waits; with `max_bytes` also while the
+            oldest message is in flight.
         retention: when segments are deleted.
         compression: `"zstd"` compresses by batch (extra `zstd`), None does not.
         memory_bytes: bound for one topic's write buffer and read-ahead together.
-        sync_backend: how the event loop waits for a sync. `"thread"`: a thread calls fdatasync; it is always there, and
-            `"auto"` comes to it. `"aio"`: Linux syncs by itself and tells the loop (`io_submit`), for a third of the
-            processor's time; where that is not to be had it comes to `"thread"`. `Store.stats` says which it is.
-        alarms: thresholds that are watched while the store is open, given to `open`; in a topic's own options they mean
-            nothing. They are not stored.
+        sync_backend: how the event loop waits for a sync. `"thread"`, which `"auto"` chooses: a thread calls fdatasync;
+            this works everywhere. `"aio"`: Linux syncs in the background and notifies the loop (`io_submit`), for a
+            third of the processor time; where it is not available, `"thread"` is used. `Store.stats` names the one in
+            use.
+        alarms: thresholds that are watched while the store is open. They are given to `open`; in a topic's own options
+            they are ignored. They are not stored.
     """
 
     sync: SyncPolicy = "always"
@@ -338,15 +340,15 @@ def ephemeral(options: StoreOptions) -> StoreOptions:
 @_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backoff:
-    """How long a message waits that was requeued without a delay: longer from one delivery to the next.
+    """How long a message waits that was requeued without a delay: longer after each delivery.
 
-    The wait after delivery *n* is `first * factor ** (n - 1)` seconds, `limit` at most, and then up to `jitter` of it
-    more or less, so that what failed together is not redelivered together.
+    The wait after delivery *n* is `first * factor ** (n - 1)` seconds, at most `limit`, then changed at random by up to
+    the share `jitter`, so that messages that failed together are not redelivered together.
 
     Attributes:
         first: seconds after the first delivery, or a `timedelta`.
-        factor: by which it grows, at least 1.
-        limit: seconds at most, or a `timedelta`.
+        factor: the growth from one delivery to the next, at least 1.
+        limit: the longest wait, in seconds or as a `timedelta`.
         jitter: a share from 0 to 1.
     """
 
@@ -370,7 +372,7 @@ class Backoff:
         check_number("jitter", self.jitter, least=0, most=1, example=0.1)
 
     def seconds(self, attempts: int, chance: float) -> float:
-        """Return the wait after that many deliveries; `chance`, from 0 to 1, decides about the jitter."""
+        """Return the wait after that many deliveries; `chance`, from 0 to 1, determines the jitter."""
         first, limit = seconds(self.first), seconds(self.limit)
         grown = limit
         if (attempts - 1) * math.log(self.factor) < math.log(max(limit / first, 1.0)):
@@ -386,16 +388,16 @@ class ChannelOptions:
     Attributes:
         start: where a channel begins when it is first created: `"earliest"`, `"latest"`, an offset, or a time (with a
             zone). None: a topic's first channel at the earliest message kept, a later one at the end.
-        visibility_timeout: seconds, or a `timedelta`, after which a message that was handed out and not settled comes
-            again; `touch` begins them anew. None: it waits for ever.
-        max_in_flight: messages handed out and not yet settled, at most. 1 gives strict order.
-        max_attempts: after so many deliveries a message is dead: it goes to the dead-letter topic, or is dropped and
-            counted where there is none. Deliveries are written down as messages are handed out, without a sync, so that
-            one counts also if it kills the process; a power cut may forget some. None: it is redelivered for ever.
-        dead_letter: the name of the topic for what is dead or rejected, or None.
+        visibility_timeout: seconds, or a `timedelta`, after which a message in flight that is not settled is
+            redelivered; `touch` restarts the time. None: it is never redelivered while the store is open.
+        max_in_flight: the most messages delivered and not yet settled. 1 gives strict order.
+        max_attempts: after so many deliveries a message is given up: it goes to the dead-letter topic, or without one is
+            dropped and counted as dead. Each delivery is written down before the consumer gets the message, without a
+            sync, so that it counts even if it kills the process; a power cut may lose some. None: no limit.
+        dead_letter: the name of the topic for messages given up or rejected, or None.
         backoff: how long a message waits after a `nack` without a delay; None: it is ready again at once.
         tags: only messages with one of these tags are delivered; the others count as settled. None: all are.
-        auto_ack: settled when handed over; a crash loses what was handed over and not yet worked off.
+        auto_ack: messages are settled when delivered; a crash loses those delivered and not yet processed.
     """
 
     start: Start = None
