@@ -544,7 +544,7 @@ class Channel(AsyncIteration):
     async def _seek(self, position: Position) -> None:
         place = await find_place(self._engine, self._channel_engine, position)
         async with self._engine.without_transactions():
-            await move_channel(self._engine, self._channel_engine, place)
+            await move_channel(self._engine, self._channel_engine, place, position)
 
     @property
     def options(self) -> ChannelOptions:

@@ -62,11 +62,7 @@ async def find_place(engine: TopicEngine, channel_engine: ChannelEngine[Any], po
     """
     await engine.settle_in(channel_engine.name)
     begin, end = engine.log.begin, engine.visible
-    if isinstance(position, int) and not begin <= position <= end:
-        raise OffsetError(
-            f"channel {channel_engine.name!r} may go to offsets {begin} to {end}, not to {position}: "
-            "write 'earliest' or 'latest' for the ends"
-        )
+    _check_position(engine, channel_engine, position)
     place = Place(position if isinstance(position, int) else begin, end, Deferrals(), RangeSet())
     if position == "latest":
         return place._replace(offset=_END)
@@ -87,9 +83,25 @@ def _look_from(fs: FileSystem, view: LogView, place: Place, times: tuple[int, in
     return place
 
 
-async def move_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], place: Place) -> None:
-    """Have a channel go on from another place, durably; see `Channel.seek`."""
+def _check_position(engine: TopicEngine, channel_engine: ChannelEngine[Any], position: Position) -> None:
+    begin, end = engine.log.begin, engine.visible
+    if isinstance(position, int) and not begin <= position <= end:
+        raise OffsetError(
+            f"channel {channel_engine.name!r} may go to offsets {begin} to {end}, not to {position}: "
+            "write 'earliest' or 'latest' for the ends"
+        )
+
+
+async def move_channel(
+    engine: TopicEngine, channel_engine: ChannelEngine[Any], place: Place, position: Position
+) -> None:
+    """Have a channel go on from another place, durably; see `Channel.seek`.
+
+    Raises:
+        OffsetError: retention has deleted it since the place was found; nothing changed.
+    """
     await engine.settle_in(channel_engine.name)
+    _check_position(engine, channel_engine, position)
     log = engine.real_log()
     offset = min(max(place.offset, log.begin), engine.visible)
     gaps = [(one.end, following.base) for one, following in pairwise(log.segments) if one.end < following.base]

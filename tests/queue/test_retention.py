@@ -13,6 +13,7 @@ import pytest
 import aiodq
 from aiodq import Retention
 from aiodq.engine.topic.retention import _ASKED
+from aiodq.starting import move_channel
 from aiodq.storage.log.retention import Verdict, expired
 from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
@@ -118,6 +119,22 @@ class TestConsumed:
             assert new.stats().lost == 0
         async with queue(path, segment_bytes=SMALL) as jobs:
             assert (jobs.depth, jobs.stats().lost) == (len(left), 0)
+
+    async def test_what_is_deleted_before_a_seek_acts_is_refused(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with queue(path, segment_bytes=SMALL) as jobs:
+            await fill(jobs, numbered(20))
+
+            async def moving(*arguments: Any) -> None:
+                await drain(jobs)
+                await until(lambda: jobs.begin_offset > 0)
+                await move_channel(*arguments)
+
+            monkeypatch.setattr("aiodq.channel.move_channel", moving)
+            with pytest.raises(aiodq.OffsetError):
+                await soon(jobs.seek(0))
+            assert jobs.depth == 0
 
     async def test_of_many_that_are_pinned_each_goes_though_few_are_asked_at_once(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
