@@ -391,9 +391,9 @@ class ChannelOptions:
         visibility_timeout: seconds, or a `timedelta`, after which a message in flight that is not settled is
             redelivered; `touch` restarts the time. None: it is never redelivered while the store is open.
         max_in_flight: the most messages delivered and not yet settled. 1 gives strict order.
-        max_attempts: after so many deliveries a message is given up: it goes to the dead-letter topic, or without one is
-            dropped and counted as dead. Each delivery is written down before the consumer gets the message, without a
-            sync, so that it counts even if it kills the process; a power cut may lose some. None: no limit.
+        max_attempts: after so many deliveries a message is given up: it goes to the dead-letter topic, or without one
+            is dropped and counted as dead. Each delivery is written down before the consumer gets the message, without
+            a sync, so that it counts even if it kills the process; a power cut may lose some. None: no limit.
         dead_letter: the name of the topic for messages given up or rejected, or None.
         backoff: how long a message waits after a `nack` without a delay; None: it is ready again at once.
         tags: only messages with one of these tags are delivered; the others count as settled. None: all are.

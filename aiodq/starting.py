@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["find_place", "known_start", "move_channel", "start_offset"]
 
 _END: Final = 1 << 62
-"""An offset behind the end of every log."""
+"""An offset after the end of every log."""
 
 
 def start_offset(fs: FileSystem, start: Start, log: TopicLog, *, first: bool) -> int:
