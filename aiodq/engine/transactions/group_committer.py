@@ -226,9 +226,7 @@ class Committer:
         """Commit to this file. `timer` measures its syncs, `fail` stops the store."""
         self.committed: int = 0
         self.deciding: dict[Origin, asyncio.Future[None]] = {}
-        self._file = file
-        self._threads = threads
-        self._clock = clock
+        self._file, self._threads, self._clock = file, threads, clock
         self._sync_timer = timer
         self._fail = fail
         self._waiting: deque[_Entry] = deque()
