@@ -275,10 +275,14 @@ async def test_where_nothing_is_settled_in_the_end_no_room_was_made(machine: Mac
         await jobs.put_many([b"1", b"2"])
         await other.put(b"x")
         first, taken = await jobs.get(), await other.get()
-        seeking = asyncio.ensure_future(other.seek("earliest"))
-        await until(store._store_engine.committer._turn.locked)
+        turn = store._store_engine.committer._turn
+        async with turn:
+            seeking = asyncio.ensure_future(other.seek("earliest"))
+            await until(lambda: turn._waiters)
+            moving = asyncio.ensure_future(transact(store, {"jobs": [b"a"]}, first, taken))
+            await until(lambda: store._store_engine.committer._waiting)
         with pytest.raises(aiodq.NotInFlightError):
-            await transact(store, {"jobs": [b"a"]}, first, taken)
+            await moving
         await seeking
         for count in (2, 3):
             with pytest.raises(aiodq.QueueFull):
