@@ -54,16 +54,16 @@ def test_each_module_that_can_be_run_is_the_command_line(tmp_path: Path, module:
 
 
 @pytest.mark.parametrize("missing", ["cyclopts", "rich"])
-def test_a_module_that_is_run_names_the_extra(missing: str) -> None:
-    code = f"import sys, runpy; sys.modules[{missing!r}] = None; runpy.run_module('aiodq', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
-    assert done.returncode == 2
-    assert "pip install 'aiodq[cli]'" in one_line(done.stderr)
-
-
-@pytest.mark.parametrize("missing", ["cyclopts", "rich"])
-def test_without_the_extra_it_names_the_extra(missing: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None; from aiodq.cli import main; sys.exit(main(['stat', '.']))"
+@pytest.mark.parametrize(
+    "run",
+    [
+        "from aiodq.cli import main; sys.exit(main(['stat', '.']))",
+        "import runpy; runpy.run_module('aiodq', run_name='__main__')",
+    ],
+    ids=["command", "module"],
+)
+def test_without_the_extra_it_names_the_extra(run: str, missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; {run}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 2
     assert "pip install 'aiodq[cli]'" in one_line(done.stderr)

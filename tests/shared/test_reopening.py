@@ -68,14 +68,20 @@ async def test_options_that_were_changed_since_hold_with_the_next_owner(tmp_path
             assert channel.options.max_attempts == 5
 
 
+async def three_that_put(stack: AsyncExitStack, path: Path) -> list[aiodq.Store]:
+    """Do as `three`; each has put into a topic by options of its own, and knows that they are stored."""
+    stores = await three(stack, path)
+    for store in stores:
+        await store.topic("jobs", MOST_5).put(b"x")
+        while not opened(store)["jobs", ""].options.get("stored"):
+            await asyncio.sleep(0.002)
+    return stores
+
+
 @pytest.mark.parametrize("settled", [True, False])
 async def test_a_topics_options_that_were_changed_since_hold_with_the_next_owner(tmp_path: Path, settled: bool) -> None:
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
-        owner, changer, other = await three(stack, tmp_path / "s")
-        for store in (owner, changer, other):
-            await store.topic("jobs", MOST_5).put(b"x")
-            while not opened(store)["jobs", ""].options.get("stored"):
-                await asyncio.sleep(0.002)
+        owner, changer, other = await three_that_put(stack, tmp_path / "s")
         await changer.topic("jobs").configure(MOST_9)
         if settled:
             await until(lambda: other.topic("jobs").options == MOST_9)
@@ -92,11 +98,7 @@ async def test_a_topics_options_that_were_changed_since_hold_with_the_next_owner
 
 async def test_the_next_owner_refuses_nobody_who_has_not_heard_of_a_change(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
-        owner, changer, other = await three(stack, tmp_path / "s")
-        for store in (owner, changer, other):
-            await store.topic("jobs", MOST_5).put(b"x")
-            while not opened(store)["jobs", ""].options.get("stored"):
-                await asyncio.sleep(0.002)
+        owner, changer, other = await three_that_put(stack, tmp_path / "s")
         other._store_engine.link._wire._transport.pause_reading()  # type: ignore[attr-defined]  # in its place
         await changer.topic("jobs").configure(replace(MOST_9, sync="interval"))
         await owner.aclose()
