@@ -16,7 +16,9 @@ __all__ = ["IN_MEMORY", "describe", "file_system"]
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 """File systems without a disk: a sync costs nothing there and proves nothing."""
 
-PACKAGES = ("aiodq", "aiosqlite", "diskcache", "huey", "litequeue", "persist-queue", "queuelib", "redis", "uvloop")
+PACKAGES = (
+    "aiodq", "aiosqlite", "diskcache", "huey", "isal", "litequeue", "persist-queue", "queuelib", "redis", "uvloop",
+)  # fmt: skip
 
 
 def file_system(directory: Path) -> str:
