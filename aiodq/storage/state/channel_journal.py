@@ -65,6 +65,14 @@ _COUNT: Final = (1 << _OWNER_SHIFT) - 1
 _UNWRITTEN: Final = bytes(_OP_BYTES)
 """No block holds so many zeros in a row: every operation begins with its kind, which is not zero."""
 
+_VALUE_BYTES: Final = 8
+"""The last bytes of an operation: zeros, but for a kind in `_VALUED`."""
+
+_VALUED: Final = frozenset({OpKind.REQUEUE, OpKind.DEFER})
+
+_SECTOR: Final = 512
+"""What a power cut leaves in part is cut at multiples of this."""
+
 _PAGE: Final = 4096
 _LEAST: Final = 4 * _PAGE
 _MOST: Final = 16 * _PAGE
@@ -192,7 +200,7 @@ def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _
     missing = False
     last = len(data.rstrip(b"\0"))
     while (start := _next_block(data, end, last, generation, path)) is not None:
-        if _UNWRITTEN in data[end:start]:
+        if _is_unwritten(data, end, start) or _is_former(data, end, start, generation, path):
             # Of unsynced blocks, a power cut may leave a later one without an earlier one. The later one is valid all
             # the same, and stays until a checkpoint holds its operations.
             missing = True
@@ -202,6 +210,27 @@ def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _
         ops += more
         end = start + used - JOURNAL_HEADER.size
     return _Blocks(ops, generation, end, missing)
+
+
+def _is_unwritten(data: bytes, end: int, start: int) -> bool:
+    """Whether what lies between two valid blocks was not written, or only to some of its sectors, over zeros.
+
+    An acknowledgement whose last eight bytes alone are in another sector is the same with and without them.
+    """
+    if _UNWRITTEN in data[end:start]:
+        return True
+    first, last = (end // _SECTOR + 1) * _SECTOR, (start - 1) // _SECTOR * _SECTOR
+    if last <= end:
+        return False  # all of it is in one sector
+    tail = data[last:start]
+    return not any(data[end:first]) or (
+        not any(tail) and (len(tail) > _VALUE_BYTES or data[start - _OP_BYTES] in _VALUED)
+    )
+
+
+def _is_former(data: bytes, end: int, start: int, generation: int, path: str) -> bool:
+    """Whether what lies between two valid blocks is left of the journal before: a fold's zeros did not arrive there."""
+    return bool(generation & _COUNT) and _next_block(data, end - ALIGNMENT, start, generation - 1, path) is not None
 
 
 def _next_block(data: bytes, end: int, last: int, generation: int, path: str) -> int | None:

@@ -416,6 +416,58 @@ def test_a_block_behind_one_that_never_arrived_counts_and_nothing_is_damaged(cha
     assert set_aside(channel) == []
 
 
+@pytest.mark.parametrize("lost", ["before", "after"])
+@pytest.mark.parametrize("kind", [OpKind.REQUEUE, OpKind.DEFER])
+@pytest.mark.parametrize("count", range(1, 4))
+def test_a_block_of_which_a_sector_never_arrived_is_no_damage(
+    channel: Path, count: int, kind: OpKind, lost: str
+) -> None:
+    sector = 512
+    ops = [Op(kind, 500 + n, 1, 77) for n in range(count)]
+    for fill in range(1, 4):  # so that the boundary cuts it at different places
+        journal = opened(channel)
+        journal.append([ack(n) for n in range(fill)])
+        end = JOURNAL_HEADER.size + 8 + 24 * fill
+        while end + BLOCK <= sector:
+            journal.append([ack(end)])
+            end += BLOCK
+        before = found(channel)[1]
+        journal.append(ops)
+        journal.append([ack(1000)])
+        journal.close()
+        data = bytearray((channel / "journal").read_bytes())
+        stop = end + 8 + 24 * count
+        if lost == "before":
+            data[end:sector] = bytes(sector - end)
+        else:
+            data[sector:stop] = bytes(stop - sector)
+        (channel / "journal").write_bytes(data)
+        journal = opened(channel)
+        assert (journal.damages, journal.unclean) == ([], True)
+        assert journal.ops == [*before, ack(1000)]
+        journal.close()
+        (channel / "journal").unlink()
+
+
+def test_a_block_of_the_journal_before_in_the_place_of_a_sector_is_no_damage(channel: Path) -> None:
+    sector = 512
+    journal = opened(channel)
+    for n in range(40):
+        journal.append([ack(2 * n)])
+    former = (channel / "journal").read_bytes()
+    journal.fold(replayed(journal.image, [ack(2 * n) for n in range(40)]))
+    for n in range(50, 90):  # while what the fold wrote is not synced
+        journal.append([ack(2 * n)])
+    journal.close()
+    data = (channel / "journal").read_bytes()
+    (channel / "journal").write_bytes(data[:sector] + former[sector : 2 * sector] + data[2 * sector :])
+    journal = opened(channel)
+    journal.close()
+    assert (journal.damages, journal.unclean) == ([], True)
+    assert 20 < len(journal.ops) < 40
+    assert set(journal.ops) < {ack(2 * n) for n in range(50, 90)}
+
+
 def test_a_journal_whose_reserve_arrived_and_whose_header_did_not_is_new(channel: Path) -> None:
     channel.mkdir()
     (channel / "journal").write_bytes(bytes(RESERVE))
