@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from asyncio import current_task
 from typing import TYPE_CHECKING
 
 from aiodq.delivery.leases import ACKED
+from aiodq.engine.home_loop import task_of
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.message import Message
 
@@ -55,7 +55,7 @@ async def iterate(
             handed(message)
         elif held_by_task is not None:
             # The body of `HeldByTask.note`; usually it is the same task as before.
-            if taken is None or taken.whose() is not current_task(held_by_task.loop):
+            if taken is None or taken.whose() is not task_of(held_by_task.loop):
                 taken = held_by_task.note(message)
             elif (last := taken.last)._run.marks[last._index] >= ACKED:
                 taken.last = message

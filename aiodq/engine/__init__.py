@@ -13,9 +13,10 @@ The life of a put:
 
     `Producer.put`                 one coroutine, a topic's and a queue's
       `GroupCommit.put_now`        nothing under way, no sync asked for: written in the caller's own step, no future
-        `TopicLog.append`          one compact frame, one write
-        `Publisher.show`           into the tail cache, and wakes who waits. Channels are told nothing: they look at
-                                   the topic's end themselves, `ChannelState.follow`
+        `ActiveSegment.append`     one compact frame, one write
+        `TailCache.add`            into the tail cache. Channels are told nothing: they look at the topic's end
+                                   themselves, `ChannelState.follow`
+        `Publisher.shown`          wakes who waits
       `GroupCommit.put_lone`       nothing under way, and a sync is asked for: written in the caller's own step
         `Syncer.start`             `SyncBackend.start` has the log synced; its end comes to `GroupCommit.synced_lone`
       `GroupCommit.place`          likewise, of a put that another process has sent (`aiodq.shared.session`)

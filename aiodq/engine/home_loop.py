@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from threading import get_ident
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
-__all__ = ["BY_THREAD", "NOWHERE", "HomeLoop"]
+__all__ = ["BY_THREAD", "NOWHERE", "HomeLoop", "task_of"]
 
 BY_THREAD: Final = sys.version_info < (3, 12)
 """Whether checking `HomeLoop.thread` and `is_running` is cheaper than asking which loop runs here: until Python 3.12,
 that asks the system for the process's number each time."""
+
+task_of: Final[Callable[[Any], asyncio.Task[Any] | None]] = (
+    vars(asyncio.tasks)["_current_tasks"].get if BY_THREAD else asyncio.current_task
+)
+"""`asyncio.current_task` of a loop: until Python 3.12, that is a function in Python around this look-up."""
 
 
 class HomeLoop:

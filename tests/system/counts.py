@@ -394,8 +394,8 @@ ROWS: Final[dict[str, Row]] = {
 
 # frames, python, futures, callbacks, threads
 CEILINGS: Final[dict[str, Count]] = {
-    "put, os": Count(10, 11, 0, 0, 0),
-    "put, interval": Count(12, 13, 0, 0, 0),
+    "put, os": Count(8, 8, 0, 0, 0),
+    "put, interval": Count(11, 11, 0, 0, 0),
     "put, always": Count(36, 60, 1, 2, 82),
     "put by 100, os": Count(6.1, 15, 1, 1.09, 0),
     "put by 100, interval": Count(6.1, 15, 1, 1.09, 0.14),

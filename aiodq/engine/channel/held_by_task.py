@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from asyncio import current_task, get_running_loop
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from weakref import ref
 
 from aiodq.delivery.leases import ACKED
+from aiodq.engine.home_loop import task_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -84,7 +85,7 @@ class HeldByTask(Generic[T]):
     """The messages that tasks hold of one channel. A task that is gone is forgotten with what it took.
 
     Attributes:
-        loop: the loop of the tasks. Passing it to `current_task` saves most of that call's time.
+        loop: the loop of the tasks.
     """
 
     __slots__ = ("_by_id", "loop")
@@ -101,7 +102,7 @@ class HeldByTask(Generic[T]):
 
     def note(self, message: T) -> TakenByTask[T] | None:
         """Note that the running task has taken a message; return all that it has taken, or None outside of any task."""
-        task = current_task(self.loop)
+        task = task_of(self.loop)
         taken = self._by_id.get(id(task))
         if taken is None:
             if task is not None:  # else a callback of the loop: it has to name the message it settles
@@ -116,7 +117,7 @@ class HeldByTask(Generic[T]):
 
     def note_many(self, messages: Sequence[T]) -> None:
         """Note that the running task has taken these messages, at least one."""
-        task = current_task(self.loop)
+        task = task_of(self.loop)
         taken = self._by_id.get(id(task))
         if taken is None:
             taken, messages = self.note(messages[0]), messages[1:]
@@ -130,7 +131,7 @@ class HeldByTask(Generic[T]):
 
     def last(self) -> T | None:
         """Return the unsettled message that the running task took last, or None."""
-        taken = self._by_id.get(id(current_task(self.loop)))
+        taken = self._by_id.get(id(task_of(self.loop)))
         if taken is None:
             return None
         while taken.older and not taken.last.held:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from asyncio import current_task, get_running_loop
+from asyncio import get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import ref
 
+from aiodq.engine.home_loop import task_of
 from aiodq.engine.put_batch import OVERHEAD, Part, PutResult
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.put_batch import OpenBatch
+    from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.engine.topic.creation import Creation
     from aiodq.engine.topic.effective_options import EffectiveOptions
     from aiodq.engine.topic.exclusive_work import ExclusiveWork
@@ -77,6 +79,8 @@ class WrittenTopic(Protocol):
     publisher: Publisher
     put_buffer: PutBuffer
     retention: TopicRetention
+    tail: TailCache
+    waiting: dict[ChannelEngine[Any], None]
     syncer: Syncer
     writer: SegmentWriter
 
@@ -262,7 +266,7 @@ class GroupCommit:
             self._stop(error)
         return span[0]
 
-    def put_now(self, body: object, *, gave_way: bool = False) -> int:  # noqa: C901, PLR0911 - a call costs more than a branch
+    def put_now(self, body: object, *, gave_way: bool = False) -> int:  # noqa: C901, PLR0911, PLR0912 - a call costs more than a branch
         """Write a message at once; return its offset, or `NOT_NOW` or `GIVE_WAY`.
 
         Raises:
@@ -278,7 +282,7 @@ class GroupCommit:
         if get_ident() != self._home.thread:
             return NOT_NOW
         # Of this loop: until 3.12, Python asks the system for the process's number each time to tell which loop runs.
-        task = current_task(self._loop)
+        task = task_of(self._loop)
         now = self._monotonic()
         # The task that put last belongs to the store's loop.
         if task is None or task is not self._task():
@@ -289,7 +293,7 @@ class GroupCommit:
             return GIVE_WAY
         time_ns = self._now_ns()
         try:
-            offset = log.append(body, time_ns)
+            offset = log.active.append(body, log.options.segment_bytes, log.durable, time_ns)
         except Exception as error:
             self._failed(log, error)
             raise
@@ -301,7 +305,9 @@ class GroupCommit:
             if not self._counted:
                 self._count(engine, 1)
             if engine.channel_engines:
-                self._publisher.show(offset, time_ns, body)
+                ended = engine.tail.add(offset, time_ns, body)
+                if ended or engine.waiting:
+                    self._publisher.shown(trim=ended)
             if not offset % _LONGEST_RUN:
                 self._turns.until = now
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting

@@ -162,13 +162,15 @@ class Publisher:
         """Note that a channel is there, is gone, or goes on from another offset."""
         self._furthest = None
 
-    def show(self, offset: int, time_ns: int, body: bytes) -> None:
-        """Publish a plain message that was written inline."""
-        engine = self._engine
-        ended = engine.tail.add(offset, time_ns, body)
-        if engine.waiting:
+    def shown(self, *, trim: bool) -> None:
+        """Wake the getters for which there is something: a plain message that was written inline is in the tail.
+
+        Args:
+            trim: whether to drop from the tail what every channel has had.
+        """
+        if self._engine.waiting:
             self._wake()
-        if ended:
+        if trim:
             self._trim()
 
     def show_many(self, batch: Batch, cost: int) -> None:

@@ -65,12 +65,13 @@ class ActiveSegment:
     Attributes:
         segment: the segment as readers see it; it grows with `commit`.
         next: the offset of the next record.
+        begins_with_producers: whether it is to begin with the producer table, which `stage` writes.
     """
 
     __slots__ = (
         "_ahead", "_counted", "_entries", "_file", "_fits_until", "_index", "_indexed", "_known", "_limit",
-        "_of_others", "_opens_at", "_pooled", "_position", "_staged", "_staged_bytes", "_torn", "_write_alone", "next",
-        "segment",
+        "_of_others", "_opens_at", "_pooled", "_position", "_staged", "_staged_bytes", "_torn", "_write_alone",
+        "begins_with_producers", "next", "segment",
     )  # fmt: skip
 
     def __init__(self, fs: FileSystem, file: File, segment: Segment, index: SegmentIndex) -> None:
@@ -89,6 +90,7 @@ class ActiveSegment:
         self._entries: list[tuple[IndexEntry, bool, int, int]] = []
         self._known: list[Producer] = []
         self._torn = False
+        self.begins_with_producers: bool = False
         self._limit = 0
         # An upper bound: each of those puts has a control frame before its own.
         self._of_others = sum(index.frames) // 2
@@ -258,9 +260,7 @@ class ActiveSegment:
         put = PutOf(origin.producer, origin.sequence, self.next, messages, FRAME_START.unpack_from(frame)[1])
         return encode_put(put, self.segment.context, watermark, time_ns)
 
-    def append(
-        self, body: bytes, limit: int, *, watermark: int, time_ns: int, zeros_ahead: bool, origin: Origin | None = None
-    ) -> int:
+    def append(self, body: bytes, limit: int, watermark: int, time_ns: int, origin: Origin | None = None) -> int:
         """Write one plain record at once and make it visible: `stage`, `flush` and `commit` in one step.
 
         Args:
@@ -268,12 +268,11 @@ class ActiveSegment:
             limit: as for `stage`.
             watermark: as for `stage`.
             time_ns: the time of the put.
-            zeros_ahead: a sync comes next: write zeros ahead if few are left and syncs gain by them.
             origin: the producer and sequence of an idempotent put.
 
         Returns:
-            Its offset, or -1 if it has to go through `stage`: the segment rolls first, something is to be truncated, or
-            the file is to be reopened.
+            Its offset, or -1 if it has to go through `stage`: the segment rolls first or begins with the producer
+            table, something is to be truncated, or the file is to be reopened.
 
         Raises:
             StorageError: call `rollback`.
@@ -283,12 +282,12 @@ class ActiveSegment:
         segment, offset, position = self.segment, self.next, self._position
         frame = encode_compact(body, segment.context, offset, watermark, time_ns)
         if origin is not None:
-            # Where an index entry would begin between the two frames, they go through `stage`.
-            apart = position < self._opens_at <= position + PUT_FRAME_BYTES
-            full = self._of_others >= _MOST_OF_OTHERS and offset > segment.base
-            frame = b"" if apart or full else self._control(frame, origin, 1, watermark, time_ns) + frame
+            control = self._before(frame, origin, watermark, time_ns)
+            if control is None:
+                return -1
+            frame = control + frame
         end = position + len(frame)
-        if not frame or end > self._fits_until:
+        if end > self._fits_until:
             return -1
         try:
             # CRASH: 2. Until the next sync any part of these bytes may be missing.
@@ -308,14 +307,24 @@ class ActiveSegment:
             self._note(position, offset, time_ns, len(body), of_other=origin is not None)
         else:
             segment.newest_ns = time_ns
-        if zeros_ahead:
-            self._ahead.top_up(end, limit)
-        segment.records += 1
         segment.raw_bytes += len(body)
         segment.data_end = segment.size = end
         # INVARIANT: set last, as readers in other threads rely on it.
         segment.end = offset + 1
         return offset
+
+    def _before(self, frame: bytes, origin: Origin, watermark: int, time_ns: int) -> bytes | None:
+        """Return the control frame before the frame of an idempotent put, or None if both go through `stage`."""
+        position = self._position
+        # Where an index entry would begin between the two frames.
+        apart = position < self._opens_at <= position + PUT_FRAME_BYTES
+        if apart or (self._of_others >= _MOST_OF_OTHERS and self.next > self.segment.base):
+            return None
+        return self._control(frame, origin, 1, watermark, time_ns)
+
+    def reserve(self) -> None:
+        """Write zeros ahead if few are left and syncs gain by them: a sync comes next."""
+        self._ahead.top_up(self._position, self._limit)
 
     def _keep_within(self, limit: int) -> None:
         self._limit = limit
@@ -324,7 +333,8 @@ class ActiveSegment:
     def _fit(self) -> None:
         """Compute the position up to which `append` may write without any other check."""
         segment = self.segment
-        if self._torn or self._staged or segment.sealed:
+        awaits_producers = self.begins_with_producers and self.next == segment.base
+        if self._torn or self._staged or segment.sealed or awaits_producers:
             self._fits_until = 0
             return
         footer = footer_bytes(self._indexed + 1)
@@ -337,6 +347,7 @@ class ActiveSegment:
         self._of_others += of_other
         segment, index = self.segment, self._index
         index.add_record(position, offset - segment.base, time_ns, raw_bytes, 2 if of_other else 1)
+        segment.records += 1
         self._counted = offset + 1
         segment.newest_ns = max(segment.newest_ns, time_ns)
         segment.oldest_ns = index.oldest_ns
@@ -352,6 +363,7 @@ class ActiveSegment:
         """
         index, segment = self._index, self.segment
         if count := segment.end - self._counted:
+            segment.records += count
             index.records[-1] += count
             index.frames[-1] += count
             index.newest[-1] = segment.newest_ns

@@ -69,6 +69,7 @@ class TopicLog:
     `commit`, and readers may read at any time.
 
     Attributes:
+        active: the segment being written.
         directory: the topic's.
         options: may be replaced; what is staged next uses the new ones.
         meta: the topic's description.
@@ -82,7 +83,7 @@ class TopicLog:
     """
 
     __slots__ = (
-        "_active", "_begun", "_clock", "_describing", "_skipped", "_slots", "closed", "cut_bytes", "damages",
+        "_begun", "_clock", "_describing", "_skipped", "_slots", "active", "closed", "cut_bytes", "damages",
         "directory", "durable", "fs", "listed", "meta", "options", "producers", "segments",
     )  # fmt: skip
 
@@ -125,7 +126,8 @@ class TopicLog:
             self.cut_bytes: int = found.cut_bytes
             sweep_temporaries(fs, directory)
             self._note_losses(found.segments, self._report_missing(found.segments, promised))
-            self._active = active = self._continue(self._without_dead(found.segments), promised)
+            active = self._continue(self._without_dead(found.segments), promised)
+            self.active: ActiveSegment = active
             self.durable: int = active.segment.end
             self._slots.write(self.durable, topic_salt(self.meta.uuid))
         except BaseException:
@@ -223,12 +225,14 @@ class TopicLog:
 
     def _create(self, base: int) -> ActiveSegment:
         header = SegmentHeader(base, self.meta.uuid, self._clock.now_ns(), topic_salt(self.meta.uuid))
-        return ActiveSegment.create(self.fs, segment_path(self.directory, base), header)
+        active = ActiveSegment.create(self.fs, segment_path(self.directory, base), header)
+        active.begins_with_producers = bool(self.producers.puts)
+        return active
 
     @property
     def end(self) -> int:
         """The offset after the last record written."""
-        return self._active.segment.end
+        return self.active.segment.end
 
     @property
     def begin(self) -> int:
@@ -243,7 +247,7 @@ class TopicLog:
     @property
     def ready(self) -> bool:
         """Whether `flush` opens no file: that of an idle topic may be closed."""
-        return self._active.ready
+        return self.active.ready
 
     def wake(self) -> None:
         """Reopen the active segment's file if it was closed while the topic was idle. Blocking.
@@ -251,7 +255,7 @@ class TopicLog:
         Raises:
             StorageError: as mapped from the system's error.
         """
-        self._active.wake()
+        self.active.wake()
 
     def skip_to(self, offset: int) -> None:
         """Raise `begin` to `offset` until the log is opened again; `give_up` makes that durable."""
@@ -259,7 +263,7 @@ class TopicLog:
 
     def view(self, stop: int | None = None) -> LogView:
         """Return what readers may see, up to `stop` or to the end of what was written."""
-        segment = self._active.segment
+        segment = self.active.segment
         return LogView(self.segments, segment.end if stop is None else min(stop, segment.end), segment.data_end)
 
     def recall(self) -> None:
@@ -269,6 +273,7 @@ class TopicLog:
             StorageError: as mapped from the system's error.
         """
         self.producers.recall(self.fs, self.segments, self.end, topic_salt(self.meta.uuid))
+        self.active.begins_with_producers = bool(self.producers.puts)
 
     def stage(
         self, columns: Columns, time_ns: int, *, atomic: bool, origin: Origin | None = None
@@ -284,7 +289,7 @@ class TopicLog:
         Returns:
             The first offset and the one after the last.
         """
-        return self._active.stage(
+        return self.active.stage(
             columns,
             self.options.segment_bytes,
             watermark=self.durable,
@@ -305,11 +310,9 @@ class TopicLog:
             DiskFullError: no space; call `rollback`, and later puts may succeed.
             StorageError: as mapped from the system's error; call `rollback`.
         """
-        active = self._active
-        if self.producers.puts and active.next == active.segment.base:
-            return -1  # a segment begins with the producer table
-        size, durable = self.options.segment_bytes, self.durable
-        offset = active.append(body, size, watermark=durable, time_ns=time_ns, zeros_ahead=zeros_ahead, origin=origin)
+        offset = self.active.append(body, self.options.segment_bytes, self.durable, time_ns, origin)
+        if zeros_ahead and offset >= 0:
+            self.active.reserve()
         if origin is not None and offset >= 0:
             self.producers.note(Producer(*origin, offset, 1, time_ns))
         return offset
@@ -317,7 +320,7 @@ class TopicLog:
     @property
     def staged_bytes(self) -> int:
         """The staged bytes that wait for `flush`."""
-        return self._active.staged_bytes
+        return self.active.staged_bytes
 
     def flush(self) -> None:
         """Write what is staged.
@@ -326,15 +329,15 @@ class TopicLog:
             DiskFullError: no space; call `rollback`, and later puts may succeed.
             StorageError: as mapped from the system's error; call `rollback`.
         """
-        self._active.flush()
+        self.active.flush()
 
     def commit(self) -> None:
         """Make what was flushed visible to readers."""
-        self._active.commit(self.producers)
+        self.active.commit(self.producers)
 
     def rollback(self) -> None:
         """Drop what was staged or flushed since the last commit."""
-        self._active.rollback()
+        self.active.rollback()
 
     def sync(self) -> None:
         """Make durable what was committed before, and note the watermark.
@@ -342,15 +345,14 @@ class TopicLog:
         Raises:
             StorageError: it is unknown what is on disk; the log must not be used any further.
         """
-        active = self._active
-        end = active.segment.end
-        active.sync()
+        end = self.active.segment.end
+        self.active.sync()
         self.durable = max(self.durable, end)
         self._note()
 
     def begin_sync(self, submit: Callable[[File], object]) -> bool:
         """Begin an asynchronous sync of the active segment, the first half of `sync`; see `PooledFile.begin_sync`."""
-        active = self._active
+        active = self.active
         # INVARIANT: the sync covers what was committed before it began.
         self._begun = active, active.segment.data_end, active.segment.end
         return self._slots.ready and active.begin_sync(submit)
@@ -382,7 +384,7 @@ class TopicLog:
         Raises:
             StorageError: the segment goes on as it was, sealed or not; a later `roll` repeats what is left to do.
         """
-        active = self._active
+        active = self.active
         if active.segment.empty:
             return
         if not active.segment.sealed:
@@ -391,7 +393,7 @@ class TopicLog:
         self._note()
         following = self._create(active.segment.end)
         self._list(self.listed.followed_by(following.segment))
-        self._active = following
+        self.active = following
         active.close()
 
     def adopt(self, staged: Sequence[tuple[str, int]], note: Callable[[int], None]) -> None:
@@ -411,13 +413,13 @@ class TopicLog:
             place(self.fs, path, self.meta.uuid, base, records)
         note(bases[0])
         try:
-            self._active.close()
+            self.active.close()
             move_in(self.fs, self.directory, [(path, base) for (path, _), base in zip(staged, bases, strict=False)])
             adopted = [placed(self.fs, self.directory, self.meta.uuid, base) for base in bases[:-1]]
-            self._active = self._after(adopted[-1])
+            self.active = self._after(adopted[-1])
         except StorageError as cause:
             raise StoreFailedError(f"{cause.message}; open the store again", cause.path) from cause
-        self._list(SegmentList((*self.segments[:-1], *adopted[:-1], *_once(adopted[-1:], self._active))))
+        self._list(SegmentList((*self.segments[:-1], *adopted[:-1], *_once(adopted[-1:], self.active))))
         self.durable = bases[-1]
         self._note()
 
@@ -553,9 +555,9 @@ class TopicLog:
             StorageError: it is unknown what is on disk.
         """
         try:
-            self._active.flush()
-            self._active.commit()
-            if self.producers.puts and self._active.crowded:
+            self.active.flush()
+            self.active.commit()
+            if self.producers.puts and self.active.crowded:
                 self._seal_or_sync()
             else:
                 self.sync()
@@ -565,7 +567,7 @@ class TopicLog:
 
     def _seal_or_sync(self) -> None:
         """Seal the segment with the producer table at its end, so that the next owner need not scan for it."""
-        active = self._active
+        active = self.active
         try:
             active.stage_end(
                 self.producers, self.options.segment_bytes, watermark=self.durable, time_ns=self._clock.now_ns()
@@ -584,7 +586,7 @@ class TopicLog:
         """Only close the files; what a failed write left is truncated if that works."""
         self.closed = True
         try:
-            self._active.close()
+            self.active.close()
         finally:
             self._slots.close()
 

@@ -123,9 +123,9 @@ change(
 )
 change(
     "a frame says that what is not synced is durable",
-    TopicLog.append,
-    "self.options.segment_bytes, self.durable",
-    "self.options.segment_bytes, self.end",
+    GroupCommit.put_now,
+    "log.options.segment_bytes, log.durable",
+    "log.options.segment_bytes, log.end",
     "synced now and then",
     "unsynced tails",
 )
@@ -147,8 +147,8 @@ change(
 change(
     "a sync counts what is committed while it runs",
     TopicLog.sync,
-    "end = active.segment.end\n    active.sync()",
-    "active.sync()\n    end = active.segment.end",
+    "end = self.active.segment.end\n    self.active.sync()",
+    "self.active.sync()\n    end = self.active.segment.end",
     "written while syncing",
     "synced now and then",
 )

@@ -331,8 +331,8 @@ change(
 )
 change(
     "an entry of the index begins amid a put that is written at once",
-    ActiveSegment.append,
-    'b"" if apart or full else',
-    'b"" if full else',
+    ActiveSegment._before,
+    "if apart or (",
+    "if (",
     test="tests/storage/log/test_producer_table.py::test_a_put_that_is_written_at_once_is_the_same_as_one_in_steps",
 )

@@ -93,7 +93,7 @@ def test_a_segment_begins_with_who_was_known_however_it_begins(topic: Path, segm
             put(log, [b"z"] * rng.randrange(1, 9), atomic=True, sync=False)
         elif log.append(b"at once", START) < 0:
             put(log, [b"at once"], sync=False)
-        active = log._active
+        active = log.active
         assert active._indexed == len(active._index.positions), "the room for the footer is counted right"
         if rng.random() < 0.05:
             log.roll()
