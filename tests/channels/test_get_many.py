@@ -26,15 +26,30 @@ async def test_with_auto_ack_nobody_is_given_what_was_purged_meanwhile(machine: 
         assert counts(jobs) == (0, 0, 0)
 
 
-async def test_with_auto_ack_it_waits_for_more_where_all_was_purged(machine: Machine) -> None:
+async def test_with_auto_ack_it_waits_for_more_where_all_was_purged(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lingers: list[asyncio.Timeout] = []
+    timeout_at = asyncio.timeout_at
+
+    def noted(when: float | None) -> asyncio.Timeout:
+        lingers.append(timeout_at(when))
+        return lingers[-1]
+
+    monkeypatch.setattr(asyncio, "timeout_at", noted)
     async with machine.jobs(auto_ack=True) as jobs:
         await jobs.put_many([b"a", b"b"])
-        getting = asyncio.ensure_future(jobs.get_many(3, linger=0.05))
+        getting = asyncio.ensure_future(jobs.get_many(3, linger=60))
         await until(lambda: jobs.in_flight() == 2)
         await jobs.purge()
-        await asyncio.sleep(0.1)
+        lingers[0].reschedule(0)
+        await until(lingers[0].expired)
+        for _ in range(10):
+            await asyncio.sleep(0)
         assert not getting.done()
         await jobs.put(b"c")
+        await until(lambda: len(lingers) == 2)
+        lingers[1].reschedule(0)
         assert [message.body for message in await soon(getting)] == [b"c"]
 
 

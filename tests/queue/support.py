@@ -16,6 +16,7 @@ from aiodq.testing import Passed, WatchedFileSystem
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
+    from aiodq.clock import Clock
 
 T = TypeVar("T")
 
@@ -101,11 +102,11 @@ async def queue(
 
 @asynccontextmanager
 async def store(
-    path: Path | str, *, fs: WatchedFileSystem | None = None, **given: object
+    path: Path | str, *, fs: WatchedFileSystem | None = None, clock: Clock | None = None, **given: object
 ) -> AsyncIterator[aiodq.Store]:
     """Open a store that does not wait for the device."""
     fs = fs or WatchedFileSystem()
-    async with aiodq.open(path, options(**given), fs=fs) as opened:
+    async with aiodq.open(path, options(**given), fs=fs, clock=clock) as opened:
         with healed(fs):
             yield opened
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from tests.queue.support import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,7 +167,7 @@ def case(
     test = getattr(OnDisk, name)
 
     async def within_a_loop(self: Any) -> None:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(PATIENCE):
             result = test(self)
             if result is not None:
                 await result

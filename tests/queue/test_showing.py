@@ -14,7 +14,7 @@ import pytest
 import aiodq
 from aiodq.engine.stats import stats_publisher as showing
 from aiodq.storage.state.owner_stats import FIGURES, ChannelFigures, read_figures, write_figures
-from aiodq.testing import WatchedFileSystem
+from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.queue.support import fill, numbered, soon, store, take, turns, until
 
 if TYPE_CHECKING:
@@ -45,13 +45,15 @@ async def test_it_follows_the_channels_and_is_gone_at_the_end(path: Path) -> Non
     def shown() -> object:
         return counts(fs, path)
 
-    async with store(path, fs=fs) as opened:
+    clock = FakeClock()
+    async with store(path, fs=fs, clock=clock) as opened:
         await until(lambda: shown() == {})
         topic = opened.topic("a")
-        channel = topic.channel("c", aiodq.ChannelOptions(visibility_timeout=0.01))
+        channel = topic.channel("c", aiodq.ChannelOptions(visibility_timeout=5))
         await fill(topic, numbered(5))
         held = await take(channel, 3)
         await held[0].reject()
+        clock.advance(5)
         await until(lambda: shown() == {"a": {"c": ChannelFigures(0, 2, 1)}})
         await channel.configure(aiodq.ChannelOptions())
         await take(channel, 1)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
+    from aiodq.clock import Clock
     from aiodq.wire.packets import Message
 
 T = TypeVar("T")
@@ -128,9 +129,14 @@ async def owned(directory: Path, *, reclaim: float = 1.0) -> AsyncIterator[tuple
 
 
 @asynccontextmanager
-async def two(path: Path, options: aiodq.StoreOptions | None = None) -> AsyncIterator[tuple[aiodq.Store, aiodq.Store]]:
-    """Give a store twice: whose owner is here, and one that asks it."""
-    async with aiodq.open(path, options, mode="shared") as owner, aiodq.open(path, options, mode="client") as client:
+async def two(
+    path: Path, options: aiodq.StoreOptions | None = None, *, clock: Clock | None = None
+) -> AsyncIterator[tuple[aiodq.Store, aiodq.Store]]:
+    """Give a store twice: whose owner is here, by whose clock it goes, and one that asks it."""
+    async with (
+        aiodq.open(path, options, mode="shared", clock=clock) as owner,
+        aiodq.open(path, options, mode="client") as client,
+    ):
         yield owner, client
 
 

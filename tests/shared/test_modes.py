@@ -7,12 +7,15 @@ import os
 import socket
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 import aiodq
+from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.shared.handles import SharedChannel, SharedQueue, SharedStore, SharedTopic
 from aiodq.storage.store_layout import SOCKET
+from aiodq.testing import FakeClock
 from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
 if TYPE_CHECKING:
@@ -249,10 +252,12 @@ async def test_handlers_that_fail_and_dead_letters(tmp_path: Path) -> None:
 
 
 async def test_a_message_times_out_and_its_holder_is_told(tmp_path: Path) -> None:
-    async with two(tmp_path / "s", QUICK) as (_, client):
-        queue = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=0.5))
+    clock = FakeClock()
+    async with two(tmp_path / "s", QUICK, clock=clock) as (_, client):
+        queue = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=5))
         await queue.put(b"x")
         message = await queue.get()
+        clock.advance(5)
         again = await queue.get()
         assert (again.body, again.attempts) == (b"x", 2)
         await again.ack()
@@ -263,15 +268,26 @@ async def test_a_message_times_out_and_its_holder_is_told(tmp_path: Path) -> Non
 
 
 async def test_what_is_worked_off_does_not_time_out(tmp_path: Path) -> None:
-    async with two(tmp_path / "s", QUICK) as (_, client):
-        queue, calls = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=2)), []
+    clock, done = FakeClock(), asyncio.Event()
+    async with two(tmp_path / "s", QUICK, clock=clock) as (_, client):
+        queue, calls = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=0.4)), []
 
         async def handler(message: aiodq.Message) -> None:
             calls.append(message.attempts)
-            await asyncio.sleep(4)
+            await done.wait()
 
         consuming = asyncio.create_task(queue.consume(handler))
         await queue.put(b"x")
+        await until(lambda: calls)
+        touch = ChannelEngine.touch
+        with mock.patch.object(ChannelEngine, "touch", autospec=True, side_effect=touch) as touched:
+            for _ in range(4):
+                before = touched.call_count
+                clock.advance(0.3)  # the owner's time goes on only when the client has told that it works on it
+                while touched.call_count == before:
+                    await asyncio.sleep(0.002)
+        assert calls == [1]
+        done.set()
         await queue.join()
         await queue.stop()
         await consuming

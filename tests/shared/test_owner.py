@@ -311,7 +311,7 @@ async def test_after_a_crash_nothing_is_delivered_before_those_who_hold_it_were_
     async with aiodq.open(tmp_path / "s") as store:
         await store.queue("jobs").put_many([b"0", b"1", b"2", b"3"])
     listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
-    async with owned(tmp_path / "s", reclaim=0.3) as (store, owner):
+    async with owned(tmp_path / "s", reclaim=3600) as (store, owner):
         queue = store.queue("jobs")
         getting = asyncio.ensure_future(queue.get_many(4, linger=0.2))
         client = await joined(tmp_path / "s")
@@ -322,6 +322,7 @@ async def test_after_a_crash_nothing_is_delivered_before_those_who_hold_it_were_
         assert (offset, count, getting.done()) == (1, 2, False), "nobody has got anything before"
         assert not any(isinstance(each, Deliver) for each in client.said)
         assert (queue.in_flight(), queue.qsize()) == (2, 2)
+        owner._look_for_late()  # as it does when the time is over
         assert [message.offset for message in await getting] == [0, 3]
         assert await client.ask(Ack(2, owner.epoch, (Range(1, delivery, 1),))) == Done()
         assert await client.ask(Release(2, owner.epoch, (Range(2, delivery + 1, 1),))) == Done()

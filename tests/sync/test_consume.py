@@ -212,12 +212,12 @@ def test_only_plain_functions_are_handlers(store: aiodq.sync.Store) -> None:
 
 
 def test_a_message_is_kept_while_its_block_lasts(store: aiodq.sync.Store) -> None:
-    jobs = store.queue("jobs", aiodq.ChannelOptions(visibility_timeout=0.05))
+    jobs = store.queue("jobs", aiodq.ChannelOptions(visibility_timeout=0.25))
     jobs.put(b"a")
     message = jobs.get()
     events = store.events()
     with message, message.renewing():
-        threading.Event().wait(0.2)
+        threading.Event().wait(0.6)
         assert message.held
     jobs.put(b"b")
     jobs.get()

@@ -201,7 +201,9 @@ async def test_what_waits_for_a_full_disk_counts_among_what_a_topic_may_hold(mac
         tasks = []
         for number in range(5):
             tasks.append(asyncio.ensure_future(transact(store, {"made": [b"%d" % number]})))
-            await asyncio.sleep(0.3)  # longer than it takes to try again
+            if number < 3:
+                await until(tasks[number].done)
+        await asyncio.sleep(0.3)  # longer than it takes to try again
         assert [task.done() for task in tasks] == [True, True, True, False, False]
         machine.fs.plan = FaultPlan()
         await until(lambda: made.depth == 3)
