@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,18 +70,28 @@ THERE = [
 ]
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with a history, of which each test takes a copy."""
+    store = tmp_path_factory.mktemp("history") / "store"
+    assert history(store) > 8
+    return store
+
+
 class TestHistory:
     @pytest.mark.parametrize("older", [False, True])
     @pytest.mark.parametrize("command", [*ELSEWHERE, *THERE], ids=" ".join)
-    def test_no_command_cuts_what_is_kept(self, tmp_path: Path, command: tuple[str, ...], older: bool) -> None:
-        before = history(tmp_path)
-        assert before > 8
+    def test_no_command_cuts_what_is_kept(
+        self, kept: Path, tmp_path: Path, command: tuple[str, ...], older: bool
+    ) -> None:
+        store = shutil.copytree(kept, tmp_path / "store")
+        before = segments(store)
         if older:
-            make_older(tmp_path)
-        ok(command[0], tmp_path, *command[1:], stdin=b"x")
-        ok("get", tmp_path, "events", "-n", "1")
-        assert segments(tmp_path) >= before
-        assert open_reader(tmp_path).topic("events").begin_offset == 0
+            make_older(store)
+        ok(command[0], store, *command[1:], stdin=b"x")
+        ok("get", store, "events", "-n", "1")
+        assert segments(store) >= before
+        assert open_reader(store).topic("events").begin_offset == 0
 
 
 class TestNames:

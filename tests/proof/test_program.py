@@ -134,10 +134,12 @@ def test_a_run_of_pytest_that_does_not_work_is_a_problem() -> None:
     assert len(report.problems) == 1
 
 
-def test_a_sample_ends_with_the_time() -> None:
+def test_a_sample_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One guarantee's tests, as pytest takes its time to find those of all.
+    monkeypatch.setattr("tests.proof.suite.GUARANTEES", [each for each in GUARANTEES if each.name == "G6"])
     report = Report()
     run_sample(report, seconds=0.0, seed=3)
-    assert sum(tally.trials + tally.skipped for tally in report.tallies.values()) >= 1
+    assert sum(tally.trials + tally.skipped for tally in report.tallies.values()) == 1
     assert not report.problems
 
 

@@ -284,9 +284,9 @@ def refused_descriptors(path: Path, seed: int, number: int) -> list[int]:
 
 
 def test_no_descriptor_is_left_by_failures_for_want_of_them(tmp_path: Path, seed: int, record_property: Record) -> None:
-    assert refused_descriptors(tmp_path / "store", seed, 100) == [100, 0]
+    assert refused_descriptors(tmp_path / "store", seed, 40) == [40, 0]
     assert asyncio.run(left_in(tmp_path / "store")) == [b"before"]
-    record_property("trials", 100)
+    record_property("trials", 40)
 
 
 @pytest.mark.slow

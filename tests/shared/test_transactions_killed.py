@@ -128,7 +128,9 @@ def test_whoever_is_killed_each_is_done_once_or_not_at_all(
             assert time.monotonic() < deadline, [(child.name, len(child.put)) for child in children if child.alive]
             time.sleep(0.01)
         alive = [child for child in children if child.alive]
-        assert [child.ended() for child in alive if child.alive] == [""] * len(alive)
+        # One that has calls left may take over as another ends, and be killed only by that.
+        complaints = [child.ended() for child in alive if child.alive]
+        assert not any(complaints), complaints
         for child in children:
             child.process.kill()
             child.reading.join()
