@@ -22,6 +22,8 @@ COPIES: Final = 2
 
 _JOBS: Final = 40
 _WORKERS: Final = 4
+_MOST: Final = 100
+"""Messages that wait for a step: beyond, no new jobs are put, as on a slow disk the work would never end."""
 
 
 def options(policy: SyncPolicy) -> aiodq.StoreOptions:
@@ -54,6 +56,8 @@ async def main(path: str, policy: SyncPolicy, seed: int, calls: int, *, finish: 
             if finish:
                 break
             await asyncio.sleep(rng.random() * 0.05)
+            while any(channel.depth > _MOST for channel in channels):
+                await asyncio.sleep(0.005)
         for channel in channels:
             await channel.join()
         for worker in workers:
