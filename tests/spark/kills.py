@@ -55,7 +55,7 @@ class Carrying:
 
     Attributes:
         path: where everything is.
-        way, who: as above.
+        way, who: as above; "both" is the driver once, and then workers.
         master: Spark's.
         roots: the workers of a cluster, whose Python processes are killed, too.
         put: how many messages there are to carry by now.
@@ -81,7 +81,7 @@ class Carrying:
         while self.kills < kills:
             self._feed()
             with self._run() as child:
-                if self.who == "driver":
+                if self.who == "driver" or (self.who == "both" and not self.kills):
                     self._kill_driver(child)
                 else:
                     self._kill_workers(child, kills)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.examples.support import EXAMPLES, load
 from tests.processes import environment
@@ -44,12 +45,13 @@ def test_alerts_come_back_to_the_process_that_put_the_lines(tmp_path: Path) -> N
         assert int(count) % sum(b"raise " in line for line in text) == 0
 
 
-def test_events_are_counted_by_day_beside_the_service(tmp_path: Path) -> None:
-    asyncio.run(_events(tmp_path))  # once: the other loop would be another two sessions of Spark
-
-
-async def _events(tmp_path: Path) -> None:
-    app = load("spark_daily").create_app(str(tmp_path / "store"))
+async def test_events_are_counted_by_day_beside_the_service(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spark is not None
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    example = load("spark_daily")
+    app = example.create_app(str(tmp_path / "store"))
     lines = [line for path in sorted(LIBRARY.glob("*.py")) for line in path.read_text().splitlines() if line][:60]
     async with (
         app.router.lifespan_context(app),
@@ -63,6 +65,10 @@ async def _events(tmp_path: Path) -> None:
         assert first[0] == "archived 60 events"
         assert sum(int(line.rpartition(" ")[2]) for line in first[1:]) == 60
         assert (await client.post("/events", json={"kind": "even"})).status_code == 202
-        second = run("spark_daily.py", *arguments)
+        # In the session of these tests: another process would only start another one.
+        monkeypatch.setattr(sys, "argv", ["spark_daily.py", *map(str, arguments)])
+        capsys.readouterr()
+        await asyncio.to_thread(example.main)
+        second = capsys.readouterr().out.splitlines()
     assert second[0] == "archived 1 events"
     assert sum(int(line.rpartition(" ")[2]) for line in second[1:] if "even" in line) == 31
