@@ -97,7 +97,8 @@ class Transaction(AsyncBlock):
     acks a message of a full topic and puts one into the same topic does not wait, not even behind puts that wait for
     room already. This holds if the transaction acks as many messages in every channel of the topic. In a topic with
     several channels, or with `max_bytes`, its puts wait for room like any put. A worker whose own acks are the only
-    ones would then wait for ever; with `overflow="reject"` it gets `QueueFull` instead.
+    ones would then wait for ever; with `overflow="reject"` it gets `QueueFull` instead. A transaction that waits for
+    room in one topic does not keep it in another, for longer than a second: so it never waits for one that waits for it.
 
     How it works, and what else it costs: `aiodq.format.transactions`. The bodies are written twice, first to the
     store's transaction log, then to their topics.

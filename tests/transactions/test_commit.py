@@ -311,7 +311,7 @@ async def test_it_waits_for_room_and_cancelled_there_nothing_is_done(machine: Ma
         await made.put(b"0")
         message = await jobs.get()
         waiting = asyncio.ensure_future(transact(store, {"log": [b"x"], "made": [b"a"]}, message))
-        await until(lambda: store.topic("log").stats().pending == 1)
+        await until(lambda: made.topic._engine.put_buffer._waiting)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

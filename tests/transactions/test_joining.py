@@ -289,7 +289,7 @@ async def test_cancelled_while_it_waits_for_room_everything_comes_again(machine:
                 tx.put("made", b"a")
 
         waiting = asyncio.ensure_future(work())
-        await until(lambda: store.topic("log").stats().pending == 1)
+        await until(lambda: made.topic._engine.put_buffer._waiting)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -393,23 +393,57 @@ class PutBuffer:
         while True:
             self._engine.check()
             drains = False
-            if turn or ahead or not (self._waiting or self._turn) or self.shut:
-                # INVARIANT: while one caller makes room, nobody else takes that room.
-                given, self._turn, waits = self._turn, True, False
+            if turn or self._may_try(ahead=ahead):
                 try:
-                    return accept()
+                    return self._try(accept)
                 except _BufferFull:
-                    waits = drains = True  # the buffer drains by itself
+                    drains = True  # the buffer drains by itself
                 except QueueFull:
-                    waits = self._options.overflow != "reject"
-                    if not waits:
+                    if self._options.overflow == "reject":
                         raise
-                finally:
-                    self._turn = given
-                    if not waits:
-                        self.freed()
             await self._wait_for_room(first=turn or ahead, drains=drains)
             turn = True
+
+    def fits(self, accept: Callable[[], object], *, ahead: bool = False) -> bool:
+        """Do as `enter` if that need not wait, for room or for others; return whether `accept` did what it does.
+
+        Raises:
+            QueueShutDown, StoreFailedError: nothing more is accepted.
+        """
+        self._engine.check()
+        if not self._may_try(ahead=ahead):
+            return False
+        try:
+            self._try(accept)
+        except QueueFull:
+            return False
+        return True
+
+    def _may_try(self, *, ahead: bool) -> bool:
+        return ahead or not (self._waiting or self._turn) or self.shut
+
+    def _try(self, accept: Callable[[], T]) -> T:
+        """Call `accept`; unless its caller is about to wait for room, those who wait may have room after it.
+
+        Raises:
+            QueueFull: there is no room now.
+        """
+        # INVARIANT: while one caller makes room, nobody else takes that room.
+        given, self._turn, waits = self._turn, True, False
+        try:
+            return accept()
+        except QueueFull as error:
+            waits = isinstance(error, _BufferFull) or self._options.overflow != "reject"
+            raise
+        finally:
+            self._turn = given
+            if not waits:
+                self.freed()
+
+    @property
+    def drops(self) -> bool:
+        """Whether old messages are dropped to make room."""
+        return self.bounded and self._options.overflow == "drop_oldest"
 
     @property
     def at_rest(self) -> bool:

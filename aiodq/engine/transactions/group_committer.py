@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiodq.engine.futures import settle, tell_all
 from aiodq.engine.put_batch import atomic_part
-from aiodq.engine.queue_errors import QueueFull, QueueShutDown
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.transactions.reserved_room import ReservedRoom, Share
 from aiodq.engine.transactions.topic_appender import TopicAppender
 from aiodq.errors import AiodqError, DiskFullError, NotInFlightError, StoreFailedError
 from aiodq.format.transactions import Acks, Commit, Puts
@@ -120,16 +121,14 @@ class _Entry:
         puts: what it puts: the topic, the messages, and their cost in bytes of memory.
         done: done once it is committed and its effects are visible, or has failed.
         origin: the producer and sequence of a transaction that may be sent again, else None.
-        reserved: room reserved for the puts: the topic, the number of messages, and their cost in bytes of memory.
-        credits: how many of the messages put take the room of those settled, by topic.
+        room: the room reserved for the puts.
     """
 
     settlements: list[HeldRun]
     puts: list[tuple[Topic, Columns, int]]
     done: asyncio.Future[None]
-    origin: Origin | None = None
-    reserved: list[tuple[Topic, int, int]] = field(default_factory=list)
-    credits: list[tuple[Topic, int]] = field(default_factory=list)
+    origin: Origin | None
+    room: ReservedRoom
 
     async def holds(self) -> bool:
         """Return whether all messages are still held by this transaction."""
@@ -144,37 +143,12 @@ class _Entry:
         """Release the messages and the room, as the transaction is not committed."""
         for run in self.settlements:
             run.channel_engine.transaction_holds.release(run.start, run.stop, run.held, run.delivery)
-        self.unreserve()
+        self.room.release()
 
     @property
     def cost(self) -> int:
         """About how many bytes it takes in the transaction log, where a run takes 16."""
         return sum(cost for _, _, cost in self.puts) + 16 * len(self.settlements)
-
-    def unreserve(self) -> None:
-        """Free the room reserved for the puts."""
-        self.end_credits()
-        for engine, messages, cost in self.reserved:
-            engine.put_buffer.unreserve(messages, cost)
-        self.reserved.clear()
-
-    def reserve(self, engine: Topic, messages: int, cost: int, credit: int, *, pressing: bool) -> None:
-        """Reserve room for puts, `credit` of which take the room of messages that the transaction settles."""
-        # INVARIANT: a credit counts only together with its puts. Otherwise other puts would take that room.
-        engine.put_buffer.bound.credit += credit
-        try:
-            engine.put_buffer.reserve(messages, cost, pressing=pressing, covered=credit >= messages)
-        except BaseException:
-            engine.put_buffer.bound.credit -= credit
-            raise
-        self.reserved.append((engine, messages, cost))
-        self.credits.append((engine, credit))
-
-    def end_credits(self) -> None:
-        """Drop the credits, as the messages are settled now, or will not be."""
-        for engine, credit in self.credits:
-            engine.put_buffer.bound.credit -= credit
-        self.credits.clear()
 
     def commit(self) -> Commit:
         """Return what the transaction log is to hold of it: nothing of ephemeral topics and channels."""
@@ -316,7 +290,8 @@ class Committer:
 
         Cancellation: nothing was done, or it is committed and only the caller does not know.
         """
-        entry = _Entry([], [], asyncio.get_running_loop().create_future(), origin)
+        room = ReservedRoom(Counter(map(_CHANNEL_OF, settlements)), pressing=bool(settlements))
+        entry = _Entry([], [], asyncio.get_running_loop().create_future(), origin, room)
         for engine, _ in puts:
             # INVARIANT: before any topic is made. What is refused at once leaves no empty one behind.
             engine.put_buffer.check_open(pressing=bool(settlements))
@@ -325,7 +300,10 @@ class Committer:
             with suppress(DiskFullError):
                 await engine.creation.made()
         try:
-            await self._reserve(entry, puts, settlements)
+            for engine, messages in puts:
+                part = atomic_part(messages, entry.done)
+                entry.puts.append((engine, part.columns, part.cost))
+            await room.reserve([Share(engine, len(columns.bodies), cost) for engine, columns, cost in entry.puts])
             await self._hold(entry, settlements)
         except BaseException:
             entry.release()
@@ -361,24 +339,6 @@ class Committer:
             for run in piece:
                 held = run.channel_engine.transaction_holds.hold(run.start, run.stop, run.delivery)
                 entry.settlements.append(run._replace(held=held))
-
-    async def _reserve(
-        self,
-        entry: _Entry,
-        puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]],
-        settlements: Sequence[HeldAck],
-    ) -> None:
-        settled = Counter(map(_CHANNEL_OF, settlements))
-        # Always in the order of the names, so that two transactions never wait for each other.
-        for engine, messages in sorted(puts, key=lambda put: put[0].name):
-            part = atomic_part(messages, entry.done)
-            count = len(messages)
-            credit = min((settled[one] for one in engine.retention.holding()), default=0) if settled else 0
-            room = partial(entry.reserve, engine, count, part.cost, min(credit, count), pressing=bool(settlements))
-            covered = credit >= count and not engine.stopped
-            if not (covered and _fits(room)):
-                await engine.put_buffer.enter(room, ahead=covered)
-            entry.puts.append((engine, part.columns, part.cost))
 
     @asynccontextmanager
     async def without_transactions(self) -> AsyncIterator[None]:
@@ -501,7 +461,7 @@ class Committer:
         for run in entry.settlements:
             self._settled[run.channel_engine] = run.engine
         self._settling[entry] = None
-        entry.reserved.clear()  # the appenders count the puts from here on
+        entry.room.handed_over()
         left = len(entry.puts)
 
         def tried() -> None:
@@ -520,7 +480,7 @@ class Committer:
 
     def _settle(self, entry: _Entry, pieces: Iterator[list[HeldRun]]) -> None:
         """Enter acks, a few in each turn of the loop, then end `commit`. The puts are visible before the acks."""
-        entry.end_credits()
+        entry.room.end_credits()
         try:
             for run in (piece := next(pieces, [])):
                 run.channel_engine.transaction_holds.settle(run.start, run.stop, run.held)
@@ -581,15 +541,6 @@ class Committer:
         tell_all(error, [*told, *(appender.fail for appender in self._appenders.values())])
         if self._timer is not None:
             self._timer.cancel()
-
-
-def _fits(room: Callable[[], None]) -> bool:
-    """Try to reserve room ahead of all who wait, for puts that take no more room than the settled messages free."""
-    try:
-        room()
-    except QueueFull:
-        return False
-    return True
 
 
 def _refuse(entries: Sequence[_Entry], error: Exception) -> None:

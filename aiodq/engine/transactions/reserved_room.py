@@ -1,0 +1,150 @@
+"""Room for what a transaction puts: in all of its topics at once, or in none."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Sequence
+
+    from aiodq.engine.transactions.participants import Topic
+
+__all__ = ["ReservedRoom", "Share"]
+
+_HELD_LONGER: Final = 0.01
+"""Seconds for which room is held while it is waited for elsewhere, for each time that it was given back before."""
+
+_HELD_LONGEST: Final = 1.0
+"""Seconds for which room is held at most while it is waited for elsewhere."""
+
+
+class Share(NamedTuple):
+    """What a transaction puts into one topic.
+
+    Attributes:
+        engine: the topic.
+        messages: their number.
+        cost: their cost in bytes of memory.
+    """
+
+    engine: Topic
+    messages: int
+    cost: int
+
+
+class ReservedRoom:
+    """The room of one transaction.
+
+    A transaction that waits for room in one topic gives back what it has in the others. Whoever makes that room may
+    have to put into them first: a worker takes a message from one topic and puts its result into the other.
+
+    Where others put all the time, all topics might never have room at the same moment. So what was given back before is
+    held a little longer each time, and what is taken again is taken before those who came later.
+    """
+
+    def __init__(self, settled: Counter[object], *, pressing: bool) -> None:
+        """Reserve nothing yet.
+
+        Args:
+            settled: how many messages the transaction settles, by channel.
+            pressing: whether it gets room even if nothing more is accepted from outside.
+        """
+        self._settled = settled
+        self._pressing = pressing
+        self._reserved: dict[Topic, Share] = {}
+        # How many of the messages put take the room of those settled.
+        self._credits: dict[Topic, int] = {}
+        self._returned: set[Topic] = set()
+        self._times_returned = 0
+
+    async def reserve(self, shares: Sequence[Share]) -> None:
+        """Reserve room for all of these, as soon as all topics have it.
+
+        Raises:
+            QueueFull: a topic's bound is reached and its policy is `"reject"`.
+            QueueShutDown, StoreFailedError: nothing more is accepted.
+
+        Cancellation: what is reserved remains so until it is released.
+        """
+        # Always in the same order, so that transactions seldom wait for each other. What drops messages comes last: it
+        # would have dropped them for nothing if there was no room elsewhere.
+        ordered = sorted(shares, key=lambda share: (share.engine.put_buffer.drops, share.engine.name))
+        while (full := next((share for share in ordered if not self._fits(share)), None)) is not None:
+            await self._wait(full)
+
+    def _fits(self, share: Share) -> bool:
+        """Reserve room for a share unless that has to wait; return whether it is reserved."""
+        engine = share.engine
+        if engine in self._reserved:
+            return True
+        return engine.put_buffer.fits(partial(self._take, share), ahead=self._comes_first(share))
+
+    def _comes_first(self, share: Share) -> bool:
+        covered = self._credit(share) >= share.messages and not share.engine.stopped
+        return covered or share.engine in self._returned
+
+    def _credit(self, share: Share) -> int:
+        """Return how many messages the transaction settles in every channel of a topic, up to those it puts there."""
+        if not self._settled:
+            return 0
+        settled = min((self._settled[channel] for channel in share.engine.retention.holding()), default=0)
+        return min(settled, share.messages)
+
+    def _take(self, share: Share) -> None:
+        """Reserve room.
+
+        Raises:
+            QueueFull: there is none now.
+            QueueShutDown: nothing more is accepted.
+        """
+        engine, messages, cost = share
+        buffer, credit = engine.put_buffer, self._credit(share)
+        # INVARIANT: a credit counts only together with its puts. Otherwise other puts would take that room.
+        buffer.bound.credit += credit
+        try:
+            buffer.reserve(messages, cost, pressing=self._pressing, covered=credit >= messages)
+        except BaseException:
+            buffer.bound.credit -= credit
+            raise
+        self._reserved[engine] = share
+        self._credits[engine] = credit
+
+    async def _wait(self, share: Share) -> None:
+        """Wait for room in one topic, and reserve it; what is reserved in others is given back after a while."""
+        held = min(_HELD_LONGER * self._times_returned, _HELD_LONGEST)
+        timer: asyncio.TimerHandle | None = None
+        if held:
+            timer = asyncio.get_running_loop().call_later(held, share.engine.guarded(self._return_all))
+        else:
+            self._return_all()
+        try:
+            await share.engine.put_buffer.enter(partial(self._take, share), ahead=self._comes_first(share))
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _return_all(self) -> None:
+        if self._reserved:
+            self._times_returned += 1
+            self._returned.update(self._reserved)
+            self.release()
+
+    def end_credits(self) -> None:
+        """Drop the credits, as the messages are settled now, or will not be."""
+        for engine, credit in self._credits.items():
+            engine.put_buffer.bound.credit -= credit
+        self._credits.clear()
+
+    def handed_over(self) -> None:
+        """Note that the appenders count the messages from here on."""
+        self._reserved.clear()
+
+    def release(self) -> None:
+        """Give the room back."""
+        self.end_credits()
+        reserved, self._reserved = self._reserved, {}
+        for engine, messages, cost in reserved.values():
+            engine.put_buffer.unreserve(messages, cost)
