@@ -27,7 +27,6 @@ __all__ = [
     "Part",
     "PutResult",
     "accepted_cost",
-    "atomic_part",
     "columns_cost",
     "columns_of",
     "messages_of",
@@ -234,12 +233,6 @@ class Part:
 def _cancelled(waiter: Waiter) -> bool:
     """Return whether a message is withdrawn. One with a `PutResult` never is."""
     return not isinstance(waiter, PutResult) and waiter.cancelled()
-
-
-def atomic_part(messages: Sequence[tuple[Accepted, bytes]], waiter: asyncio.Future[Any]) -> Part:
-    """Return messages that are stored all or none, with the future of their put."""
-    columns = columns_of(messages)
-    return Part(columns, [waiter], atomic=True, cost=columns_cost(columns))
 
 
 def columns_of(messages: Sequence[tuple[Accepted, bytes]]) -> Columns:

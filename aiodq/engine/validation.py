@@ -16,12 +16,23 @@ if TYPE_CHECKING:
     from aiodq.engine.put_batch import Draft
     from aiodq.format.layout import BytesLike
 
-__all__ = ["check_bodies", "check_headers", "check_labels", "checked", "no_body", "span_ns"]
+__all__ = [
+    "LONGEST_KEY",
+    "LONGEST_TAG",
+    "MOST_HEADERS",
+    "RESERVED_HEADER",
+    "check_bodies",
+    "check_headers",
+    "check_labels",
+    "checked",
+    "no_body",
+    "span_ns",
+]
 
-_LONGEST_TAG: Final = 1 << 16
-_LONGEST_KEY: Final = 1 << 20
-_MOST_HEADERS: Final = 1 << 16
-_FOR: Final = "aiodq-for"
+LONGEST_TAG: Final = 1 << 16
+LONGEST_KEY: Final = 1 << 20
+MOST_HEADERS: Final = 1 << 16
+RESERVED_HEADER: Final = "aiodq-for"
 """See `aiodq.engine.channel.addressed`, which is above this."""
 
 
@@ -38,10 +49,10 @@ def checked(draft: Draft, now_ns: Callable[[], int]) -> Accepted:
     key = None if key is None else bytes(key)
     if headers:
         headers = check_headers(headers)
-        if _FOR in headers:
+        if RESERVED_HEADER in headers:
             raise InvalidMessageError(
-                f"the header {_FOR!r} says which channel a requeued letter is for, and is aiodq's own: choose another "
-                "name, which does not begin with 'aiodq-'"
+                f"the header {RESERVED_HEADER!r} says which channel a requeued letter is for, and is aiodq's own: "
+                "choose another name, which does not begin with 'aiodq-'"
             )
     wait, life = span_ns(draft.delay, "delay"), span_ns(draft.ttl, "ttl")
     now = now_ns() if wait or life is not None else 0
@@ -54,10 +65,10 @@ def check_labels(tag: str | None, key: BytesLike | None) -> None:
     Raises:
         InvalidMessageError: one is of another type, or too long.
     """
-    if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > _LONGEST_TAG):
-        _refuse("tag", f"a tag is text of up to {_LONGEST_TAG} bytes, or None", tag, str, "tag='red'")
-    if key is not None and (not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > _LONGEST_KEY):
-        expected = f"a key is up to {_LONGEST_KEY} bytes, or None"
+    if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > LONGEST_TAG):
+        _refuse("tag", f"a tag is text of up to {LONGEST_TAG} bytes, or None", tag, str, "tag='red'")
+    if key is not None and (not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > LONGEST_KEY):
+        expected = f"a key is up to {LONGEST_KEY} bytes, or None"
         _refuse("key", expected, key, (bytes, bytearray, memoryview), "key=b'customer-17', key=text.encode()")
 
 
@@ -129,8 +140,8 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
             f"headers are a mapping of text to text, not {headers!r:.100} ({type(headers).__name__}): "
             "write headers={'trace': 'a1b2'}"
         )
-    if len(headers) >= _MOST_HEADERS:
-        raise InvalidMessageError(f"up to {_MOST_HEADERS - 1} headers, not {len(headers)}")
-    if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > _LONGEST_KEY:
-        raise InvalidMessageError(f"headers of up to {_LONGEST_KEY} bytes in all")
+    if len(headers) >= MOST_HEADERS:
+        raise InvalidMessageError(f"up to {MOST_HEADERS - 1} headers, not {len(headers)}")
+    if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > LONGEST_KEY:
+        raise InvalidMessageError(f"headers of up to {LONGEST_KEY} bytes in all")
     return dict(headers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aiodq.engine.put_batch import messages_of
+from aiodq.engine.put_batch import columns_cost
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError
 from aiodq.format.columns import Columns
@@ -14,7 +14,6 @@ from aiodq.wire.frames import decode_messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from aiodq.engine.put_batch import Accepted
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.engine.transactions.group_committer import Committer
     from aiodq.format.producers import Origin
@@ -31,11 +30,11 @@ class Asked(NamedTuple):
 
     Attributes:
         acks: what it settles: the lending, the epoch of the owner that delivered, and the ranges.
-        puts: what it puts, by topic.
+        puts: what it puts: each topic, the messages, and their cost in bytes of memory.
     """
 
     acks: list[tuple[Lending, int, tuple[Range, ...]]]
-    puts: list[tuple[TopicEngine, list[tuple[Accepted, bytes]]]]
+    puts: list[tuple[TopicEngine, Columns, int]]
 
     @classmethod
     def read(cls, said: Txn, topic: Callable[[int], TopicEngine], lending: Callable[[int], Lending]) -> Asked:
@@ -49,19 +48,19 @@ class Asked(NamedTuple):
         puts = [(topic(put.handle), put) for put in said.puts]
         if len({engine.name for engine, _ in puts}) < len(puts):
             raise ProtocolError("TXN: what is put into a topic stands in one part of it")
-        return cls(acks, [(engine, _messages(engine, put)) for engine, put in puts])
+        return cls(acks, [(engine, *_messages(engine, put)) for engine, put in puts])
 
     @property
     def topics(self) -> set[str]:
         """The names of the topics that it changes."""
-        return {engine.name for engine, _ in self.puts} | {lending.topic for lending, _, _ in self.acks}
+        return {engine.name for engine, _, _ in self.puts} | {lending.topic for lending, _, _ in self.acks}
 
 
-def _messages(engine: TopicEngine, put: Put) -> list[tuple[Accepted, bytes]]:
+def _messages(engine: TopicEngine, put: Put) -> tuple[Columns, int]:
     columns = Columns.joined([batch.columns for batch in decode_messages(put.frames, 0, put.count)])
     for body in columns.bodies:
         engine.put_buffer.body(body)
-    return messages_of(columns)
+    return columns, columns_cost(columns)
 
 
 class ClientTransactions:

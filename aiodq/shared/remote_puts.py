@@ -8,6 +8,7 @@ from copy import copy
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from aiodq.engine.many_messages import checked_many
 from aiodq.engine.put_batch import (
     OVERHEAD,
     Accepted,
@@ -19,7 +20,7 @@ from aiodq.engine.put_batch import (
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.group_commit import NOT_NOW
-from aiodq.engine.validation import check_bodies, checked, no_body
+from aiodq.engine.validation import checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 from aiodq.format.columns import Columns
 from aiodq.shared.putting import Putting, WithdrawnError
@@ -164,11 +165,9 @@ class RemotePuts:
 
     def accepted_many(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
-    ) -> list[tuple[Accepted, bytes]]:
+    ) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]:
         """See `PutBuffer.accepted_many`."""
-        check_bodies(bodies)
-        now_ns = self.moment()
-        return self.accepted_all(bodies, checked(common, now_ns), now_ns)
+        return checked_many(self, self._topic.options, bodies, common)
 
     def accepted_all(
         self,

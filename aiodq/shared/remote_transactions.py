@@ -12,7 +12,6 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
-from aiodq.engine.put_batch import columns_of
 from aiodq.errors import AiodqError, MessageSizeError, ProtocolError
 from aiodq.shared.remote_errors import error_of, is_lost
 from aiodq.storage.state.transaction_origins import LANE_SHIFT
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiodq.clock import Clock
-    from aiodq.engine.put_batch import Accepted
     from aiodq.engine.transactions.group_committer import HeldAck
     from aiodq.engine.transactions.participants import Topic
+    from aiodq.format.columns import Columns
     from aiodq.shared.holdings import Mine
     from aiodq.shared.link import Link
     from aiodq.shared.remote_settlement import RemoteSettlement
@@ -127,7 +126,7 @@ class RemoteCommitter:
     async def commit(
         self,
         settlements: Sequence[HeldAck],
-        puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]],
+        puts: Sequence[tuple[Topic, Columns, int]],
         late: Callable[[BaseException | None], None],
     ) -> None:
         """See `Committer.commit`.
@@ -139,7 +138,7 @@ class RemoteCommitter:
         Cancellation: as there; what the owner has not begun to write is withdrawn.
         """
         self._link.check()
-        frames = [(topic.name, len(messages), self._frames(messages)) for topic, messages in puts]
+        frames = [(topic.name, len(columns.bodies), self._frames(columns)) for topic, columns, _ in puts]
         _check_size(frames, settlements)
         asked = self._begin(settlements, frames)
         asking = asyncio.get_running_loop().create_task(self._decided(asked))
@@ -155,8 +154,8 @@ class RemoteCommitter:
             asking.cancel()
             raise
 
-    def _frames(self, messages: Sequence[tuple[Accepted, bytes]]) -> bytes:
-        return encode_messages(columns_of(messages), self._clock.now_ns())
+    def _frames(self, columns: Columns) -> bytes:
+        return encode_messages(columns, self._clock.now_ns())
 
     def _begin(self, settlements: Sequence[HeldAck], puts: list[tuple[str, int, bytes]]) -> _Asked:
         lane = self._free[0] if self._free else len(self._numbers)

@@ -10,13 +10,18 @@ import pytest
 
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.engine.transactions import group_committer
+from aiodq.engine.put_batch import columns_cost, columns_of
+from aiodq.engine.topic import put_buffer
+from aiodq.engine.transactions import group_committer, pending_puts, topic_appender
 from aiodq.storage.state.transaction_log import TransactionFile
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import PATIENCE, Machine, counts, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
+
+    from aiodq.engine.put_batch import Accepted
+    from aiodq.format.columns import Columns
 
 MANY = 600
 """Messages of which every other one is settled, each a run of its own."""
@@ -87,6 +92,45 @@ async def test_others_have_their_turns_while_it_holds_and_settles(
     assert max(held.values()) <= 20
     assert max(settled.values()) <= 20
     assert counts(jobs) == (0, MANY, 0)
+
+
+async def test_others_have_their_turns_while_what_it_puts_is_put_in_order(
+    store: aiodq.Store, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sorted_at: dict[int, int] = {}
+
+    def sorting(messages: Sequence[tuple[Accepted, bytes]]) -> Columns:
+        sorted_at[turns.number] = sorted_at.get(turns.number, 0) + len(messages)
+        return columns_of(messages)
+
+    monkeypatch.setattr(pending_puts, "columns_of", sorting)
+    drafts = [aiodq.Draft(b"%d" % number, tag="t", headers={"number": str(number)}) for number in range(MANY)]
+    async with store.transaction() as tx:
+        for draft in drafts:
+            tx.put("made", draft.body, tag=draft.tag, headers=draft.headers)
+        tx.put_many("made", drafts)
+        for draft in drafts:
+            tx.put_many("made", [draft])
+    assert (sum(sorted_at.values()), max(sorted_at.values())) == (2 * MANY, 500)
+    messages = await store.queue("made", LARGE).get_many(3 * MANY)
+    assert [(one.body, one.tag, one.headers) for one in messages] == [
+        (draft.body, draft.tag, draft.headers) for draft in drafts * 3
+    ]
+
+
+async def test_what_many_messages_cost_is_found_out_once(store: aiodq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def counting(columns: Columns) -> int:
+        counted.append(len(columns.bodies))
+        return columns_cost(columns)
+
+    for module in (put_buffer, topic_appender):
+        monkeypatch.setattr(module, "columns_cost", counting)
+    async with store.transaction() as tx:
+        tx.put_many("made", [aiodq.Draft(b"%d" % number, tag="t") for number in range(MANY)])
+    assert store.topic("made").end_offset == MANY
+    assert not counted
 
 
 async def test_neighbours_are_held_and_settled_at_once(store: aiodq.Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from aiodq.engine.put_batch import PLAIN
 from aiodq.engine.transactions.group_committer import HeldAck
+from aiodq.format.columns import Columns
 from aiodq.format.transactions import Origin
 from aiodq.testing import SimulatedFileSystem
 from tests.transactions.test_recovery import shown
@@ -39,7 +39,7 @@ async def say(machine: Machine, said: Sequence[Origin]) -> None:
             if not committer.knows(origin):
                 settlement, delivery = (message := await store.queue("jobs").get())._claim()
                 held = HeldAck(store._store_engine.topics["jobs"], settlement, message.offset, delivery)
-                puts = [(store._store_engine.topics[name], [(PLAIN, b"%d" % number)]) for name in ("a", "b")]
+                puts = [(store._store_engine.topics[name], Columns([b"%d" % number]), 64) for name in ("a", "b")]
                 await committer.commit([held], puts, lambda _: None, origin)
                 message._committed()
             if number % 2:

@@ -7,6 +7,7 @@ from collections import deque
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from aiodq.engine.many_messages import checked_many
 from aiodq.engine.put_batch import (
     OVERHEAD,
     PLAIN,
@@ -20,7 +21,7 @@ from aiodq.engine.put_batch import (
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.backlog_bound import BacklogBound, BoundedTopic
-from aiodq.engine.validation import check_bodies, checked, no_body
+from aiodq.engine.validation import checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 
 if TYPE_CHECKING:
@@ -155,15 +156,13 @@ class PutBuffer:
 
     def accepted_many(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
-    ) -> list[tuple[Accepted, bytes]]:
-        """Return what is to be stored of several messages; `common` gives all but the body of those that are no drafts.
+    ) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]:
+        """Return what is to be stored of several messages, as `checked_many`.
 
         Raises:
             MessageSizeError, InvalidMessageError: one cannot be stored.
         """
-        check_bodies(bodies)
-        now_ns = self.moment()
-        return self.accepted_all(bodies, checked(common, now_ns), now_ns)
+        return checked_many(self, self._options, bodies, common)
 
     def accepted_all(
         self,
@@ -315,10 +314,10 @@ class PutBuffer:
         self.freed()
         self._tell_of_the_end()
 
-    def accept_committed(self, columns: Columns) -> asyncio.Future[range]:
+    def accept_committed(self, columns: Columns, cost: int) -> asyncio.Future[range]:
         """Accept what a transaction has committed, whether there is room or not; the future gives the offsets."""
         waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
-        self._add_part(Part(columns, [waiter], atomic=True, cost=columns_cost(columns)))
+        self._add_part(Part(columns, [waiter], atomic=True, cost=cost))
         return waiter
 
     def close_batch(self) -> None:

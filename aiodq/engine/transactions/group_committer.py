@@ -18,7 +18,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiodq.engine.futures import settle, tell_all
-from aiodq.engine.put_batch import atomic_part
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.reserved_room import ReservedRoom, Share
 from aiodq.engine.transactions.topic_appender import TopicAppender
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.monitoring.metrics import SyncTimer
-    from aiodq.engine.put_batch import Accepted
     from aiodq.engine.transactions.participants import Channel, Topic
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.columns import Columns
@@ -125,7 +123,7 @@ class _Entry:
     """
 
     settlements: list[HeldRun]
-    puts: list[tuple[Topic, Columns, int]]
+    puts: Sequence[tuple[Topic, Columns, int]]
     done: asyncio.Future[None]
     origin: Origin | None
     room: ReservedRoom
@@ -268,7 +266,7 @@ class Committer:
     async def commit(
         self,
         settlements: Sequence[HeldAck],
-        puts: Sequence[tuple[Topic, list[tuple[Accepted, bytes]]]],
+        puts: Sequence[tuple[Topic, Columns, int]],
         late: Callable[[BaseException | None], None],
         origin: Origin | None = None,
     ) -> None:
@@ -276,7 +274,7 @@ class Committer:
 
         Args:
             settlements: the messages that it settles.
-            puts: the messages that it puts, by topic.
+            puts: what it puts: each topic, the messages, and their cost in bytes of memory.
             late: called with the outcome if the caller is cancelled while the commit is under way.
             origin: its producer and sequence, if it may be sent again.
 
@@ -291,19 +289,16 @@ class Committer:
         Cancellation: nothing was done, or it is committed and only the caller does not know.
         """
         room = ReservedRoom(Counter(map(_CHANNEL_OF, settlements)), pressing=bool(settlements))
-        entry = _Entry([], [], asyncio.get_running_loop().create_future(), origin, room)
-        for engine, _ in puts:
+        entry = _Entry([], puts, asyncio.get_running_loop().create_future(), origin, room)
+        for engine, _, _ in puts:
             # INVARIANT: before any topic is made. What is refused at once leaves no empty one behind.
             engine.put_buffer.check_open(pressing=bool(settlements))
-        for engine, _ in puts:
+        for engine, _, _ in puts:
             # INVARIANT: the topics exist, so that committed messages can be put there as soon as the disk has room.
             with suppress(DiskFullError):
                 await engine.creation.made()
         try:
-            for engine, messages in puts:
-                part = atomic_part(messages, entry.done)
-                entry.puts.append((engine, part.columns, part.cost))
-            await room.reserve([Share(engine, len(columns.bodies), cost) for engine, columns, cost in entry.puts])
+            await room.reserve([Share(engine, len(columns.bodies), cost) for engine, columns, cost in puts])
             await self._hold(entry, settlements)
         except BaseException:
             entry.release()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from aiodq.engine.put_batch import Accepted, Draft
     from aiodq.format.columns import Columns
@@ -73,9 +73,13 @@ class _PutBuffer(Protocol):
         """Whether it drops old messages to make room."""
         ...
 
+    def body(self, body: bytes | bytearray | memoryview) -> bytes: ...
+
+    def accepted(self, draft: Draft) -> Accepted: ...
+
     def accepted_many(
         self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
-    ) -> Sequence[tuple[Accepted, bytes]]: ...
+    ) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]: ...
 
     def check_open(self, *, pressing: bool) -> None: ...
 
@@ -87,7 +91,7 @@ class _PutBuffer(Protocol):
 
     async def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> T: ...
 
-    def accept_committed(self, columns: Columns) -> asyncio.Future[range]: ...
+    def accept_committed(self, columns: Columns, cost: int) -> asyncio.Future[range]: ...
 
 
 class _Creation(Protocol):

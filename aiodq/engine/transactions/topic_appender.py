@@ -105,7 +105,7 @@ class TopicAppender:
         items, self._waiting = self._waiting, deque()
         self._under_way = len(items)
         for number, item in enumerate(items):
-            waiter = self._engine.put_buffer.accept_committed(item.columns)
+            waiter = self._engine.put_buffer.accept_committed(item.columns, item.cost)
             if not again:  # on a retry it stays counted: in between, other puts would take its room
                 self._count_no_longer(item)
             waiter.add_done_callback(self._engine.guarded(partial(self._ended, number, item)))

@@ -1,0 +1,74 @@
+"""What a transaction puts into one topic, until it commits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from aiodq.engine.put_batch import OVERHEAD, PLAIN, accepted_cost, columns_of
+from aiodq.format.columns import Columns
+
+if TYPE_CHECKING:
+    from aiodq.engine.put_batch import Accepted
+    from aiodq.engine.transactions.participants import Topic
+
+__all__ = ["Checked", "PendingPuts", "cost_of"]
+
+Checked: TypeAlias = "tuple[Columns, int] | list[tuple[Accepted, bytes]]"
+"""Messages that can be stored: column by column with their cost in bytes of memory, or one by one."""
+
+_AT_ONCE: Final = 500
+"""Messages turned into columns in one turn of the event loop: a millisecond's work."""
+
+
+class PendingPuts:
+    """What a transaction puts into one topic.
+
+    Attributes:
+        engine: the topic.
+        count: the number of messages.
+        cost: their cost in bytes of memory.
+    """
+
+    def __init__(self, engine: Topic) -> None:
+        """Start without messages."""
+        self.engine: Topic = engine
+        self.count: int = 0
+        self.cost: int = 0
+        self._pieces: list[Columns | list[tuple[Accepted, bytes]]] = []
+
+    def add(self, added: Checked, cost: int) -> None:
+        """Add messages with that cost, as `cost_of` returns it."""
+        last = self._pieces[-1] if self._pieces else None
+        if isinstance(added, tuple):
+            self.count += len(added[0].bodies)
+            self._pieces.append(added[0])
+        else:
+            self.count += len(added)
+            if isinstance(last, list):
+                last += added
+            elif added:
+                self._pieces.append(added)
+        self.cost += cost
+
+    async def columns(self) -> Columns:
+        """Return the messages column by column: a few in each turn of the loop, as very many would hold it up."""
+        parts: list[Columns] = []
+        worked = False
+        for piece in self._pieces:
+            if isinstance(piece, Columns):
+                parts.append(piece)
+                continue
+            for start in range(0, len(piece), _AT_ONCE):
+                if worked:
+                    await asyncio.sleep(0)
+                worked = True
+                parts.append(columns_of(piece[start : start + _AT_ONCE]))
+        return Columns.joined(parts)
+
+
+def cost_of(added: Checked) -> int:
+    """Return the cost of messages in bytes of memory."""
+    if isinstance(added, tuple):
+        return added[1]
+    return sum(len(body) + OVERHEAD if accepted is PLAIN else accepted_cost(accepted, body) for accepted, body in added)
