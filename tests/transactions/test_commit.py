@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
+from aiodq.engine.store_engine import StoreEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
+
+if TYPE_CHECKING:
+    from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.state.stored_options import StoredOptions
 
 
 async def transact(store: aiodq.Store, puts: dict[str, list[bytes]], *messages: aiodq.Message) -> None:
@@ -335,6 +341,22 @@ async def test_two_that_wait_for_the_same_topics_do_not_wait_for_each_other(mach
             for queue in (a, b):
                 await (await soon(queue.get())).ack()
         await soon(asyncio.gather(*both))
+
+
+async def test_the_topics_it_puts_into_are_made_at_the_same_time(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_under_way = threading.Barrier(4)
+    make_log = StoreEngine.make_log
+
+    def make(store_engine: StoreEngine, name: str, record: StoredOptions) -> TopicLog:
+        all_under_way.wait(2)
+        return make_log(store_engine, name, record)
+
+    async with machine.store() as store:
+        monkeypatch.setattr(StoreEngine, "make_log", make)
+        await soon(transact(store, {name: [b"1"] for name in "abcd"}))
+        assert [store.topic(name).end_offset for name in "abcd"] == [1] * 4
 
 
 async def test_after_the_end_it_is_refused(machine: Machine) -> None:

@@ -294,6 +294,8 @@ class Committer:
             # INVARIANT: before any topic is made. What is refused at once leaves no empty one behind.
             engine.put_buffer.check_open(pressing=bool(settlements))
         for engine, _, _ in puts:
+            engine.creation.create()  # all of them before the first one is waited for: threads make several at a time
+        for engine, _, _ in puts:
             # INVARIANT: the topics exist, so that committed messages can be put there as soon as the disk has room.
             with suppress(DiskFullError):
                 await engine.creation.made()

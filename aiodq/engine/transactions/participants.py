@@ -97,6 +97,8 @@ class _PutBuffer(Protocol):
 class _Creation(Protocol):
     """See `aiodq.engine.topic.creation.Creation`."""
 
+    def create(self) -> None: ...
+
     async def made(self) -> None: ...
 
 
