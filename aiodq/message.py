@@ -198,6 +198,8 @@ class Message(StoredMessage, AsyncBlock):
             NotInFlightError: taken away meanwhile.
             InvalidMessageError: the reason is not a text; nothing changed.
             StorageError: the dead-letter topic could not take it now; the message is redelivered.
+            OwnerLostError, OwnerStalledError: of a store that is shared: nobody has answered yet. It is repeated by
+                itself; called again, this waits for that.
 
         Cancellation: rejected all the same.
         """
@@ -208,8 +210,12 @@ class Message(StoredMessage, AsyncBlock):
         channel_engine = self._take()
         rejected = channel_engine.reject(self._batch(), self._delivery, self.attempts, reason)
         self._committed()
-        await asyncio.shield(rejected)
-        await channel_engine.committed()
+        try:
+            await asyncio.shield(rejected)
+            await channel_engine.committed()
+        except (OwnerLostError, OwnerStalledError):
+            self._run.marks[self._index] = HELD  # as it was: its owner is another process
+            raise
 
     async def touch(self, extend: float | timedelta | None = None) -> None:
         """Restart the message's timeout, for work that takes long. As TOUCH in NSQ (SYSTEMS row B10), without a limit.

@@ -521,7 +521,7 @@ class SharedStore(Store):
         try:
             async with asyncio.timeout(wait):
                 await self._remote.shut_puts()
-                return await self._remote.link.result("drain", read_flag, {"timeout": wait})
+                return await self._remote.link.result("drain", read_flag, {"timeout": wait}, waits=True)
         except TimeoutError:
             return False
 

@@ -93,6 +93,10 @@ class Owning(Protocol):
         """Note that the store has failed: others may open it again."""
         ...
 
+    def moved(self, channel: str) -> None:
+        """Tell every client at once what it no longer holds of a channel, named as `Lending.name` is."""
+        ...
+
 
 class Wire(Protocol):
     """A connection to a client."""
@@ -137,7 +141,7 @@ class Lending:
         self._changed = asyncio.Event()
         self._idle = False
         self._ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        self._timed_out = 0
+        self._timed_out = self._sought = 0
         self._over = False
         self._resuming = 0
         self.resumed: asyncio.Event = asyncio.Event()
@@ -465,8 +469,9 @@ class Lending:
         if state is None or not self._lent:
             return
         # Checking all that is held costs more than seeing that nothing was taken away from anybody.
-        timed_out, self._timed_out = self._timed_out, state.counters.timed_out
-        if timed_out == self._timed_out and state.flying >= len(self._lent):
+        before = self._timed_out, self._sought
+        self._timed_out, self._sought = state.counters.timed_out, engine.sought
+        if before == (self._timed_out, self._sought) and state.flying >= len(self._lent):
             return
         for run in self._lent:
             for first, last in run.parts(0, len(run.marks)):

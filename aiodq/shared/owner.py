@@ -132,6 +132,11 @@ class Owner:
 
     # --- clients that hold messages from the previous owner
 
+    def moved(self, channel: str) -> None:
+        """See `Owning`."""
+        for session in self.clients:
+            session.look_at(channel)
+
     def _look_for_late(self) -> None:
         """Go on without clients that are gone. Those alive are late, as on a busy machine, and get more time."""
         self._expected = {producer: pid for producer, pid in self._expected.items() if lives(pid)}

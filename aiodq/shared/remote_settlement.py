@@ -44,7 +44,7 @@ _RENEWALS: Final = 3
 
 
 _MOST_UNSURE: Final = 10_000
-"""Acks remembered of which nobody has said what became of them, for those who ack again."""
+"""Acks and rejections remembered of which nobody has said what became of them, for those who call again."""
 
 
 class SettledTopic(Protocol):
@@ -196,6 +196,11 @@ class RemoteSettlement:
         """
         if self.error is not None:
             raise self.error
+        if delivery in self._unsure:
+            done, verb = ("rejected", "reject") if self._unsure[delivery].rejects else ("acked", "ack")
+            raise NotInFlightError(
+                f"message {offset} was {done} before: {verb} it again to wait for the owner's answer"
+            )
         if not self.holds(offset, delivery):
             raise NotInFlightError(f"message {offset} is not in flight here any more")
 
@@ -290,7 +295,12 @@ class RemoteSettlement:
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
     ) -> asyncio.Future[Any]:
-        """Reject a message; the future ends once that is durable."""
+        """Reject a message; the future ends once that is durable.
+
+        One whose rejection nobody has answered yet is not rejected anew: the future ends with that.
+        """
+        if (unsure := self.recall(delivery, rejected=True)) is not None:
+            return _ending(unsure)
         self.check(batch.first, delivery)
 
         numbers = [_one(delivery)]
@@ -299,9 +309,7 @@ class RemoteSettlement:
             one = self._holdings.rows(numbers)[0]
             return Reject(handle, attempts, self._epoch, one.offset, one.delivery, reason, cause.error or "")
 
-        rejected = asyncio.ensure_future(self._settle(numbers, say).wait())
-        rejected.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits
-        return rejected
+        return _ending(self._settle(numbers, say))
 
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:
         """Restart a message's visibility timeout."""
@@ -467,29 +475,33 @@ class RemoteSettlement:
     def tell(self, error: Exception) -> None:
         """Tell those that wait for a settlement that nobody answers; it may be settled all the same."""
         for settling in list(self._settling):
-            if settling.say is None and settling.waiters:
+            if settling.final and settling.waiters:
                 self.remember(settling)
             settling.tell(error)
         self._let_claimers_go()
 
     def remember(self, settling: Settling) -> None:
-        """Keep an ack that nobody has answered for those who ack again."""
+        """Keep an ack or a rejection that nobody has answered for those who call again."""
         self._unsure |= {number: settling for each in settling.numbers for number in each}
         while len(self._unsure) > _MOST_UNSURE:
             del self._unsure[next(iter(self._unsure))]
 
     @property
     def unsure(self) -> bool:
-        """Whether there are acks that nobody has answered."""
+        """Whether there are acks or rejections that nobody has answered."""
         return bool(self._unsure)
 
-    def unanswered(self, delivery: int) -> Settling | None:
-        """Return the ack of a message that was acked before, if nobody has answered."""
-        return self._unsure.get(delivery)
+    def unanswered(self, delivery: int, *, rejected: bool = False) -> Settling | None:
+        """Return the ack of a message that was acked before, or its rejection, if nobody has answered."""
+        settling = self._unsure.get(delivery) if self._unsure else None
+        return settling if settling is not None and settling.rejects is rejected else None
 
-    def recall(self, delivery: int) -> Settling | None:
-        """Return what `unanswered` does, as the message is acked again."""
-        return self._unsure.pop(delivery, None)
+    def recall(self, delivery: int, *, rejected: bool = False) -> Settling | None:
+        """Return what `unanswered` does, as the message is acked or rejected again."""
+        settling = self.unanswered(delivery, rejected=rejected)
+        if settling is not None:
+            del self._unsure[delivery]
+        return settling
 
     async def commit(self) -> None:
         """Wait until the last settlement here is durable, and with it all earlier ones.
@@ -501,8 +513,7 @@ class RemoteSettlement:
             await self._last.wait()
 
     async def committed(self) -> None:
-        """Wait as `commit` does."""
-        await self.commit()
+        """Do nothing: what waited for an owner's answer is durable."""
 
     async def all_settled(self) -> None:
         """Wait until the outcome of everything settled before is known.
@@ -520,3 +531,10 @@ class RemoteSettlement:
 
 def _one(number: int) -> range:
     return range(number, number + 1)
+
+
+def _ending(settling: Settling) -> asyncio.Future[Any]:
+    """Return a future that ends with a settlement, which perhaps nobody waits for."""
+    ending = asyncio.ensure_future(settling.wait())
+    ending.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return ending

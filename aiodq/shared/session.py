@@ -53,6 +53,9 @@ __all__ = ["Session"]
 
 _SECOND: Final = 1_000_000_000
 
+_WAITS: Final = frozenset({"drain", "join"})
+"""Calls that wait for what others do: the client says if nobody waits any more."""
+
 _FIGURES: Final = 0.1
 """Seconds between two checks of the counts, and of whether clients still hold what they think."""
 
@@ -76,7 +79,7 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self._names: dict[str, int] = {}
         self._changes = Changes(wire)
-        self._joining: dict[int, asyncio.Task[None]] = {}
+        self._awaited: dict[int, asyncio.Task[None]] = {}
         self._puts = ClientPuts(owner, wire, self._start, self._fail)
         self._transactions = ClientTransactions(owner)
         self._events = ClientEvents(owner)
@@ -138,6 +141,12 @@ class Session:
         await asyncio.gather(*tasks, return_exceptions=True)
         for lending in self._lendings.values():
             await lending.give_back()
+
+    def look_at(self, channel: str) -> None:
+        """Tell the client what it no longer holds of a channel, named as `Lending.name` is."""
+        for lending in self._lendings.values():
+            if lending.name == channel:
+                lending.look()
 
     def holds(self) -> dict[str, int]:
         """Return how many messages the client holds, by `topic/channel`."""
@@ -371,20 +380,34 @@ class Session:
         if said.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
             self._changes.ask(handle, request)
         elif said.name == "forget":
-            if (joining := self._joining.pop(whole(said.arguments, "request"), None)) is not None:
+            if (joining := self._awaited.pop(whole(said.arguments, "request"), None)) is not None:
                 joining.cancel()
             self._wire.send(Done(), request)
         elif handle is None:
-            self._start(self._called(said), request)
+            calling = self._start(self._called(said, request), request)
+            self._awaiting(said.name, calling, request)
         elif isinstance(handle, int) and handle in self._topics:
             self._start(self._topic_called(handle, self._topics[handle], said), request)
         else:
             handle = handle if isinstance(handle, int) else -1
             lending = self._lending(handle)
             calling = self._start(self._lending_called(handle, lending, said, request), request)
-            if said.name == "join":
-                self._joining[request] = calling
-                calling.add_done_callback(lambda _: self._joining.pop(request, None))
+            self._awaiting(said.name, calling, request)
+
+    def _awaiting(self, name: str, calling: asyncio.Task[None], request: int) -> None:
+        """Note a call that only waits, so that `forget` ends it."""
+        if name in _WAITS:
+            self._awaited[request] = calling
+            calling.add_done_callback(lambda _: self._awaited.pop(request, None))
+
+    async def _until_forgotten(self, name: str, calling: Awaitable[Done], request: int) -> Done:
+        """Wait for a call, unless nobody waits for it any more."""
+        try:
+            return await calling
+        except asyncio.CancelledError:
+            if name in _WAITS and request not in self._awaited:
+                raise AiodqError("nobody waits for this any more") from None
+            raise
 
     async def _topic_called(self, handle: int, topic: Topic, said: Call) -> Done:
         if said.name == "withdraw":
@@ -398,16 +421,14 @@ class Session:
     async def _lending_called(self, handle: int, lending: Lending, said: Call, request: int) -> Done:
         if said.name != "ended":
             await self._puts.settled(lending.topic)
-        try:
-            done = await lending.called(said, self._say_figures)
-        except asyncio.CancelledError:
-            if said.name == "join" and request not in self._joining:
-                raise AiodqError("nobody waits for this any more") from None
-            raise
+        done = await self._until_forgotten(said.name, lending.called(said, self._say_figures), request)
         self._changes.assumed(handle, said.name)
+        if said.name == "seek":
+            # INVARIANT: with the answer, each client knows what it no longer holds, and claims it from no later owner.
+            self._owner.moved(lending.name)
         return done
 
-    async def _called(self, said: Call) -> Done:
+    async def _called(self, said: Call, request: int) -> Done:
         if said.name == "closing":
             self._puts.close()
             self._transactions.close()
@@ -421,7 +442,8 @@ class Session:
             self._events.end(whole(said.arguments, "listener"))
             return Done()
         if said.name != "back":
-            return await answer(call_store(self._owner, said.name, said.arguments))
+            calling = answer(call_store(self._owner, said.name, said.arguments))
+            return await self._until_forgotten(said.name, calling, request)
         # INVARIANT: the client's messages were claimed before: RESUME arrived, and was begun, before this.
         await asyncio.gather(*(lending.resumed.wait() for lending in self._lendings.values()))
         if self.client is not None:

@@ -46,6 +46,11 @@ class Settling:
         self.refusal: Exception | None = None
         self.waiters: list[asyncio.Future[None]] = []
 
+    @property
+    def rejects(self) -> bool:
+        """Whether it rejects them, neither an ack nor a return."""
+        return self.final and self.say is not None
+
     def end(self, refusal: Exception | None) -> None:
         """Note that an owner has settled them, or refused to."""
         self.over, self.refusal = True, refusal

@@ -60,6 +60,9 @@ class _Owning:
     def failed(self) -> None:
         """Nobody opens the store anew."""
 
+    def moved(self, channel: str) -> None:
+        """Nobody holds anything."""
+
 
 class _Client:
     """One client, and what it hears."""

@@ -97,6 +97,23 @@ async def test_a_join_that_is_cancelled_leaves_no_task_at_the_owner(tmp_path: Pa
         await joining
 
 
+async def test_a_drain_that_is_cancelled_leaves_no_task_at_the_owner(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        message = await queue.get()
+        before = asyncio.all_tasks()
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.drain(), 0.01)
+            assert not await client.drain(0.01)
+        await queue.refresh()
+        await until(lambda: not (asyncio.all_tasks() - before - {asyncio.current_task()}))
+        draining = asyncio.ensure_future(client.drain())
+        await message.ack()
+        assert await draining
+
+
 @pytest.mark.parametrize("what", ["seek", "purge", "configure"])
 async def test_an_owner_that_closes_amid_a_change_leaves_no_error_that_nobody_retrieves(
     tmp_path: Path, what: str

@@ -26,7 +26,7 @@ from aiodq.wire.packets import Hello, Open, Ping, Want
 from aiodq.wire.stream import encode_packet
 from tests.processes import killed_at_last
 from tests.shared.child import TOPIC
-from tests.shared.support import PATIENCE
+from tests.shared.support import PATIENCE, owned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,6 +126,57 @@ async def test_several_messages_are_acked_again_after_nobody_has_answered(
                 await queue.ack_many(messages)
             await queue.refresh()
             assert (queue.qsize(), queue.in_flight()) == (1, 1)
+
+
+async def test_a_message_is_rejected_again_after_nobody_has_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_STALL", 0.2)
+    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "2"]
+    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        while not (await asyncio.to_thread(child.stdout.readline)).startswith("done"):
+            pass
+        async with aiodq.open(tmp_path / "s", mode="client") as store, asyncio.timeout(PATIENCE):
+            queue, dead = store.queue(TOPIC, aiodq.ChannelOptions(dead_letter="dead")), store.queue("dead")
+            await dead.refresh()
+            rejected, acked = await queue.get_many(2, linger=PATIENCE)
+            child.send_signal(signal.SIGSTOP)
+            for doing in (rejected.reject("bad"), acked.ack(), rejected.reject("worse")):
+                with pytest.raises(aiodq.OwnerStalledError):
+                    await doing
+            with pytest.raises(aiodq.NotInFlightError, match="was rejected before: reject it again"):
+                await rejected.ack()
+            with pytest.raises(aiodq.NotInFlightError, match="was acked before: ack it again"):
+                await acked.reject()
+            child.send_signal(signal.SIGCONT)
+            for message, again in ((rejected, rejected.reject), (acked, acked.ack)):
+                while not message.settled:
+                    with suppress(aiodq.OwnerStalledError):
+                        await again()
+                with pytest.raises(aiodq.AlreadySettledError):
+                    await again()
+            async with dead.get_nowait() if dead.qsize() else await dead.get() as letter:
+                assert letter.headers["aiodq-reason"] == "bad"
+            await queue.refresh()
+            assert (queue.depth, dead.depth) == (0, 0)
+
+
+async def test_a_rejection_does_not_raise_what_becomes_of_another_message(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with owned(path) as (_, owner), aiodq.open(path, mode="client") as client, asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put_many([b"x"] * 2)
+        gone, message = await queue.get_many(2, linger=PATIENCE)
+        settlement = owner.engine.topics["jobs"].channel_engines["default"]
+        assert settlement.state is not None
+        settlement.ack(gone.offset, settlement.state.delivery(gone.offset) or 0)
+        rejecting = asyncio.ensure_future(message.reject())
+        await asyncio.sleep(0)
+        gone.ack_nowait()
+        await rejecting
+        with pytest.raises(aiodq.AlreadySettledError):
+            await message.reject()
 
 
 async def test_all_who_put_are_told_at_once_that_the_owner_hangs(

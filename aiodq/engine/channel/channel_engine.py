@@ -50,7 +50,7 @@ class ChannelEngine(Settlement, Generic[M]):
 
     Attributes:
         paused: whether nothing is delivered.
-        sought: whether it was moved to another offset, which forgets what is in flight.
+        sought: how often it was moved to another offset, which forgets what is in flight.
         held: whether the channel waits for new options to be on disk, as they might settle messages.
         shut: whether it ends once nothing is ready; `shut_now`: at once.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
@@ -92,7 +92,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self._make, self._make_run = makers.one, makers.run
         self._own_pause = False
         self._reclaiming = False
-        self.sought: bool = False
+        self.sought: int = 0
         self._fetch_error: Exception | None = None
         self._filter = DeliveryFilter(name, host.lifetimes, clock)
         self._plain = True
@@ -426,7 +426,7 @@ class ChannelEngine(Settlement, Generic[M]):
         """Move to another place in the log."""
         if self.state is not None:
             place.go(self.state)
-            self.sought = True
+            self.sought += 1
             self._host.moved(place.offset)
             self._set_alarm(self.state)
             self.reset()
