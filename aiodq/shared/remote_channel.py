@@ -21,6 +21,7 @@ from aiodq.format.frame import Batch
 from aiodq.shared.answers import read_held, understood
 from aiodq.shared.arrived import Arrived
 from aiodq.shared.holdings import portions
+from aiodq.shared.known import Known
 from aiodq.shared.options_json import read_channel_options
 from aiodq.shared.remote_errors import error_in, error_of, is_lost
 from aiodq.shared.remote_settlement import RemoteSettlement
@@ -87,7 +88,7 @@ class RemoteChannel(RemoteSettlement):
         self.monotonic: Callable[[], float] = time.monotonic
         # What is here was sent, and is no endless stream: no turn is ever over.
         self.turn: LoopTurn = LoopTurn(lambda: 0.0)
-        self._known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._known = Known()
         self._ready = Arrived()
         self._wait_queue = WaitQueue(self.wake)
         self._waiting = 0
@@ -113,15 +114,14 @@ class RemoteChannel(RemoteSettlement):
         Raises:
             AiodqError: the owner's refusal, or there is no owner.
         """
-        await asyncio.shield(self._known)
+        await self._known.wait()
 
     # --- packets from the owner; see `Listener`
 
     def opened(self, facts: Mapping[str, Any]) -> None:
         """Note that the channel is open, with its options and state."""
         self.changed(facts)
-        if not self._known.done():
-            self._known.set_result(None)
+        self._known.note()
         self._ask_the_end()
         ask_for_changes(self._topic.link, self._topic.name, self.name, self)
 
@@ -155,19 +155,19 @@ class RemoteChannel(RemoteSettlement):
         """Raise `error` in every getter of the channel from now on; no later owner opens it for them."""
         self.end_with(error)
         self._topic.link.opened.drop(self._topic.name, self.name, self)
-        if not self._known.done():
-            self._known.set_exception(error)
-            self._known.exception()  # perhaps nobody asks
+        self._known.refuse(error)
         self.told(error)
 
     def told(self, error: Exception) -> None:
         """Raise an error in all waiters, which may try again."""
         if isinstance(error, QueueShutDown):
             self.end_with(error)
+            self._known.refuse(error)
             self._topic.link.opened.drop(self._topic.name, self.name, self)
             for waiting in (self._returning, self._renewing, self._ends, self._looking_ahead):
                 if waiting is not None:
                     waiting.cancel()
+        self._known.tell(error)
         self._wait_queue.end(error)
         self.tell(error)
         self._release_idlers()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError
+from aiodq.shared.known import Known
 from aiodq.shared.options_json import channel_options, read_topic_options, topic_options
 from aiodq.shared.remote_channel import RemoteChannel
 from aiodq.shared.remote_puts import RemotePuts, ShortCut
@@ -17,6 +17,7 @@ from aiodq.shared.watching import ask_for_changes
 from aiodq.wire.packets import Figures
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Coroutine, Mapping
 
     from aiodq.clock import Clock
@@ -105,7 +106,7 @@ class RemoteTopic:
         self._host = host
         self._is_known = False
         self._orderly = False
-        self._known: asyncio.Future[None] = host.loop.create_future()
+        self._known = Known()
         self.put_buffer: RemotePuts = RemotePuts(self)
         self.group_commit: ShortCut = ShortCut(self.put_buffer)
         self.link.open(name, "", {} if options is None else topic_options(options), self)
@@ -119,8 +120,7 @@ class RemoteTopic:
         """Note that the topic is open, with its options."""
         self.changed(facts)
         self._is_known, self._orderly = True, bool(facts.get("orderly"))
-        if not self._known.done():
-            self._known.set_result(None)
+        self._known.note()
         ask_for_changes(self.link, self.name, "", self)
 
     def changed(self, facts: Mapping[str, Any]) -> None:
@@ -136,9 +136,7 @@ class RemoteTopic:
         """Make the topic unusable, as the owner refuses to open it or it was deleted."""
         self.error = self.error or error
         self.link.opened.drop(self.name, "", self)
-        if not self._known.done():
-            self._known.set_exception(error)
-            self._known.exception()  # perhaps nobody asks
+        self._known.refuse(error)
         for channel in self.channel_engines.values():
             channel.refused(error)
 
@@ -152,6 +150,7 @@ class RemoteTopic:
         if isinstance(error, QueueShutDown):
             self.put_buffer.shut_down(error)
             self.refused(error)
+        self._known.tell(error)
 
     def placed(self, offsets: range) -> None:
         """See `PuttingTopic`."""
@@ -209,7 +208,7 @@ class RemoteTopic:
         Raises:
             AiodqError: the owner's refusal, or there is no owner.
         """
-        await asyncio.shield(self._known)
+        await self._known.wait()
 
     @property
     def store(self) -> str:

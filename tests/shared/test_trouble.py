@@ -29,6 +29,7 @@ from tests.shared.child import TOPIC
 from tests.shared.support import PATIENCE, owned
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
     from pathlib import Path
 
     from aiodq.wire.packets import Message
@@ -69,13 +70,10 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
             message = await queue.get()
             child.send_signal(signal.SIGSTOP)
             waiting = asyncio.create_task(queue.get())
-            for doing in (
-                queue.put(b"x"),
-                queue.sync(),
-                waiting,
-                message.ack(),
-                aiodq.open(tmp_path / "s", mode="client"),
-            ):
+            names = store.topic("new").settle_in(), queue.topic.channel("new").refresh()
+            opening = [asyncio.create_task(each) for each in names]
+            asked: list[Awaitable[object]] = [queue.put(b"x"), queue.sync(), waiting, message.ack(), *opening]
+            for doing in (*asked, aiodq.open(tmp_path / "s", mode="client")):
                 with pytest.raises(aiodq.OwnerStalledError) as raised:
                     async with asyncio.timeout(PATIENCE):
                         await doing
@@ -93,6 +91,8 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
                     except aiodq.OwnerStalledError:
                         await asyncio.sleep(0.01)
             assert await queue.put(b"y") in {1, 2}
+            await store.topic("new").settle_in()
+            await queue.topic.channel("new").refresh()
             assert not message.held
             await message.ack()
             assert message.settled

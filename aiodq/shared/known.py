@@ -1,0 +1,42 @@
+"""Whether an owner has opened a topic or channel, and those who wait for that."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["Known"]
+
+
+class Known:
+    """Whether an owner has opened a topic or channel, or refused to."""
+
+    def __init__(self) -> None:
+        """Start without knowing."""
+        self._known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def note(self) -> None:
+        """Note that it is open."""
+        if not self._known.done():
+            self._known.set_result(None)
+
+    def refuse(self, error: Exception) -> None:
+        """Raise an error in those who wait, and in all later ones, unless it is known to be open."""
+        if not self._known.done():
+            self._known.set_exception(error)
+            self._known.exception()  # perhaps nobody asks
+
+    def tell(self, error: Exception) -> None:
+        """Raise an error in those who wait; whoever asks again waits again."""
+        if not self._known.done():
+            self.refuse(error)
+            self._known = self._known.get_loop().create_future()
+
+    async def wait(self) -> None:
+        """Wait until it is open.
+
+        Raises:
+            AiodqError: the owner's refusal, or nobody answers.
+
+        Cancellation: nothing changes.
+        """
+        await asyncio.shield(self._known)
