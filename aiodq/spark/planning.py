@@ -19,7 +19,7 @@ from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.store_layout import check_store_directory, list_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from aiodq.spark.options import Bound, Moment, ReadOptions
@@ -179,8 +179,10 @@ def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptio
     return _splits(fs, whole, _size(whole.view, whole.start, whole.stop, options))
 
 
-def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[str]:
-    """Return the names of a store's topics that are wanted, sorted.
+def topics_of(
+    fs: FileSystem, store: str, wanted: Sequence[str] | None, deleted: Container[str] = frozenset()
+) -> list[str]:
+    """Return the names of a store's topics that are wanted, sorted; those `deleted` need not be there any more.
 
     Raises:
         NotAStoreError: the directory holds something else.
@@ -195,14 +197,14 @@ def topics_of(fs: FileSystem, store: str, wanted: Sequence[str] | None) -> list[
     if wanted is None:
         return there
     for name in wanted:
-        if not _MAGIC & set(name) and check_name(name) not in there:
+        if not _MAGIC & set(name) and check_name(name) not in there and name not in deleted:
             raise StoreNotFoundError(f"there is no topic {name!r}; there are: {', '.join(there) or 'none'}", store)
     return [name for name in there if any(fnmatchcase(name, one) for one in wanted)]
 
 
-def read_topics(fs: FileSystem, store: str, options: ReadOptions) -> list[str]:
+def read_topics(fs: FileSystem, store: str, options: ReadOptions, deleted: Container[str] = frozenset()) -> list[str]:
     """Return the names of a store's topics that a read is told to read, as `topics_of`."""
-    found, pattern = topics_of(fs, store, options.topics), options.pattern
+    found, pattern = topics_of(fs, store, options.topics, deleted), options.pattern
     return found if pattern is None else [name for name in found if re.fullmatch(pattern, name)]
 
 

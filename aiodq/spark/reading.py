@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from aiodq.errors import CorruptionError
+from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.spark.planning import bytes_of
-from aiodq.spark.visible import require_seen
+from aiodq.spark.visible import is_deleted, require_seen
 from aiodq.storage.read.arrow_reader import RUN_BYTES, arrow_reader, as_record_batches, columns_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
     """Yield `pyarrow.RecordBatch` objects with the columns that were asked for. Blocking.
 
     Raises:
-        StoreNotFoundError: this machine does not see the topic and the store that the read was planned from.
+        StoreNotFoundError: this machine does not see the topic and the store that the read was planned from; of a topic
+            that was deleted from a store that is seen, nothing more is yielded unless `options.strict`.
         CorruptionError: messages are damaged, missing, or deleted since the read was planned, and `options.strict`.
         StorageError: as mapped from the system's error.
     """
@@ -76,14 +77,15 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
 
 def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str, ...]) -> Iterator[ArrowRows]:
     reader, at = arrow_reader(fs, columns, verify=options.verify), split.start
-    require_seen(fs, split.place)
+    if not _is_there(fs, split, options):
+        return
     left_out, chunk = 0, min(_CHUNK, bytes_of(split) + _MORE)
     try:
         while at < split.stop:
             result = reader.read(split.view, at, chunk)
-            if result.damages:
-                # A file that is missing is a loss only where the topic is still seen: a mount may go under the read.
-                require_seen(fs, split.place)
+            # A file that is missing is a loss only where the store is still seen: a mount may go under the read.
+            if result.damages and not _is_there(fs, split, options):
+                return
             for damage in result.damages:
                 # Without bytes it is offsets that no message has any more, which planning has judged where it looked.
                 if damage.end <= damage.position and damage.stop <= split.unseen:
@@ -100,6 +102,23 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
         reader.close()
         if left_out > 1:
             _LOG.warning("topic %r: %d more places of this split were left out", split.topic, left_out - 1)
+
+
+def _is_there(fs: FileSystem, split: Split, options: ReadOptions) -> bool:
+    """Return whether what a split was planned from is still there; not only where it was deleted, and may have been.
+
+    Raises:
+        StoreNotFoundError: this machine does not see it, or it was deleted, and `options.strict`.
+    """
+    try:
+        require_seen(fs, split.place)
+    except StoreNotFoundError:
+        if options.strict or not is_deleted(fs, split.place):
+            raise
+        text = "topic %r was deleted: left out, as failOnDataLoss is false, is what a task was still to read of it"
+        _LOG.warning(text, split.topic)
+        return False
+    return True
 
 
 def _leave_out(split: Split, damage: Damage) -> None:

@@ -32,22 +32,43 @@ class StreamHold:
         """Keep what a query that begins is to read. Blocking.
 
         Spark asks more than once where a query begins, until its first batch is finished: an earlier answer stands, as
-        what it promised may be on record.
+        what it promised may be on record. So does a hold that is under way; whose it is, `require_own` finds out.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        for store, offsets in self._by_store(start).items():
+            before = self._read(store) or Hold()
+            if not before.under_way:
+                earlier = {topic: min(offset, before.offsets.get(topic, offset)) for topic, offset in offsets.items()}
+                self._write(store, Hold({**before.offsets, **earlier}, self._patterns))
+
+    def require_own(self) -> None:
+        """Make sure that no other query has come further, before a first batch is decided on. Blocking.
 
         Raises:
             InvalidOptionError: a query that is under way has a hold of that name.
             StorageError: as mapped from the system's error.
         """
-        for store, offsets in self._by_store(start).items():
-            before = self._read(store) or Hold()
-            if before.under_way:
+        for store in self._stores:
+            held = self._read(store)
+            if held is not None and held.under_way:
                 raise InvalidOptionError(
                     f"the hold {self._name!r} in {store!r} is another query's, or that of an earlier checkpoint: give "
                     f"this query a hold of another name; where nobody needs that one any more, "
                     f"aiodq holds {store} --release {self._name} lets go of it"
                 )
-            earlier = {topic: min(offset, before.offsets.get(topic, offset)) for topic, offset in offsets.items()}
-            self._write(store, Hold({**before.offsets, **earlier}, self._patterns))
+
+    def mark(self) -> None:
+        """Note that the query is under way: another one that begins is refused from here on. Blocking.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        for store in self._stores:
+            held = self._read(store)
+            if held is not None and not held.under_way:
+                self._write(store, replace(held, under_way=True))
 
     def move(self, offsets: Mapping[tuple[str, str], int]) -> None:
         """Let go what lies below these offsets, and topics that are not read any more. Blocking.

@@ -47,7 +47,7 @@ from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.segments.segment_files import list_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from pyspark.sql.datasource import InputPartition
@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             OffsetError: a topic does not have the offset at which the query is to begin.
-            InvalidOptionError: `startingOffsets` names a topic that is not read; or the hold is another query's.
+            InvalidOptionError: `startingOffsets` names a topic that is not read.
         """
         if self._initial is None:
             # Asked again, another end, or another beginning, would not fit what the first answer has led to.
@@ -114,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take in nothing that comes after this moment."""
-        self._target = {topic: log.view.stop for topic, log in self._logs().items()}
+        self._target = {topic: log.view.stop for topic, log in self._logs(self._named()).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return up to where the next batch may go. Each topic gets a share of the limit by what waits in it.
@@ -122,10 +122,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OffsetError: a topic was deleted and made anew, or is another store's, or ends before what was taken in
                 already; or the hold is gone, or another query's; and `failOnDataLoss` is not `false`.
-            InvalidOptionError: the query was begun with one store and goes on with several, or the other way round.
+            StoreNotFoundError: a topic that was named in full was deleted, likewise.
+            InvalidOptionError: the query was begun with one store and goes on with several, or the other way round; or
+                it begins, and the hold is another query's.
         """
         self._check_offsets(start)
-        logs = self._logs()
+        logs = self._logs(start["topics"])
+        self._refuse_deleted(start["topics"], logs)
         known = self._without_anew(start, logs)
         self._check_hold(start, known, logs)
         self._ends = {topic: log.view.stop for topic, log in logs.items()}
@@ -151,7 +154,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the topics ended when this trigger looked at them."""
-        return self._offsets(self._ends or {topic: log.view.stop for topic, log in self._logs().items()}, {})
+        ends = self._ends or {topic: log.view.stop for topic, log in self._logs(self._named()).items()}
+        return self._offsets(ends, {})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what lies between two offsets. Of a topic that only the second one knows it is nothing.
@@ -166,6 +170,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = [topic for topic in stops if topic in begin and not _differ(before.get(topic), after.get(topic))]
         new = [topic for topic in known if begin[topic] != stops[topic]]
         if "initial" in start:
+            if self._hold is not None:
+                # Spark has the batch on record. Tried again, it comes here, and asks for no `latestOffset` before.
+                self._hold.mark()
             # Where the query begins lies behind its first batch by now: by its time there was nothing in it.
             new = [topic for topic in new if begin[topic] < stops[topic]]
         stores = {self._place(topic)[0] for topic in new}
@@ -188,7 +195,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let retention have what a finished batch has read, where the query has a hold."""
         hold = self._hold
         if hold is not None and self._options.advance_hold:
-            hold.move(self._places(end["topics"]))
+            # One that is made anew begins at 0 again: where the earlier one was read up to would let go of some of it.
+            there = {topic: offset for topic, offset in end["topics"].items() if topic not in self._deleted}
+            hold.move(self._places(there))
 
     # ---
 
@@ -275,6 +284,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _LOG.warning("topic %r was made anew after %d: the query goes on at its beginning, %d", topic, taken, begin)
         return known
 
+    def _refuse_deleted(self, taken: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
+        """Make sure that topics that were named in full, and read, are still there.
+
+        Raises:
+            StoreNotFoundError: one is not, and `failOnDataLoss` is not `false`.
+        """
+        gone = [topic for topic in self._named() if topic in taken and topic not in logs]
+        if gone and self._options.strict:
+            raise StoreNotFoundError(
+                f"there is no topic {gone[0]!r} any more, which was read up to {taken[gone[0]]}: take it off the "
+                f"topics that are read, or set failOnDataLoss=false to go on without it",
+                self._place(gone[0])[0],
+            )
+
     def _warn_of_deleted(self, known: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
         """Tell once of each topic that is there no more: whether all of it was read, nobody can say."""
         gone = {topic for topic in known if topic not in logs and is_wanted(self._place(topic)[1], self._options)}
@@ -287,21 +310,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             OffsetError: the hold is gone, or another query's, and `failOnDataLoss` is not `false`.
+            InvalidOptionError: the query begins, and the hold is another's.
         """
         hold = self._hold
         if hold is None:
             return
+        if "initial" in start:
+            hold.require_own()
         taken = {topic: known.get(topic, logs[topic].begin) for topic in start["topics"] if topic in logs}
         hold.check(self._places(taken), strict=self._options.strict, under_way="initial" not in start)
 
     def _places(self, topics: Mapping[str, int]) -> dict[tuple[str, str], int]:
         return {self._place(topic): offset for topic, offset in topics.items()}
 
-    def _logs(self) -> dict[str, LogSnapshot]:
-        stores, fs = self._options.stores, AnyFileSystem()
-        names = [(store, topic) for store in stores for topic in read_topics(fs, store, self._options)]
-        keys = [topic if len(stores) == 1 else f"{store}/{topic}" for store, topic in names]
-        return {key: self._log(key) for key in keys}
+    def _logs(self, known: Iterable[str] = ()) -> dict[str, LogSnapshot]:
+        """Return the topics that there are; those `known` need not be there any more, even if named in full."""
+        fs = AnyFileSystem()
+        found: dict[str, LogSnapshot] = {}
+        places = set(map(self._place, known))
+        for store in self._options.stores:
+            may_miss = {topic for where, topic in places if where == store}
+            for topic in read_topics(fs, store, self._options, may_miss):
+                key = self._key(store, topic)
+                try:
+                    found[key] = self._log(key)
+                except StoreNotFoundError:
+                    # Deleted since it was listed: the next look does not find it.
+                    if topic in read_topics(fs, store, self._options, may_miss):
+                        raise
+        return found
+
+    def _named(self) -> list[str]:
+        """Return the topics that were named in full, and whatever else stands beside them."""
+        return [self._key(store, topic) for store in self._options.stores for topic in self._options.topics or ()]
+
+    def _key(self, store: str, topic: str) -> str:
+        return topic if len(self._options.stores) == 1 else f"{store}/{topic}"
 
     def _place(self, key: str) -> tuple[str, str]:
         """Return (store, topic) of what offsets name: no topic's name has a slash."""

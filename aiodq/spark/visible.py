@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.spark.objects import is_url
 from aiodq.storage.io.durable_io import read_file
+from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.store_identity import STORE_FILE, decode_identity, read_identity
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.io.filesystem import FileSystem
 
-__all__ = ["Place", "require_seen", "store_uuid"]
+__all__ = ["Place", "is_deleted", "require_seen", "store_uuid"]
 
 
 class Place(NamedTuple):
@@ -88,6 +89,20 @@ def require_seen(fs: FileSystem, place: Place) -> None:
         f"{place.topic}): it is another store's, or the topic was deleted and made anew",
         place.directory,
     )
+
+
+def is_deleted(fs: FileSystem, place: Place) -> bool:
+    """Return whether a topic is there no more, or another one of its name, in a store that is seen. Blocking.
+
+    Without the store's uuid nobody can tell that from a machine that does not see the store.
+
+    Raises:
+        FormatVersionError: a newer version.
+        StorageError: as mapped from the system's error.
+    """
+    if place.store is None or store_uuid(fs, os.path.dirname(place.directory)) != place.store:
+        return False
+    return not name_exists(fs, place.directory) or _uuid(fs, place.directory, place.topic) not in {None, place.topic}
 
 
 def _require_store(fs: FileSystem, place: Place) -> None:

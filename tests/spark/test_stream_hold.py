@@ -13,6 +13,7 @@ from aiodq.spark.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
 from tests.spark.support import KEEP
+from tests.spark.test_streaming import read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,11 +53,42 @@ async def test_the_hold_of_a_query_under_way_is_refused_to_another(store: Path) 
     last = first.latestOffset(end, ALL)
     second = reader_of(store, topics="a", startingOffsets="latest")
     with pytest.raises(aiodq.InvalidOptionError, match=r"another query's.*holds .*store --release daily"):
-        second.initialOffset()
+        second.latestOffset(second.initialOffset(), ALL)
     assert held(store) == Hold({"a": 0, "b": 0}, None, under_way=True)
     first.commit(end)
     again = reader_of(store)
     assert again.latestOffset(last, ALL) == last
+
+
+async def test_a_query_of_one_batch_is_under_way(store: Path) -> None:
+    """With `trigger(once=True)` Spark does not look again behind it."""
+    first = reader_of(store)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    first.partitions(start, end)
+    second = reader_of(store, topics="a", startingOffsets="latest")
+    with pytest.raises(aiodq.InvalidOptionError, match="another query's"):
+        second.latestOffset(second.initialOffset(), ALL)
+    assert held(store) == Hold({"a": 0, "b": 0}, None, under_way=True)
+
+
+async def test_a_first_batch_that_is_tried_again_is_no_other_query(store: Path) -> None:
+    first = reader_of(store)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    rows = read(first, start, end)
+    await put(store, "a", 5)
+    again = reader_of(store)
+    assert read(again, again.initialOffset(), end) == rows
+    assert again.latestOffset(end, ALL)["topics"] == {"a": 15, "b": 10}
+    assert held(store) == Hold({"a": 0, "b": 0}, None, under_way=True)
+
+
+async def test_a_query_that_was_interrupted_before_its_first_batch_was_on_record(store: Path) -> None:
+    first = reader_of(store)
+    end = first.latestOffset(first.initialOffset(), ALL)
+    again = reader_of(store)
+    assert again.latestOffset(again.initialOffset(), ALL) == end
 
 
 async def test_a_query_that_was_interrupted_in_its_first_batch_begins_again(store: Path) -> None:

@@ -13,7 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import aiodq
 from aiodq.spark.lag import lag
-from aiodq.spark.options import stream_options
+from aiodq.spark.options import read_options, stream_options
+from aiodq.spark.planning import plan
+from aiodq.spark.reading import record_batches
 from aiodq.spark.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_hold
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from aiodq.storage.read.snapshot import LogSnapshot
 
 ALL = ReadAllAvailable()
 
@@ -94,6 +98,109 @@ async def test_a_topic_that_is_only_deleted_is_another_when_it_comes_back(
     await put(tmp_path, "b", 40)
     with pytest.raises(aiodq.OffsetError, match="'b' was deleted and made anew"):
         reader.latestOffset(end, ALL)
+
+
+async def delete(path: Path, topic: str) -> None:
+    async with aiodq.open(path) as store:
+        await store.delete_topic(topic)
+
+
+@pytest.mark.parametrize("named", [{"topics": "a,b"}, {"topics": "a,b*"}, {"topic": "a"}], ids=str)
+async def test_a_topic_named_in_full_that_is_deleted(
+    tmp_path: Path, named: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    await put(tmp_path, "a", 5)
+    await put(tmp_path, "b", 30)
+    running, lenient = reader_of(tmp_path, **named), reader_of(tmp_path, **named, failOnDataLoss="false")
+    start, end = running.initialOffset(), taken(running)
+    assert lenient.latestOffset(lenient.initialOffset(), ALL) == end
+    await delete(tmp_path, "a")
+    for strict in (running, reader_of(tmp_path, **named)):
+        with pytest.raises(aiodq.StoreNotFoundError, match="there is no topic 'a' any more, which was read up to 5"):
+            strict.latestOffset(end, ALL)
+    again = reader_of(tmp_path, **named, failOnDataLoss="false")
+    again.prepareForTriggerAvailableNow()
+    for reader in (lenient, again):
+        assert reader.latestOffset(end, ALL) == end
+        assert "a" not in reader.reportLatestOffset()["topics"]
+        assert ("a", 0) not in read(reader, start, end)
+    assert caplog.text.count("topic 'a' was deleted: it was read up to 5") == 2
+    await put(tmp_path, "a", 4)
+    assert lenient.latestOffset(end, ALL)["topics"]["a"] == 0, "what was made anew is read from its beginning"
+
+
+async def test_a_name_that_no_topic_ever_had_is_a_mistake_all_the_same(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    end = taken(reader_of(tmp_path))
+    wrong = reader_of(tmp_path, topics="a,oders", failOnDataLoss="false")
+    for ask in (wrong.initialOffset, lambda: wrong.latestOffset(end, ALL)):
+        with pytest.raises(aiodq.StoreNotFoundError, match="there is no topic 'oders'"):
+            ask()
+
+
+async def test_one_of_several_stores_loses_a_topic(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        await put(tmp_path / name, "a", 5)
+        await put(tmp_path / name, "b", 5)
+    options = {"topics": "a,b", "failOnDataLoss": "false"}
+    reader = reader_of(f"{tmp_path}/one,{tmp_path}/two", **options)
+    end = taken(reader)
+    await delete(tmp_path / "two", "a")
+    assert reader.latestOffset(end, ALL) == end
+    shutil.rmtree(tmp_path / "two")
+    with pytest.raises(aiodq.StoreNotFoundError, match="two"):
+        reader.latestOffset(end, ALL)
+
+
+async def test_a_topic_that_is_deleted_between_two_steps_of_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(tmp_path, "a", 5)
+    await put(tmp_path, "b", 30)
+    reader = reader_of(tmp_path)
+    end = taken(reader)
+    look, deleted = StreamReader._log, list[str]()
+
+    def late(self: StreamReader, topic: str, stop: int | None = None) -> LogSnapshot:
+        if not deleted:
+            shutil.rmtree(tmp_path / "a")
+            deleted.append("a")
+        return look(self, topic, stop)
+
+    monkeypatch.setattr(StreamReader, "_log", late)
+    assert reader.latestOffset(end, ALL) == end
+
+
+async def test_a_topic_that_is_deleted_before_its_task_reads_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await put(tmp_path, "a", 5)
+    await put(tmp_path, "b", 30)
+    for strict in ("true", "false"):
+        options = read_options({"path": str(tmp_path), "failOnDataLoss": strict})
+        splits = [split for split in plan(OsFileSystem(), options) if split.topic == "a"]
+        await delete(tmp_path, "a")
+        if strict == "true":
+            with pytest.raises(aiodq.StoreNotFoundError, match="or it was deleted since then"):
+                list(record_batches(OsFileSystem(), splits[0], options))
+        else:
+            assert list(record_batches(OsFileSystem(), splits[0], options)) == []
+            assert "topic 'a' was deleted: left out" in caplog.text
+        await put(tmp_path, "a", 7)
+    assert list(record_batches(OsFileSystem(), splits[0], options)) == [], "it is another one"
+
+
+async def test_the_hold_of_a_deleted_topic_keeps_one_that_is_made_anew_whole(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    await put(tmp_path, "b", 30)
+    reader = reader_of(tmp_path, hold="daily")
+    end = taken(reader)
+    await delete(tmp_path, "a")
+    assert reader.latestOffset(end, ALL) == end
+    reader.commit(end)
+    held = read_hold(OsFileSystem(), str(tmp_path), "daily")
+    assert held is not None
+    assert (held.first("a"), held.first("b")) == (0, 30)
 
 
 async def test_the_store_of_another_checkpoint(tmp_path: Path) -> None:

@@ -336,12 +336,12 @@ async def test_several_stores_in_one_stream(tmp_path: Path) -> None:
     start = reader.initialOffset()
     assert (start["v"], start["topics"]) == (2, {f"{left}/orders": 10, f"{right}/orders": 10})
     assert read_hold(OsFileSystem(), str(right), "daily") == Hold({"orders": 10}, None)
+    end = reader.latestOffset(start, ReadAllAvailable())
     found = batches(reader, start, ReadMaxRows(24))
     assert [len(batch) for batch in found] == [24, 24, 12]
     assert sorted(row for batch in found for row in batch) == sorted(
         [("orders", number) for number in range(10, 30)] + [("orders", number) for number in range(10, 50)]
     )
-    end = reader.latestOffset(start, ReadAllAvailable())
     reader.commit(end)
     assert read_hold(OsFileSystem(), str(left), "daily") == Hold({"orders": 30}, None, under_way=True)
     async with aiodq.open(right, SMALL) as store:
