@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from glob import glob, has_magic
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from urllib.parse import quote
 
 from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
@@ -46,6 +47,9 @@ _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _DELAY: Final = re.compile(r"([0-9]+) *(ms|s|m|min|h|d)")
 _SIZE: Final = re.compile(r"([0-9]+) *([bkmg]?)b?", re.IGNORECASE)
+_LARGEST: Final = (1 << 63) - 1
+_LONGEST_NAME: Final = 141
+"""Of a write, as a file's name has it: such names have 150 characters, with what tells a stream from a single write."""
 _STREAM_NAMES: Final = (
     "maxRecordsPerTrigger",
     "maxOffsetsPerTrigger",
@@ -212,7 +216,22 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
     for name in _STREAM_NAMES:
         if name.lower() in said:
             raise InvalidOptionError(f"{name!r} is for streams: a single read takes all there is, once")
+    _check_order("startingOffsets", options.starting, "endingOffsets", options.ending)
+    _check_order("startingTimestamp", options.starting_ns, "endingTimestamp", options.ending_ns)
     return options
+
+
+def _check_order(start: str, begin: Bound | Moment | None, stop: str, end: Bound | Moment | None) -> None:
+    """Make sure that a range does not end before it begins: exchanged by mistake, they would read nothing, silently.
+
+    Raises:
+        InvalidOptionError: it does, as far as numbers say so.
+    """
+    for topic in {*(begin if isinstance(begin, dict) else ()), *(end if isinstance(end, dict) else ())} or {""}:
+        first = begin.get(topic) if isinstance(begin, dict) else begin
+        last = end.get(topic) if isinstance(end, dict) else end
+        if isinstance(first, int) and isinstance(last, int) and first > last:
+            raise InvalidOptionError(f"{stop} lies before {start}{f' of topic {topic!r}' if topic else ''}")
 
 
 def stream_options(given: Mapping[str, str]) -> ReadOptions:
@@ -252,7 +271,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     options = _known(given, _WRITE_NAMES)
     if "path" not in options:
         raise _no_path("a store's directory", options)
-    store = local_path(options["path"])
+    store = _path(options["path"])
     if is_url(store):
         raise InvalidOptionError(
             f"{store!r} is in object storage, where a store is only read: write to a directory that the "
@@ -321,6 +340,11 @@ def _name(options: Mapping[str, str], name: str) -> str | None:
     value = options.get(name)
     if value is not None and not value.strip():
         raise InvalidOptionError(f"{name} is empty: a name by which the write is known again")
+    if value is not None and len(quote(value, safe="")) > _LONGEST_NAME:
+        raise InvalidOptionError(
+            f"{name} is too long: it has at most {_LONGEST_NAME} characters, of which each but ASCII's letters, digits "
+            f"and - . _ ~ counts as 3 or more, not {value!r:.80}"
+        )
     return value
 
 
@@ -343,7 +367,7 @@ def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
     named = [str(path) for path in json.loads(options["paths"])] if "paths" in options else []
     named += _list(options["path"]) if "path" in options else []
     stores: list[str] = []
-    for path in map(local_path, named):
+    for path in map(_path, named):
         found = sorted(glob(path)) if has_magic(path) else [path]
         if not found:
             raise InvalidOptionError(f"no store is found under path {path!r}")
@@ -351,6 +375,12 @@ def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
     if not stores:
         raise _no_path("a store's directory, several, or a pattern", options)
     return _told_apart(stores)
+
+
+def _path(said: str) -> str:
+    if "\0" in said:
+        raise InvalidOptionError(f"path has a character of code 0 in it, which no path can: {said!r}")
+    return local_path(said)
 
 
 def _no_path(meant: str, options: Mapping[str, str]) -> InvalidOptionError:
@@ -444,6 +474,8 @@ def _time(options: Mapping[str, str], name: str) -> Moment | None:
             found = json.loads(value)
         except ValueError as cause:
             raise InvalidOptionError(f"{name} is no JSON: {value!r} ({cause})") from cause
+        if not found:
+            raise InvalidOptionError(f"{name} names no topic: leave it out, or give one time for all")
         return {topic: _moment(name, str(each)) for topic, each in found.items()}
     return _moment(name, value)
 
@@ -465,9 +497,10 @@ def _size(options: Mapping[str, str], name: str, default: int) -> int:
     if value is None:
         return default
     match = _SIZE.fullmatch(value.strip())
-    if match is None or not int(match[1]):
+    size = 0 if match is None else int(match[1]) * _UNITS[match[2].lower()]
+    if not 0 < size <= _LARGEST:
         raise InvalidOptionError(f"{name} is bytes, as 33554432 or 32m, not {value!r}")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    return size
 
 
 def _records(options: Mapping[str, str], own: str, other: str) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from aiodq.errors import InvalidOptionError
+from aiodq.errors import AiodqError, InvalidOptionError
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options, read_options, stream_options, write_options
 from aiodq.spark.packing import plan_tasks
@@ -18,12 +19,8 @@ from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql.datasource import (
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-        InputPartition,
-    )
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
     from aiodq.spark.options import ReadOptions, WriteOptions
@@ -68,10 +65,13 @@ class AiodqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return a reader of what there is and what comes, of the columns that a schema names.
 
-        Raises:
-            InvalidOptionError: an option is unknown, or has a value that it cannot have; or there is no such column.
+        With an option that is unknown, or has a value that it cannot have, or a column that there is not, the reader
+        raises an `InvalidOptionError` as soon as it is asked for something.
         """
-        return StreamReader(_asked(stream_options(self.options), schema))
+        try:
+            return StreamReader(_asked(stream_options(self.options), schema))
+        except AiodqError as error:
+            return _RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return a writer that appends; what it wrote is there as a whole, or not at all.
@@ -121,6 +121,34 @@ def _asked(options: ReadOptions, schema: StructType) -> ReadOptions:
             f"what was read"
         )
     return replace(options, columns=tuple(name for name, _ in found))
+
+
+class _RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """In the place of a stream that cannot be.
+
+    Where `streamReader` itself raises, pyspark 4.3 answers with an UnboundLocalError of its own at the end.
+    """
+
+    def __init__(self, error: AiodqError) -> None:
+        self._error = error
+
+    def prepareForTriggerAvailableNow(self) -> NoReturn:  # noqa: N802 - Spark's names, here and below
+        raise self._error
+
+    def getDefaultReadLimit(self) -> NoReturn:  # noqa: N802
+        raise self._error
+
+    def initialOffset(self) -> NoReturn:  # noqa: N802
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:  # noqa: ARG002, N802
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:  # noqa: ARG002
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:  # noqa: ARG002
+        raise self._error
 
 
 class _Reader(DataSourceReader):

@@ -152,10 +152,12 @@ def _columns(rows: pa.RecordBatch, names: set[str], repeated: str | None) -> Col
     return columns
 
 
-def _headers(row: Sequence[_Header] | None, repeated: str | None) -> Mapping[str, str]:
+def _headers(row: Sequence[_Header | None] | None, repeated: str | None) -> Mapping[str, str]:
     """Return a row's headers: a map's, or those of a row that Spark has read from Kafka."""
     headers: dict[str, str] = {}
     for header in row or ():
+        if header is None:
+            raise InvalidMessageError("one of a row's headers is null: leave it out of the array")
         name, value = (header["key"], header["value"]) if isinstance(header, dict) else header
         if name is None or value is None:
             raise InvalidMessageError(f"{'the name' if name is None else 'the value'} of a row's header is null")

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
+from pyspark.sql.types import LongType, StructField, StructType
 
 import aiodq
 from aiodq.format.vectorized.arrow import COLUMNS
 from aiodq.spark.options import batch_options, check_topic, read_options, stream_options, write_options
+from aiodq.spark.source import AiodqDataSource
+from aiodq.storage.bulk.commits import staging_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -97,6 +103,9 @@ def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
         ({"maxTriggerDelay": "-1s"}, "maxTriggerDelay is a time"),
         ({"minPartitions": "few"}, "minPartitions is a number of tasks"),
         ({"startingTimestamp": "{soon"}, "startingTimestamp is no JSON"),
+        ({"startingTimestamp": "{}"}, "startingTimestamp names no topic"),
+        ({"splitBytes": f"{1 << 63}"}, "splitBytes is bytes"),
+        ({"path": "/a\0b"}, "path has a character of code 0"),
         ({"startingTimestamp": '{"a": "soon"}'}, "startingTimestamp is"),
         ({"startingOffsets": '{"a": "soon"}'}, "startingOffsets is"),
         ({"startingOffsets": "soon"}, "startingOffsets is"),
@@ -121,6 +130,24 @@ def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
 def test_mistakes(wrong: dict[str, str], told: str) -> None:
     with pytest.raises(aiodq.InvalidOptionError, match=told):
         read_options({"path": "/a", **wrong})
+
+
+def test_a_stream_that_cannot_be_says_why_whatever_it_is_asked_first() -> None:
+    """Where `streamReader` raises, what the user reads last is an UnboundLocalError of pyspark's."""
+    source = AiodqDataSource({"path": "/a", "endingOffsets": "5"})
+    reader = source.streamReader(StructType([StructField("offset", LongType())]))
+    assert isinstance(reader, SupportsTriggerAvailableNow)
+    asked: list[Callable[[], object]] = [
+        reader.prepareForTriggerAvailableNow,
+        reader.getDefaultReadLimit,
+        reader.initialOffset,
+        lambda: reader.latestOffset({}, ReadAllAvailable()),
+        lambda: reader.partitions({}, {}),
+        lambda: reader.read(InputPartition(0)),
+    ]
+    for ask in asked:
+        with pytest.raises(aiodq.InvalidOptionError, match="a stream has no end"):
+            ask()
 
 
 @pytest.mark.parametrize(
@@ -177,6 +204,49 @@ def test_a_table_of_the_catalog_is_refused_with_what_works_instead(given: dict[s
         read_options(given)
     with pytest.raises(aiodq.InvalidOptionError, match="instead of CREATE TABLE, CREATE TEMPORARY VIEW"):
         write_options(given, stream=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"startingOffsets": "30", "endingOffsets": "10"}, "endingOffsets lies before startingOffsets"),
+        ({"startingOffsets": "30", "endingOffsets": '{"a": 40, "b": 10}'}, "before startingOffsets of topic 'b'"),
+        ({"startingOffsets": '{"a": 2}', "endingOffsets": '{"a": 1}'}, "before startingOffsets of topic 'a'"),
+        ({"startingTimestamp": "2000", "endingTimestamp": "1999"}, "endingTimestamp lies before startingTimestamp"),
+    ],
+    ids=str,
+)
+def test_a_range_does_not_end_before_it_begins(given: dict[str, str], told: str) -> None:
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        batch_options({"path": "/a", **given})
+
+
+def test_a_range_may_be_empty() -> None:
+    assert batch_options({"path": "/a", "startingOffsets": "10", "endingOffsets": "10"})
+    assert batch_options({"path": "/a", "startingOffsets": "10", "endingOffsets": '{"a": 10, "b": "latest"}'})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"txnId": "é" * 24}, "txnId is too long"),
+        ({"segmentBytes": f"{1 << 40}g"}, "segmentBytes is bytes"),
+        ({"path": "/a\0b"}, "path has a character of code 0"),
+    ],
+    ids=str,
+)
+def test_what_a_write_is_told(given: dict[str, str], told: str) -> None:
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        write_options({"path": "/a", "topic": "t", **given}, stream=False)
+
+
+def test_the_longest_name_of_a_write_can_be_a_file(tmp_path: Path) -> None:
+    longest = "é" * 23 + "abc"
+    for options in (
+        write_options({"path": "/a", "topic": "t", "txnId": longest}, stream=False),
+        write_options({"path": "/a", "topic": "t", "txnAppId": longest}, stream=True),
+    ):
+        assert staging_directory(str(tmp_path), f"stream {options.name}")
 
 
 @pytest.mark.parametrize("name", ["LOCK", "lock", "topic.json", "a.seg"])

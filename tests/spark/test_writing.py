@@ -20,6 +20,7 @@ from aiodq.storage.offline.verify import verify_store
 from tests.spark.support import fill, scanned
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -295,7 +296,7 @@ KAFKA = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 """Headers as Spark reads them from Kafka."""
 
 
-def headers_of(row: list[dict[str, Any]] | None, **options: str) -> dict[str, str]:
+def headers_of(row: Sequence[dict[str, Any] | None] | None, **options: str) -> dict[str, str]:
     wanted = write_options({"path": "/s", "topic": "t", **options}, stream=False)
     batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([row], KAFKA)], ["body", "headers"])
     ((_, columns),) = columns_by_topic(batch, wanted.topic, wanted.repeated)
@@ -329,10 +330,11 @@ class TestHeadersOfKafka:
             ({"key": "a", "value": None}, "the value of a row's header is null"),
             ({"key": None, "value": b"x"}, "the name of a row's header is null"),
             ({"key": "a", "value": b"\xff"}, "'a' is no UTF-8"),
+            (None, "one of a row's headers is null"),
         ],
         ids=str,
     )
-    def test_what_no_message_can_have_is_an_error(self, header: dict[str, Any], told: str) -> None:
+    def test_what_no_message_can_have_is_an_error(self, header: dict[str, Any] | None, told: str) -> None:
         with pytest.raises(aiodq.InvalidMessageError, match=told):
             headers_of([header])
 
