@@ -7,8 +7,10 @@ import os
 import threading
 import warnings
 import weakref
+from asyncio import _get_running_loop
 from contextlib import ExitStack, suppress
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
@@ -21,7 +23,7 @@ from aiodq.engine.channel_management import create_channel
 from aiodq.engine.deletions import Deletions
 from aiodq.engine.emergency_flush import abandon, flush_accepted
 from aiodq.engine.futures import as_failure, tell_all
-from aiodq.engine.home_loop import HomeLoop
+from aiodq.engine.home_loop import BY_THREAD, HomeLoop
 from aiodq.engine.lock_wait import running_loop, when_unlocked
 from aiodq.engine.loop_turns import LoopTurns
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
@@ -372,6 +374,9 @@ class StoreEngine:
         Raises:
             WrongContextError: it is on another loop, in another thread, or in a forked child.
         """
+        home = self.home
+        if get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop:
+            return
         if self.forked:
             raise WrongContextError(
                 "this store was opened before a fork, and is the parent's: open one in the child after the fork, "

@@ -74,6 +74,7 @@ class ChannelEngineHost(Protocol):
     paused: bool
     visible: int
     waiting: dict[Any, None]
+    loop: asyncio.AbstractEventLoop
     tail: TailCache
     reader: PrefetchingReader
     reporter: Reporter
@@ -576,7 +577,7 @@ class Settlement(ABC):
         """
         if self._over is not None:
             raise self._over
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[None] = self._host.loop.create_future()
         self.ack_waiters.append(waiter)
         if len(self.ack_waiters) == 1:
             self._host.awaited(self)

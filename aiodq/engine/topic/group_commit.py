@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
+from asyncio import _get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import ref
 
-from aiodq.engine.home_loop import task_of
+from aiodq.engine.home_loop import BY_THREAD, task_of
 from aiodq.engine.put_batch import OVERHEAD, Part, PutResult
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
@@ -199,11 +199,8 @@ class GroupCommit:
         """Accept a plain message into the open batch; None if it has to take the long way, if only for its error."""
         if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
             return None
-        try:
-            here = get_running_loop() is self._loop
-        except RuntimeError:  # there is none in this thread
-            here = False
-        if not here:
+        home = self._home
+        if not (get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop):
             return None
         return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, self._loop.create_future())
 
@@ -211,20 +208,15 @@ class GroupCommit:
         """Do as `accept`, for a caller that need not wait."""
         if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
             return None
-        try:
-            here = get_running_loop() is self._loop
-        except RuntimeError:  # there is none in this thread
-            here = False
-        if not here:
+        home = self._home
+        if not (get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop):
             return None
         return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, PutResult())
 
     def _is_here(self) -> bool:
         """Return whether the caller runs on the store's loop."""
-        try:
-            return get_running_loop() is self._loop
-        except RuntimeError:  # there is none in this thread
-            return False
+        home = self._home
+        return get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop
 
     def put_many_now(self, columns: Columns, cost: int, *, gave_way: bool = False) -> int:
         """Write messages at once, all or none; return the first offset, or else `NOT_NOW` or `GIVE_WAY`.
@@ -359,11 +351,8 @@ class GroupCommit:
         """
         if not self.lone or type(body) is not bytes or not self._least <= len(body) <= self._most:
             return None
-        try:
-            here = get_running_loop() is self._loop
-        except RuntimeError:  # there is none in this thread
-            here = False
-        if not here:
+        home = self._home
+        if not (get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop):
             return None
         log, engine, cost = self._log, self._engine, len(body) + OVERHEAD
         if log is None or (self._bounded and not engine.put_buffer.has_room(1, cost)):
