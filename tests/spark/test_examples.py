@@ -1,4 +1,4 @@
-"""The examples on Spark, in processes of their own."""
+"""The examples on Spark: each in a process of its own, and once more in the session of these tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from pyspark.sql import SparkSession
 from tests.examples.support import EXAMPLES, load
 from tests.processes import environment
 
-pytestmark = pytest.mark.timeout(400)
+# What pyspark and py4j leave to the garbage collector is theirs.
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
+]
 
 LIBRARY = Path(json.__file__).parent
 
