@@ -195,7 +195,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "G26",
         "a failure repeats from its seed",
         (
-            "tests/system/test_simulated_schedules.py::test_a_failure_repeats_ten_times_out_of_ten",
+            "tests/system/test_simulated_schedules.py::test_a_failure_repeats_each_time",
             "tests/testing/test_loop.py::test_a_seed_gives_the_same_run_in_every_process",
         ),
     ),

@@ -225,6 +225,7 @@ async def test_a_topic_that_cannot_be_used_can_be_deleted_with_what_it_is_owed(m
         assert store.topics() == ["jobs", "log"]
 
 
+@pytest.mark.slow_on_uvloop  # what a disk keeps is the same on each loop
 async def test_whenever_the_power_is_cut_it_is_there_once(machine: Machine, seed: int) -> None:
     await committed(machine)
     planted(machine, "made")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import pytest
+
 from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.format.columns import Columns
 from aiodq.format.transactions import Origin
@@ -57,6 +59,7 @@ async def check(machine: Machine, image: Image) -> None:
         assert store.queue("jobs").depth == JOBS - len(SAID)
 
 
+@pytest.mark.slow_on_uvloop  # what a disk keeps is the same on each loop
 async def test_whenever_the_power_is_cut_what_is_said_again_is_done_once(machine: Machine, seed: int) -> None:
     await prepared(machine)
     recorded = machine.fs = SimulatedFileSystem(machine.fs.durable(), record=True)
@@ -65,6 +68,7 @@ async def test_whenever_the_power_is_cut_what_is_said_again_is_done_once(machine
         await check(machine, image)
 
 
+@pytest.mark.slow_on_uvloop  # what a disk keeps is the same on each loop
 async def test_nor_is_it_twice_where_owners_are_killed_before_that(machine: Machine, seed: int) -> None:
     await prepared(machine)
     rng = random.Random(seed)
