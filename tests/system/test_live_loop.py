@@ -153,7 +153,8 @@ async def begun(fs: StallingReads, queue: Queue) -> asyncio.Task[list[Message]]:
 async def test_slow_read_of_more_holds_up_neither_the_loop_nor_what_was_taken(tmp_path: Path, end: str) -> None:
     fs = StallingReads()
     async with aiodq.open_queue(tmp_path) as queue:
-        await queue.put_many([number.to_bytes(2, "little") * 10_000 for number in range(200)])
+        for number in range(0, 200, 10):
+            await queue.put_many([number.to_bytes(2, "little") * 10_000] * 10)
     async with aiodq.open_queue(tmp_path, fs=fs) as queue:
         getting = await begun(fs, queue)
         if end == "cancelled":

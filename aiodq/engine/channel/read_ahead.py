@@ -34,6 +34,7 @@ class ReadAhead:
         fetching: whether a read was asked for and has not come yet.
         piece: bytes of the log to read at a time.
         continuation: where the last read ended.
+        rest_cost: the part of the cost for what that read left for the next one.
         read_here: bytes read on the event loop so far, from the page cache.
     """
 
@@ -57,6 +58,7 @@ class ReadAhead:
         self.fetching: bool = False
         self.piece: int = _LEAST
         self.continuation: Continuation | None = None
+        self.rest_cost: int = 0
         self.read_here: int = 0
         self._tail = tail
         self._read_now = read_now
@@ -152,7 +154,7 @@ class ReadAhead:
 
     def feed(self, state: ChannelState, result: ReadResult, offset: int) -> None:
         """Append what was read from `offset` on to what is in memory; offsets missing in it are lost."""
-        self.continuation = result.continuation
+        self._continue_at(result.continuation)
         self.piece = min(max(_MESSAGES * result.bytes_read // max(result.next - offset, 1), _LEAST), _MOST)
         for batch in merged(result.batches):
             self._lose(state, offset, batch.first)
@@ -161,6 +163,12 @@ class ReadAhead:
             self._ahead.append((batch, cost))
             self.cost += cost
         self._lose(state, offset, result.next)
+
+    def _continue_at(self, continuation: Continuation | None) -> None:
+        self.continuation = continuation
+        self.cost -= self.rest_cost
+        self.rest_cost = sum(map(batch_cost, continuation.rest)) if continuation else 0
+        self.cost += self.rest_cost
 
     def _lose(self, state: ChannelState, start: int, stop: int) -> None:
         lost = state.lose(start, stop)
@@ -172,4 +180,4 @@ class ReadAhead:
         self.epoch += 1
         self.continuation = self._current = None
         self._ahead.clear()
-        self.cost = 0
+        self.cost = self.rest_cost = 0

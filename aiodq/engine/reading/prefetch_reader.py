@@ -31,6 +31,9 @@ T = TypeVar("T")
 
 _LITTLE: Final = 64 * 1024
 
+_LONGEST_HERE: Final = 1 << 20
+"""Bytes of a run up to which it is read on the loop, from the page cache."""
+
 
 class SharedReader:
     """A log reader shared by several threads, of which none waits for another: the loop's thread is one of them."""
@@ -97,6 +100,7 @@ class _ReadAhead(Protocol):
     cost: int
     piece: int
     continuation: Continuation | None
+    rest_cost: int
 
     @property
     def limit(self) -> int: ...
@@ -173,9 +177,13 @@ class PrefetchingReader:
         if offset is None:
             source.fetched(None, 0, epoch)
             return
-        size = max(min(read_ahead.piece, read_ahead.limit - read_ahead.cost), _LITTLE)
+        left = read_ahead.limit - read_ahead.cost
+        size = max(min(read_ahead.piece, left), _LITTLE)
         view, continuation = self._view(), read_ahead.continuation
-        read = partial(LogReader.read, view=view, offset=offset, max_bytes=size, continuation=continuation)
+        run_bytes = left + read_ahead.rest_cost
+        read = partial(
+            LogReader.read, view=view, offset=offset, max_bytes=size, continuation=continuation, run_bytes=run_bytes
+        )
         try:
             result = await self._threads.call(self._ahead.use, read)
         except AiodqError as error:
@@ -208,8 +216,15 @@ class PrefetchingReader:
         if segment is None or segment.raw_bytes > segment.data_end:
             return None
         self._page_cache.begin()
-        size = max(size, _LITTLE)
-        read = partial(LogReader.read, view=view, offset=offset, max_bytes=size, continuation=continuation)
+        read = partial(
+            LogReader.read,
+            view=view,
+            offset=offset,
+            max_bytes=max(size, _LITTLE),
+            continuation=continuation,
+            run_bytes=_LONGEST_HERE,
+            scan=False,
+        )
         try:
             result = self._cached.use(read)
         except StorageError:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.errors import CorruptionError, StorageError, StoreNotFoundError
 from aiodq.format.columns import CONTINUED, CONTINUES
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.layout import FRAME_PREFIX, TRAILER
@@ -31,6 +32,9 @@ R = TypeVar("R", bound=Rows)
 
 _OPEN_FILES: Final = 4
 _CHUNK: Final = 256 * 1024
+_RUN_PIECE: Final = 1 << 20
+"""Bytes read at once of a run that is longer than a read."""
+
 _CAREFUL: Final = 32 * 1024
 """Bytes read at once after damage: in a file that is damaged all over, most of each read is wasted."""
 
@@ -86,7 +90,14 @@ class FrameReader(Generic[R]):
                     closing.callback(close_file, opened.file, path)
 
     def read(
-        self, view: LogView, offset: int, max_bytes: int, continuation: Continuation | None = None
+        self,
+        view: LogView,
+        offset: int,
+        max_bytes: int,
+        continuation: Continuation | None = None,
+        *,
+        run_bytes: int = 0,
+        scan: bool = True,
     ) -> FramesRead[R]:
         """Return batches from `offset` on: at least one record, unless there is none or it is damaged.
 
@@ -95,9 +106,12 @@ class FrameReader(Generic[R]):
             offset: where to begin.
             max_bytes: how much to read at once; a larger frame is read all the same.
             continuation: where a read of the same log ended, perhaps another reader's.
+            run_bytes: a run up to this many bytes is read at once, if the index shows that it is no longer. A longer
+                one is scanned to its end first, and then read in pieces.
+            scan: whether that may be done.
 
         Raises:
-            StorageError: the system refused; damage is reported in the result instead.
+            StorageError: the system refused, or a run may have to be scanned; damage is reported in the result instead.
         """
         if offset >= view.stop:
             return FramesRead(next=offset)
@@ -112,22 +126,39 @@ class FrameReader(Generic[R]):
         limit = view.data_end_of(segment)
         if continuation is not None and (continuation.path, continuation.offset) == (segment.path, offset):
             opened.ahead, opened.whole = (offset, continuation.position), continuation.whole
+            opened.rest = continuation.rest or opened.rest
         start = opened.ahead[1] if opened.ahead[0] == offset else opened.index.position_of(offset - segment.base)
         try:
-            return self._read_frames(opened, view, offset, start, limit=limit, max_bytes=max_bytes)
+            if not opened.index.flags & CONTINUED:
+                run_bytes = self._run_bytes
+            elif run_bytes < _entry_end(opened, start, limit) - start:
+                if not scan and not opened.whole[0] <= start < opened.whole[1]:
+                    raise StorageError("a long put is to be scanned before it is read", segment.path, start)
+                run_bytes = self._run_bytes
+            return self._read_frames(opened, view, offset, start, limit=limit, max_bytes=max_bytes, run_bytes=run_bytes)
         except StoreNotFoundError as error:
             # It was closed while it was idle, and has been deleted since.
             self.forget([segment.path])
             return lost_segment(segment, error, view)
 
     def _read_frames(
-        self, opened: OpenSegment, view: LogView, offset: int, start: int, *, limit: int, max_bytes: int
+        self,
+        opened: OpenSegment,
+        view: LogView,
+        offset: int,
+        start: int,
+        *,
+        limit: int,
+        max_bytes: int,
+        run_bytes: int,
     ) -> FramesRead[R]:
         segment = opened.segment
         result: FramesRead[R] = FramesRead(next=offset)
         position, size = start, min(max_bytes, _CAREFUL) if start == opened.mended else max_bytes
         while position < limit:
-            batches, used, error = self._decode_from(opened, position, result, max_bytes=size, limit=limit)
+            batches, used, error = self._decode_from(
+                opened, position, result, max_bytes=size, limit=limit, run_bytes=run_bytes
+            )
             if not used and error is None:
                 need = self._need(opened, position)
                 if size >= limit - position:
@@ -145,7 +176,8 @@ class FrameReader(Generic[R]):
             # A batch that the view splits has to be read again for its rest.
             cut = bool(batches) and batches[-1].stop > view.stop
             opened.ahead = (-1, 0) if cut else (result.next, position)
-            result.continuation = None if cut else Continuation(segment.path, result.next, position, opened.whole)
+            rest = self._rest_of(opened, view)
+            result.continuation = None if cut else Continuation(segment.path, result.next, position, opened.whole, rest)
             if result.batches or result.damages or result.next >= view.stop:
                 break
         if position >= limit and not result.batches and not result.damages:
@@ -153,8 +185,23 @@ class FrameReader(Generic[R]):
             return gap(segment.path, result.next, min(segment.end, view.stop), result.bytes_read)
         return result
 
+    def _rest_of(self, opened: OpenSegment, view: LogView) -> Sequence[R]:
+        """Return what the next read is to be given, unless this reader keeps it."""
+        if self._run_bytes:
+            return ()
+        # INVARIANT: a rest outlives the view only if its run is in the view: what is not may be put there anew.
+        rest, opened.rest = opened.rest, ()
+        return rest if rest and rest[-1].stop <= view.stop else ()
+
     def _decode_from(
-        self, opened: OpenSegment, position: int, result: FramesRead[R], *, max_bytes: int, limit: int
+        self,
+        opened: OpenSegment,
+        position: int,
+        result: FramesRead[R],
+        *,
+        max_bytes: int,
+        limit: int,
+        run_bytes: int,
     ) -> tuple[list[R], int, CorruptionError | None]:
         """Decode whole frames from `position` on, and more of them if they are only a part of a run.
 
@@ -164,10 +211,10 @@ class FrameReader(Generic[R]):
         kept = opened.rest and opened.rest[0].position == position
         batches: list[R] = list(opened.rest) if kept else []
         used = batches[-1].position + batches[-1].length - position if batches else 0
-        opened.rest = ()
+        opened.rest, size = (), max_bytes
         while True:
             at = position + used
-            data = self._read(opened, at, min(max_bytes, limit - at))
+            data = self._read(opened, at, min(size, limit - at))
             result.bytes_read += len(data)
             more, taken, error = self._decode(
                 data, segment.context, position=at, limit=limit, skip_below=result.next, path=segment.path
@@ -175,8 +222,10 @@ class FrameReader(Generic[R]):
             batches += more
             used += taken
             within = taken and all(rows.flags & CONTINUED for rows in more)
-            if error is not None or not within or used >= self._run_bytes:
+            if error is not None or not within or used >= run_bytes:
                 return batches, used, error
+            if not self._run_bytes:
+                size = max(size, _RUN_PIECE)
 
     def _need(self, opened: OpenSegment, position: int) -> int:
         """Return the length that a frame claims."""
@@ -216,7 +265,7 @@ class FrameReader(Generic[R]):
             opened.whole = (low, high)
             if len(whole) == len(batches):
                 return batches, used, error
-            opened.rest = batches[len(whole) :] if self._run_bytes else ()
+            opened.rest = batches[len(whole) :]
             return whole, high - position, None
         for item in scan_units(opened.file, segment.context, segment.path, limit=limit, start=high):
             if isinstance(item, Bad):
@@ -275,6 +324,13 @@ class FrameReader(Generic[R]):
             return opened.file.read_at(size, position)
         except OSError as cause:
             raise storage_error(cause, opened.segment.path, position) from cause
+
+
+def _entry_end(opened: OpenSegment, position: int, limit: int) -> int:
+    """Return where the index entry that holds a position ends, and with it every run that begins there."""
+    positions = opened.index.positions
+    number = bisect_right(positions, position)
+    return positions[number] if number < len(positions) else limit
 
 
 def _index_of(file: File, segment: Segment) -> SegmentIndex:

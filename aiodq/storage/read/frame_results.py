@@ -97,12 +97,14 @@ class Continuation(NamedTuple):
         offset: the offset to continue with.
         position: the position of its frame, bytes.
         whole: between these positions, every run is known to be complete.
+        rest: what the read decoded of the run that begins there, so that it is not decoded once more.
     """
 
     path: str
     offset: int
     position: int
     whole: tuple[int, int]
+    rest: Sequence[Any] = ()
 
 
 @dataclass(slots=True)

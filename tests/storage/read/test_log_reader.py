@@ -167,6 +167,72 @@ def test_readers_that_take_turns_in_a_long_run_go_on_where_the_other_ended(topic
     log.close()
 
 
+def test_a_run_that_there_is_room_for_is_read_once(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=64 << 20)
+    bodies = [bytes([number]) * 9000 for number in range(200)]
+    for _ in range(2):
+        put(log, bodies, atomic=True)
+    view, size, fs = log.view(), segments(topic)[0].stat().st_size // 2, WatchedFileSystem()
+    reader = LogReader(fs)
+    result = reader.read(view, 0, 64 * 1024, run_bytes=4 << 20)
+    assert [body for batch in result.batches for body in batch.columns.bodies] == bodies
+    assert fs.bytes_read < 1.3 * size
+    assert reader.read(view, 200, 64 * 1024, run_bytes=size * 2 // 3).next < 400
+    reader.close()
+    log.close()
+
+
+def test_what_was_decoded_of_the_next_run_is_not_read_again(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=64 << 20)
+    bodies = [bytes([number]) * 9000 for number in range(200)]
+    for start in range(0, 200, 10):
+        put(log, bodies[start : start + 10], atomic=True)
+    view, fs, found = log.view(), WatchedFileSystem(), []
+    readers = [LogReader(fs) for _ in range(3)]
+    result, rests = ReadResult(), 0
+    while result.next < log.end:
+        result = readers[result.next % 3].read(view, result.next, 170_000, result.continuation)
+        rests += bool(result.continuation and result.continuation.rest)
+        found += [body for batch in result.batches for body in batch.columns.bodies]
+    assert (found, rests > 5) == (bodies, True)
+    assert fs.bytes_read < 1.3 * segments(topic)[0].stat().st_size, "the frame that a read cuts is read again"
+    for reader in readers:
+        reader.close()
+    log.close()
+
+
+def test_what_is_not_to_be_seen_yet_is_not_kept_for_later(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=64 << 20)
+    for _ in range(2):
+        put(log, [bytes(9000)] * 10, atomic=True)
+    reader = LogReader(WatchedFileSystem())
+    for stop, kept in ((10, False), (20, True)):
+        continuation = reader.read(log.view(stop), 0, 170_000).continuation
+        assert continuation is not None
+        assert (continuation.offset, bool(continuation.rest)) == (10, kept)
+    reader.close()
+    log.close()
+
+
+def test_a_run_that_must_not_be_scanned_is_refused_before_it_is_read(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=64 << 20)
+    for _ in range(2):
+        put(log, [bytes(9000)] * 200, atomic=True)
+    fs = WatchedFileSystem()
+    reader, view = LogReader(fs), log.view()
+    with pytest.raises(StorageError, match="scanned"):
+        reader.read(view, 0, 64 * 1024, run_bytes=1 << 20, scan=False)
+    assert fs.bytes_read == 0
+    result = reader.read(view, 0, 64 * 1024)
+    while result.next < 200:
+        result = reader.read(view, result.next, 64 * 1024, result.continuation, run_bytes=1 << 20, scan=False)
+    with pytest.raises(StorageError, match="scanned"):
+        reader.read(view, 200, 64 * 1024, result.continuation, run_bytes=1 << 20, scan=False)
+    assert reader.read(view, 200, 64 * 1024, result.continuation, run_bytes=4 << 20, scan=False).next == 400
+    reader.close()
+    log.close()
+
+
 def test_a_continuation_of_another_segment_or_offset_is_not_gone_by(topic: Path) -> None:
     log, bodies = a_mixed_log(topic)
     view = log.view()
