@@ -7,11 +7,11 @@ channel of a connection by a `lending`; if nothing else is in progress, a put is
 and pauses, the owner tells everybody (`changes`, `watching`).
 
 Every process, the owner's too, talks to the owner over such a connection (`link`), which looks for the next owner when
-one is gone, and may find that it is this very process (`remote_store`). Users hold the same objects as with an
-exclusive store; in place of the engine stand objects that ask the owner: `remote_topic` with `remote_puts`,
-`remote_channel` with `remote_settlement`, `remote_transactions` and `remote_events`, whose counterparts in the owner
-are `client_puts`, `client_transactions` and `client_events`. Methods that look into an engine are overridden in
-`handles`; the log is read from its files (`history`).
+one is gone, and may find that it is this very process (`remote_store`): then packets pass without a socket (`inside`).
+Users hold the same objects as with an exclusive store; in place of the engine stand objects that ask the owner:
+`remote_topic` with `remote_puts`, `remote_channel` with `remote_settlement`, `remote_transactions` and `remote_events`,
+whose counterparts in the owner are `client_puts`, `client_transactions` and `client_events`. Methods that look into an
+engine are overridden in `handles`; the log is read from its files (`history`).
 
 Across a change of owners:
 

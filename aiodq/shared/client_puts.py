@@ -118,7 +118,7 @@ class ClientPuts:
         sizes, options = list(map(len, columns.bodies)), engine.options
         if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
             return False  # it is refused
-        placing = Placing(len(sizes), partial(self._told, key, request))
+        placing = Placing(len(sizes), partial(self._told, engine, key, request))
         part = Part(columns, [placing], atomic=True, cost=columns_cost(columns), origin=origin)
         # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
         putting[key] = placing
@@ -133,11 +133,13 @@ class ClientPuts:
             raise
         return True
 
-    def _told(self, key: Key, request: int, placed: Placing) -> None:
+    def _told(self, engine: TopicEngine, key: Key, request: int, placed: Placing) -> None:
         """Answer a put that was placed at once, whose outcome is known."""
         del self._owner.putting[key]
         if placed.error is None:
-            self._wire.send(Done((placed.offset, placed.messages)), request)
+            # What waits is written, and its sync begun, in this step: who is told, and so woken, takes the processor.
+            send = self._wire.send if engine.put_buffer.next_batch() is None else self._wire.send_soon
+            send(Done((placed.offset, placed.messages)), request)
         else:
             # The engine is still notifying others, which may change what this client is told.
             asyncio.get_running_loop().call_soon(self._fail, placed.error, request)

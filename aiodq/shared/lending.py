@@ -105,6 +105,10 @@ class Wire(Protocol):
         """Send a packet."""
         ...
 
+    def send_soon(self, said: Said, request: int) -> None:
+        """Send a packet in the next turn of the loop, or before anything else is sent."""
+        ...
+
     @property
     def clogged(self) -> bool:
         """Whether the other end does not read what was sent."""

@@ -1,7 +1,7 @@
 """A client's link to the current owner of the store: one connection at a time, and the state that outlives it.
 
 Requests are kept until they are answered. When the owner is gone, the link looks for its successor, which may be this
-very process: then it talks to itself over the same socket, so that nothing changes for holders of topics and channels.
+very process: then it talks to itself in the same way, so that nothing changes for holders of topics and channels.
 Unacknowledged puts are sent again, in order and before anything newer; the log knows which it has.
 """
 
@@ -30,6 +30,7 @@ from aiodq.wire.stream import PacketReader, encode_packet
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from aiodq.shared.link_wire import LinkWire
     from aiodq.shared.listener import Listener
     from aiodq.shared.putting import Putting
     from aiodq.wire.packets import Message as Said
@@ -76,8 +77,9 @@ class Link:
     """
 
     def __init__(
-        self, directory: str, own: Callable[[], Awaitable[bool]], *, failover: float = 30.0, stall: float | None = None
-    ) -> None:
+        self, directory: str, own: Callable[[], Awaitable[bool]], *, failover: float = 30.0, stall: float | None = None,
+        inside: Callable[[Link], LinkWire | None] | None = None,
+    ) -> None:  # fmt: skip
         """Prepare; `start` connects.
 
         Args:
@@ -85,6 +87,7 @@ class Link:
             own: tries to own the store and to serve it; returns whether it does.
             failover: seconds to look for an owner before waiters are told that there is none.
             stall: seconds without an answer after which an owner counts as stalled; None for 10.
+            inside: connects without a socket if this very process serves the store; otherwise it returns None.
         """
         self.epoch: int = 0
         self.owner_pid: int = 0
@@ -95,7 +98,8 @@ class Link:
         self._failover = failover
         self._tick = (_STALL if stall is None else stall) / _TICKS
         self._silent = 0
-        self._wire: _Wire | None = None
+        self._inside = inside
+        self._wire: LinkWire | None = None
         self._ready = False
         self._begun = False
         self._topics: dict[str, TopicPuts] = {}
@@ -366,13 +370,15 @@ class Link:
                 continue
             await self._lost.wait()
 
-    async def _find(self) -> _Wire:
+    async def _find(self) -> LinkWire:
         """Return a connection to the owner, which this process may have become."""
         loop = asyncio.get_running_loop()
         self._since = loop.time() if self._since is None else self._since
         pause, own_at = _FIRST_WAIT, loop.time()
         while True:
             self._place.check()
+            if self._inside is not None and (inside := self._inside(self)) is not None:
+                return inside
             try:
                 sock = connect(self._directory)
             except BlockingIOError:
@@ -393,7 +399,7 @@ class Link:
                 raise OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
             await asyncio.sleep(min(max(own_at - now, 0), _SHORT if haste else _LONGEST_WAIT))
 
-    async def _begin(self, wire: _Wire) -> None:
+    async def _begin(self, wire: LinkWire) -> None:
         """Introduce this process, and continue where the previous owner stopped."""
         self._lost.clear()
         self._wire, self._answers, self._handles, self._hearing, self._silent = wire, {}, {}, {}, 0
@@ -408,7 +414,7 @@ class Link:
         if not self._begun:
             self._place.settle()
         self.epoch, self.owner_pid = welcome.epoch, welcome.pid
-        wire.reader.largest = LARGEST
+        wire.welcomed()
         # INVARIANT: packets meant for the previous owner are not sent to this one before it is told what is held.
         self._say_unsaid()
         self._ready = self._begun = True
@@ -423,7 +429,7 @@ class Link:
         self._ask(Call("back", {}), patient=True)
         self._found.set()
 
-    async def _not_welcome(self, said: Fail, wire: _Wire) -> None:
+    async def _not_welcome(self, said: Fail, wire: LinkWire) -> None:
         """Continue the search if the owner was about to end; otherwise raise why it refused."""
         if not is_lost(said):
             raise error_of(said)
@@ -467,7 +473,7 @@ class Link:
         if isinstance(self.failure, OwnerStalledError):
             self.failure = None
 
-    def lost(self, wire: _Wire) -> None:
+    def lost(self, wire: LinkWire) -> None:
         """Handle the end of a connection."""
         if wire is not self._wire:
             return
@@ -551,6 +557,10 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._link.lost(self)
+
+    def welcomed(self) -> None:
+        """Take packets of any size from an owner that has welcomed this process."""
+        self.reader.largest = LARGEST
 
     def send(self, said: Said, request: int) -> None:
         if not self._transport.is_closing():  # what a closed connection loses is sent again, or answered by `lost`

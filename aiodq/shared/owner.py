@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
+from aiodq.shared.inside import Inside, OwnEnd
 from aiodq.shared.place import Place
 from aiodq.shared.rendezvous import Listening, check_client, listen
 from aiodq.shared.session import Session
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiodq.engine.store_engine import StoreEngine
+    from aiodq.shared.inside import Linked
     from aiodq.shared.placing import Underway
     from aiodq.storage.log.producer_table import Origin
     from aiodq.wire.packets import Hello
@@ -68,7 +70,8 @@ class Owner:
         self.largest: int = _LARGEST
         self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
-        self._connections: set[_Connection] = set()
+        self._connections: set[_Connection | OwnEnd] = set()
+        self._closing = False
         self._listening: Listening | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -217,6 +220,7 @@ class Owner:
 
     async def close(self) -> None:
         """Tell all clients to look for another owner, and stop serving."""
+        self._closing = True
         if self._reclaiming is not None:
             self._reclaiming.cancel()
         if self._watching is not None:
@@ -257,7 +261,15 @@ class Owner:
         self._connections.add(connection)
         return connection
 
-    def gone(self, connection: _Connection) -> None:
+    def connect(self, link: Linked) -> Inside | None:
+        """Connect a link of this process without a socket; None if nobody is served any more."""
+        if self._closing or self._listening is None:
+            return None
+        inside = Inside(link, self, self.gone)
+        self._connections.add(inside.other)
+        return inside
+
+    def gone(self, connection: _Connection | OwnEnd) -> None:
         """Note that a connection has ended and its client's messages were given back."""
         self._connections.discard(connection)
         if self._accepting is not None and not self._accepting.done():  # else they are to come back to the next owner
@@ -276,6 +288,7 @@ class _Connection(asyncio.Protocol):
         self._owner = owner
         self._reader = PacketReader()
         self._transport: Any = None
+        self._soon: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
         self._ending: asyncio.Task[None] | None = None
@@ -319,8 +332,20 @@ class _Connection(asyncio.Protocol):
         await self._ended.wait()
 
     def send(self, said: Said, request: int = 0) -> None:
+        if self._soon:
+            self._send_now()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_packet(said, request))
+
+    def send_soon(self, said: Said, request: int) -> None:
+        if not self._soon:
+            asyncio.get_running_loop().call_soon(self._send_now)
+        self._soon.append(encode_packet(said, request))
+
+    def _send_now(self) -> None:
+        soon, self._soon = self._soon, []
+        if soon and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(soon))
 
     @property
     def clogged(self) -> bool:
@@ -331,6 +356,7 @@ class _Connection(asyncio.Protocol):
 
     def end(self) -> None:
         if self._transport is not None:
+            self._send_now()
             self._transport.close()
 
     def abort(self) -> None:

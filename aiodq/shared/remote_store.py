@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.transactions.task_transactions import TransactionHost
+    from aiodq.shared.inside import Inside
     from aiodq.shared.remote_channel import RemoteChannel
     from aiodq.storage.io.filesystem import FileSystem
 
@@ -100,7 +101,7 @@ class RemoteStore:
         self._closed: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._store_ref: weakref.ref[StoreRef] | None = None
-        self.link: Link = Link(path, self._own, failover=failover)
+        self.link: Link = Link(path, self._own, failover=failover, inside=self._connect_inside)
         self.committer: RemoteCommitter = RemoteCommitter(self.link, self.clock)
         self.events: RemoteEvents = RemoteEvents(self.link, self.loop)
 
@@ -195,6 +196,9 @@ class RemoteStore:
             raise
         self._owner, self._kept_open = owner, kept_open
         return True
+
+    def _connect_inside(self, link: Link) -> Inside | None:
+        return None if self._owner is None else self._owner.connect(link)
 
     async def _opened(self, engine: StoreEngine) -> None:
         """Open an engine.

@@ -96,6 +96,8 @@ class _Client:
         if request:
             self._answers.pop(request).set_result(said)
 
+    send_soon = send
+
     clogged = False
 
     async def writable(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.shared.inside import Inside
 from aiodq.shared.link import _Wire
 from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two
@@ -81,9 +82,9 @@ async def test_what_is_acked_while_a_new_owner_is_greeted_is_said_once_it_has_le
         message = await queue.get()
         link = queue._remote_topic.link  # type: ignore[attr-defined]  # it is one of a store that is shared
         acking: list[asyncio.Future[None]] = []
-        send = _Wire.send
+        send = Inside.send
 
-        def sending(self: _Wire, said: Said, request: int) -> None:
+        def sending(self: Inside, said: Said, request: int) -> None:
             send(self, said, request)
             if isinstance(said, Hello) and said.producer == link.producer:
                 acking.append(asyncio.ensure_future(message.ack()))
@@ -91,7 +92,7 @@ async def test_what_is_acked_while_a_new_owner_is_greeted_is_said_once_it_has_le
         def soon(say: Callable[[], None]) -> None:
             link._unsaid.append(say)  # what is said next says that, too
 
-        monkeypatch.setattr(_Wire, "send", sending)
+        monkeypatch.setattr(Inside, "send", sending)  # the client becomes the owner
         monkeypatch.setattr(link, "soon", soon)
         await owner.aclose()
         async with asyncio.timeout(PATIENCE):

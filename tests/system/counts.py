@@ -18,7 +18,7 @@ import os
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -29,12 +29,12 @@ from aiodq.testing import FakeClock
 from tests.system.support import QuickFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
     from types import FrameType
     from typing import Literal
 
     Policy = Literal["always", "interval", "os"]
-    Mode = Literal["exclusive", "shared"]
+    Where = Literal["alone", "owner", "beside"]
     Row = Callable[["Meter", Path], Coroutine[Any, Any, "Count"]]
 
 __all__ = ["CEILINGS", "FIELDS", "GOALS", "PACKAGE", "ROWS", "Count", "CountingLoop", "compiled", "count", "idle"]
@@ -212,12 +212,21 @@ def _put(sync: Policy) -> Row:
     return row
 
 
-def _put_beside(sync: Policy) -> Row:
-    """A store that is shared: the process that owns it, too, asks over the socket, so that both ends are counted."""
+@asynccontextmanager
+async def _open_as(where: Where, path: Path, options: aiodq.StoreOptions) -> AsyncIterator[aiodq.Store]:
+    """Open a store: alone, as the owner of one that is shared, or beside that owner: then both ends are counted."""
+    mode: Literal["exclusive", "shared"] = "exclusive" if where == "alone" else "shared"
+    async with aiodq.open(path, options, fs=QuickFileSystem(), clock=FakeClock(), mode=mode) as store:
+        if where != "beside":
+            yield store
+            return
+        async with aiodq.open(path, options, clock=FakeClock(), mode="client") as client:
+            yield client
 
+
+def _put_shared(sync: Policy, where: Where) -> Row:
     async def row(meter: Meter, path: Path) -> Count:
-        options = _options(sync)
-        async with aiodq.open(path, options, fs=QuickFileSystem(), clock=FakeClock(), mode="shared") as store:
+        async with _open_as(where, path, _options(sync)) as store:
             topic = store.topic("t")
             for _ in range(3):
                 await topic.put(_BODY)
@@ -226,10 +235,9 @@ def _put_beside(sync: Policy) -> Row:
     return row
 
 
-def _put_by_many(sync: Policy, mode: Mode = "exclusive") -> Row:
+def _put_by_many(sync: Policy, where: Where = "alone") -> Row:
     async def row(meter: Meter, path: Path) -> Count:
-        options = _options(sync)
-        async with aiodq.open(path, options, fs=QuickFileSystem(), clock=FakeClock(), mode=mode) as store:
+        async with _open_as(where, path, _options(sync)) as store:
             topic, window = store.topic("t"), _Window(meter)
 
             async def produce() -> None:
@@ -372,9 +380,11 @@ ROWS: Final[dict[str, Row]] = {
     "put by 100, os": _put_by_many("os"),
     "put by 100, interval": _put_by_many("interval"),
     "put by 100, always": _put_by_many("always"),
-    "put over the socket, os": _put_beside("os"),
-    "put over the socket, always": _put_beside("always"),
-    "put over the socket by 100, always": _put_by_many("always", "shared"),
+    "put over the socket, os": _put_shared("os", "beside"),
+    "put over the socket, always": _put_shared("always", "beside"),
+    "put over the socket by 100, always": _put_by_many("always", "beside"),
+    "put by the owner of a shared store, os": _put_shared("os", "owner"),
+    "put by the owner of a shared store, always": _put_shared("always", "owner"),
     "put_many of 1000, interval": _put_many("interval"),
     "put_nowait, os": _put_nowait,
     "get": _get,
@@ -403,6 +413,8 @@ CEILINGS: Final[dict[str, Count]] = {
     "put over the socket, os": Count(86, 137, 1, 1, 0),
     "put over the socket, always": Count(108, 168, 1, 2, 82),
     "put over the socket by 100, always": Count(8.97, 20, 1, 1.1, 0.94),
+    "put by the owner of a shared store, os": Count(72, 117, 1, 3, 0),
+    "put by the owner of a shared store, always": Count(95, 150, 1, 4, 82),
     "put_many of 1000, interval": Count(59, 70, 0, 0, 0),
     "put_nowait, os": Count(5.35, 6.49, 0, 0.05, 0.02),
     "get": Count(35, 35, 0, 0, 0),

@@ -1,0 +1,37 @@
+"""What a link needs of a connection to the owner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from aiodq.errors import ProtocolError
+    from aiodq.wire.packets import Message
+
+__all__ = ["LinkWire"]
+
+
+class LinkWire(Protocol):
+    """A connection to the owner: over a socket, or within its own process.
+
+    Attributes:
+        reason: why this end closed it, or None.
+    """
+
+    reason: ProtocolError | None
+
+    def send(self, said: Message, request: int) -> None:
+        """Send a packet."""
+        ...
+
+    def welcomed(self) -> None:
+        """Take packets of any size from an owner that has welcomed this process."""
+        ...
+
+    def close(self) -> None:
+        """Close, once what was sent is on its way."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
