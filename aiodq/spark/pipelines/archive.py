@@ -1,4 +1,4 @@
-"""Topics to Parquet, once each message: what nsq_to_file is for (SYSTEMS B.6), without its gaps and repetitions."""
+"""Topics to Parquet, once each message: what nsq_to_file is for, without its gaps and repetitions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from aiodq.errors import InvalidOptionError
 from aiodq.spark.objects import local_path
 from aiodq.spark.pipelines.places import refuse_moved, target_path
+from aiodq.spark.pipelines.session import topics_option
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_hold, write_hold
@@ -73,9 +74,9 @@ def archive(  # noqa: PLR0913 - what there is to say
 
     A run goes on where the last one with the same checkpoint ended, even one that was killed. What is still to be
     archived is held (`aiodq.storage.state.holds`): retention deletes it only afterwards, and only where the messages
-    that were written are as many as the store holds. Read the directory with Spark, which
-    goes by its `_spark_metadata`; other readers may see files of a batch that did not come to its end. The files are
-    named there by their full paths: the directory stays where it is, or a symbolic link to it does.
+    that were written are as many as the store holds. Read the directory with Spark, which goes by `_spark_metadata`;
+    others may see files of a batch that did not come to its end. Its files have their full paths there: the directory
+    stays where it is, or a symbolic link to it does.
 
     Args:
         spark: a session.
@@ -92,15 +93,16 @@ def archive(  # noqa: PLR0913 - what there is to say
         stop: asked now and then whether to end.
 
     Raises:
-        InvalidOptionError: the directory was written with another checkpoint, or was moved, or is a URL.
+        InvalidOptionError: the directory was written with another checkpoint, or was moved, or is a URL or a store.
         StorageError: fewer messages were written than the store holds; it goes on holding them.
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, path = time.monotonic(), target_path(target)
     store, state = local_path(os.fspath(store)), os.fspath(checkpoint or os.path.join(path, "_checkpoint"))
+    named = topics_option(topics)
     _refuse_another_checkpoint(path, state)
     hold = hold or _own_hold(store, path, state)
-    reader = spark.readStream.format("aiodq").options(**_options(hold, topics, most_records, lossy=lossy))
+    reader = spark.readStream.format("aiodq").options(**_options(hold, named, most_records, lossy=lossy))
     rows = reader.load(store).withColumn("date", f.expr(_DATE))
     writer = rows.writeStream.format("parquet").partitionBy("topic", "date")
     writer = writer.option("checkpointLocation", state)
@@ -115,10 +117,8 @@ def archive(  # noqa: PLR0913 - what there is to say
     return ArchiveSummary(path, run.rows, run.batches, time.monotonic() - began, tally.lost)
 
 
-def _options(hold: str, topics: Sequence[str] | None, most_records: int | None, *, lossy: bool) -> dict[str, str]:
-    options = {"hold": hold, "holdAdvance": "manual", "failOnDataLoss": str(not lossy).lower()}
-    if topics:
-        options["topics"] = ",".join(topics)
+def _options(hold: str, named: dict[str, str], most_records: int | None, *, lossy: bool) -> dict[str, str]:
+    options = {**named, "hold": hold, "holdAdvance": "manual", "failOnDataLoss": str(not lossy).lower()}
     if most_records is not None:
         options["maxRecordsPerTrigger"] = str(most_records)
     return options

@@ -12,7 +12,7 @@ import pyarrow as pa
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import read_options
 from aiodq.spark.packing import OPENING_BYTES, pack, tasks_for
-from aiodq.spark.pipelines.session import check_stores
+from aiodq.spark.pipelines.session import check_stores, topics_option
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import Place, require_seen, store_uuid
@@ -115,7 +115,7 @@ def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequen
     """
     began, fs = time.monotonic(), AnyFileSystem()
     check_stores(stores, topics)
-    wanted = read_options({"path": os.fspath(stores), **({"topics": ",".join(topics)} if topics else {})})
+    wanted = read_options({"path": os.fspath(stores), **topics_option(topics)})
     findings: list[AuditFinding] = []
     work: list[_Piece] = []
     for store in wanted.stores:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from aiodq.errors import InvalidOptionError
 from aiodq.names import check_name
 from aiodq.spark.objects import AnyFileSystem, local_path
-from aiodq.spark.options import batch_options
+from aiodq.spark.options import batch_options, write_options
 from aiodq.spark.packing import pack, pack_splits
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import bytes_of, plan
@@ -94,7 +94,7 @@ def compact(
         segment_bytes: how large a segment of the new topic becomes, about.
 
     Raises:
-        InvalidOptionError: it would be put into the topic that is read.
+        InvalidOptionError: it would be put into the topic that is read; or nothing can be written there.
         InvalidNameError: no topic can have that name; a pattern is none.
         StoreNotFoundError: there is no such store or topic.
         PySparkException: Spark's, with the cause in its text.
@@ -105,6 +105,8 @@ def compact(
     store, target = local_path(os.fspath(store)), None if target is None else local_path(os.fspath(target))
     if into == topic and (target is None or os.path.realpath(target) == os.path.realpath(store)):
         raise InvalidOptionError(f"topic {topic!r} stays as it is: put its latest messages into another one")
+    place = store if target is None else target
+    write_options({"path": place, "topic": into, "segmentBytes": str(segment_bytes)}, stream=False)
     options = batch_options({"path": store, "topic": topic})
     splits = plan(fs, options)
     read, keyless, offsets = _latest(spark, splits, options, drop_empty=drop_empty) if splits else (0, 0, np.empty(0))
@@ -116,7 +118,7 @@ def compact(
         schema = "tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
         written = spread(spark, work, partial(_kept, fs, options), schema).write.format("aiodq").mode("append")
         written = written.option("topic", into).option("segmentBytes", str(segment_bytes))
-        written.save(target if target is not None else store)
+        written.save(place)
     return CompactSummary(into, read, kept, time.monotonic() - began)
 
 

@@ -9,13 +9,14 @@ from urllib.parse import unquote, urlsplit
 
 from aiodq.errors import InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import is_url, local_path
+from aiodq.storage.io.lock import LOCK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
 
-__all__ = ["check_archived", "refuse_moved", "target_path"]
+__all__ = ["check_archived", "refuse_moved", "refuse_store", "some", "target_path"]
 
 _LOG = "_spark_metadata"
 """Where Spark notes which files of a directory count, with their full paths."""
@@ -26,7 +27,7 @@ def target_path(target: str | os.PathLike[str]) -> str:
     """Return the full path of a directory for an archive.
 
     Raises:
-        InvalidOptionError: it is a URL: a path is made of it nowhere.
+        InvalidOptionError: it is a URL: a path is made of it nowhere. Or it is a store.
     """
     path = local_path(os.fspath(target))
     if is_url(path):
@@ -34,7 +35,31 @@ def target_path(target: str | os.PathLike[str]) -> str:
             f"{path!r} is no directory: Parquet is archived on a file system that the workers see; to object storage "
             f"go sealed segments (--segments, aiodq.spark.pipelines.ship)"
         )
+    refuse_store(path, "name a directory of its own for the files of the archive")
     return os.path.abspath(path)
+
+
+def refuse_store(path: str, instead: str) -> None:
+    """Make sure that a directory for an archive is no store.
+
+    Raises:
+        InvalidOptionError: it is.
+    """
+    if os.path.lexists(os.path.join(path, LOCK_NAME)):
+        raise InvalidOptionError(f"{path} is a store: {instead}")
+
+
+def some(what: str, names: Sequence[str] | None) -> list[str]:
+    """Return names that a caller has given; none where None, which means all.
+
+    Raises:
+        InvalidOptionError: it is one text, whose letters would be taken for names; or there are none.
+    """
+    if isinstance(names, str):
+        raise InvalidOptionError(f"{what} are several names: write {what}=[{names!r}]")
+    if names is not None and not names:
+        raise InvalidOptionError(f"{what} is empty: leave it out for all of them")
+    return list(names or ())
 
 
 def refuse_moved(archive: str) -> None:

@@ -12,7 +12,8 @@ from pyspark.sql import functions as f
 
 from aiodq.options import time_ns
 from aiodq.spark.objects import local_path
-from aiodq.spark.pipelines.places import check_archived, refuse_moved
+from aiodq.spark.options import write_options
+from aiodq.spark.pipelines.places import check_archived, refuse_moved, refuse_store, some
 from aiodq.spark.writing import was_committed
 
 if TYPE_CHECKING:
@@ -80,10 +81,12 @@ def replay(  # noqa: PLR0913 - what there is to say
     Raises:
         AnalysisException: Spark's: there is no such directory.
         StoreNotFoundError: there is nothing in it, or no topic of that name.
-        InvalidOptionError: a time without a zone; or the archive was moved.
+        InvalidOptionError: a time without a zone; the archive was moved, or is a store; a name that cannot be.
         PySparkException: Spark's, with the cause in its text.
     """
     began, path, archived = time.monotonic(), os.path.abspath(local_path(os.fspath(store))), os.fspath(source)
+    _check(archived, os.fspath(store), into, txn_id)
+    topics, tags = some("topics", topics), some("tags", tags)
     if txn_id is not None and was_committed(path, txn_id):
         return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
     # With their types given, Spark does not take the names of topics in paths for numbers.
@@ -91,9 +94,9 @@ def replay(  # noqa: PLR0913 - what there is to say
     rows = spark.read.schema(_SCHEMA).parquet(archived)
     check_archived(rows, archived, topics)
     if topics:
-        rows = rows.where(f.col("topic").isin(list(topics)))
+        rows = rows.where(f.col("topic").isin(topics))
     if tags:
-        rows = rows.where(f.col("tag").isin(list(tags)))
+        rows = rows.where(f.col("tag").isin(tags))
     rows = _between(f.unix_micros("timestamp"), _micros(since), _micros(until), rows)
     rows = _between(f.col("offset"), first, stop, rows)
     topic = f.lit(into) if into is not None else f.col("topic")
@@ -104,6 +107,13 @@ def replay(  # noqa: PLR0913 - what there is to say
         writer = writer.option("txnId", txn_id)
     writer.save(os.fspath(store))
     return ReplaySummary(path, int(counted.get["rows"]), time.monotonic() - began)
+
+
+def _check(archived: str, store: str, into: str | None, txn_id: str | None) -> None:
+    """Make sure that what is read is no store, and can be written, before anything is read."""
+    refuse_store(local_path(archived), "replay reads what archive wrote")
+    given = {"path": store, "topic": into, "txnId": txn_id}
+    write_options({name: value for name, value in given.items() if value is not None}, stream=False)
 
 
 def _between(column: Column, least: int | None, end: int | None, rows: DataFrame) -> DataFrame:

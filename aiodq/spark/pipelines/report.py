@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from aiodq.spark.options import batch_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines.census import COLUMNS, SCHEMA, census, coarser, step_for
 from aiodq.spark.pipelines.pictures import Bars, page
-from aiodq.spark.pipelines.session import check_stores
+from aiodq.spark.pipelines.session import check_stores, topics_option
 from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.state.topic_meta import describe
@@ -71,6 +72,7 @@ def report(
     """
     began, store = time.monotonic(), local_path(os.fspath(store))
     check_stores(store, topics)
+    _check_place(os.fspath(path))
     found = _topics(spark, store, topics)
     sections: list[tuple[str, list[str | Bars]]] = []
     for topic, (total, moments, sizes, tags) in found.items():
@@ -88,6 +90,18 @@ def report(
     return ReportSummary(os.path.abspath(path), len(found), number, time.monotonic() - began)
 
 
+def _check_place(path: str) -> None:
+    """Make sure that there can be a file of that name, before everything is read for it.
+
+    Raises:
+        OSError: there cannot be.
+    """
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
 class _Topic(NamedTuple):
     """What was counted of a topic: all of it, and its messages by second, by power of two, and by tag."""
 
@@ -99,7 +113,7 @@ class _Topic(NamedTuple):
 
 def _topics(spark: SparkSession, store: str, topics: Sequence[str] | None) -> dict[str, _Topic]:
     """Count everything in one pass: each task what it reads, and Spark what they found."""
-    wanted = {"path": store, "columns": COLUMNS, **({"topics": ",".join(topics)} if topics else {})}
+    wanted = {"path": store, "columns": COLUMNS, **topics_option(topics)}
     found: dict[str, _Topic] = {}
     rows = _counted(spark, batch_options(wanted)).toArrow().to_pylist()
     for row in sorted(rows, key=itemgetter("topic", "place")):

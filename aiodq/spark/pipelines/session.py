@@ -11,6 +11,7 @@ from aiodq.errors import StoreNotFoundError
 from aiodq.spark.java import prepare
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import read_options
+from aiodq.spark.pipelines.places import some
 from aiodq.spark.planning import topics_of
 from aiodq.spark.source import AiodqDataSource
 
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["check_stores", "load", "start_session"]
+__all__ = ["check_stores", "load", "start_session", "topics_option"]
+
+
+def topics_option(topics: Sequence[str] | None) -> dict[str, str]:
+    """Return the option that names these topics; none for all of them.
+
+    Raises:
+        InvalidOptionError: they are no list, or an empty one.
+    """
+    return {} if topics is None else {"topics": ",".join(some("topics", topics))}
 
 
 def check_stores(stores: str | os.PathLike[str], topics: Sequence[str] | None = None, *, coming: bool = False) -> None:
@@ -31,11 +41,11 @@ def check_stores(stores: str | os.PathLike[str], topics: Sequence[str] | None = 
         coming: patterns may be those of topics that are still to come.
 
     Raises:
-        InvalidOptionError: no store matches the pattern.
+        InvalidOptionError: no store matches the pattern; or topics are no list.
         StoreNotFoundError: there is no such store, or no topic of a name that was given in full, or that matches.
         NotAStoreError: a directory holds something else.
     """
-    options = read_options({"path": os.fspath(stores), **({"topics": ",".join(topics)} if topics else {})})
+    options = read_options({"path": os.fspath(stores), **topics_option(topics)})
     found = [topic for store in options.stores for topic in topics_of(AnyFileSystem(), store, options.topics)]
     if topics and not found and not coming:
         raise StoreNotFoundError(f"no topic matches {', '.join(topics)}", ", ".join(options.stores))
@@ -76,8 +86,6 @@ def load(
 ) -> DataFrame:
     """Return a store's messages, or several stores', as they are now."""
     reader = spark.read.format("aiodq")
-    for name, value in options.items():
+    for name, value in {**options, **topics_option(topics)}.items():
         reader = reader.option(name, value)
-    if topics:
-        reader = reader.option("topics", ",".join(topics))
     return reader.load(os.fspath(stores))

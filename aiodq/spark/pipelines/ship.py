@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
 from aiodq.spark.objects import AnyFileSystem, find_objects, numbered
+from aiodq.spark.pipelines.places import some
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.durable_io import read_file
@@ -78,11 +79,12 @@ def ship(
         StoreNotFoundError: there is no such store or topic.
         OffsetError: messages were deleted before they were shipped.
         CorruptionError: messages are missing or damaged at the ends of segments; or a manifest is.
-        InvalidOptionError: under the name of a topic something else lies there.
+        InvalidOptionError: under the name of a topic something else lies there; or topics are no list.
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
         StorageError: as mapped from the system's error.
     """
     began, fs, path = time.monotonic(), AnyFileSystem(), os.fspath(store)
+    topics = some("topics", topics) or None
     find_objects(target)
     if hold is not None and read_hold(fs, path, hold) is None:
         write_hold(OsFileSystem(), path, hold, Hold({}, None if topics is None else tuple(topics)))

@@ -1,0 +1,80 @@
+"""Jobs with wrong arguments: told before Spark is asked for anything, and so without Spark here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship
+from tests.spark.support import fill
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NONE: Any = object()
+"""No session: whoever asks it for something gets an AttributeError."""
+
+TOPICS: list[Callable[[Path, Any], object]] = [
+    lambda store, topics: archive(NONE, store, store / "lake", topics=topics),
+    lambda store, topics: replay(NONE, store / "lake", store, topics=topics),
+    lambda store, topics: report(NONE, store, store / "report.html", topics=topics),
+    lambda store, topics: audit(NONE, store, topics=topics),
+    lambda store, topics: ship(store, "memory://bucket/shop", topics=topics),
+    check_stores,
+]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    await fill(tmp_path / "store", rounds=2)
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("job", TOPICS, ids=["archive", "replay", "report", "audit", "ship", "check_stores"])
+async def test_topics_are_a_list(store: Path, job: Callable[[Path, Any], object]) -> None:
+    """Of a text the letters would be names; of none at all, every topic."""
+    with pytest.raises(aiodq.InvalidOptionError, match=r"topics are several names: write topics=\['orders'\]"):
+        job(store, "orders")
+    with pytest.raises(aiodq.InvalidOptionError, match="topics is empty: leave it out for all of them"):
+        job(store, [])
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (lambda store: archive(NONE, store, store), "is a store: name a directory of its own"),
+        (lambda store: replay(NONE, store, store), "is a store: replay reads what archive wrote"),
+        (lambda store: replay(NONE, store / "lake", store, tags="red"), r"write tags=\['red'\]"),
+        (lambda store: replay(NONE, store / "lake", store, into="t#ephemeral"), "only its owner can put into it"),
+        (lambda store: replay(NONE, store / "lake", store, txn_id=" "), "txnId is empty"),
+        (lambda store: replay(NONE, store / "lake", "s3://bucket/shop"), "is in object storage"),
+        (lambda store: compact(NONE, store, "orders", "t#ephemeral"), "only its owner can put into it"),
+        (lambda store: compact(NONE, store, "orders", "latest", segment_bytes=0), "segmentBytes is bytes"),
+        (lambda store: compact(NONE, store, "orders", "latest", target="s3://b/s"), "is in object storage"),
+    ],
+)
+async def test_what_no_job_can_do(store: Path, job: Callable[[Path], object], told: str) -> None:
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        job(store)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        lambda store: replay(NONE, store / "lake", store, into="a/b"),
+        lambda store: compact(NONE, store, "orders", "a/b"),
+    ],
+)
+async def test_names_that_no_topic_can_have(store: Path, job: Callable[[Path], object]) -> None:
+    with pytest.raises(aiodq.InvalidNameError, match="'a/b' is no name for a topic"):
+        job(store)
+
+
+async def test_a_report_that_cannot_be_written_is_not_counted_for(store: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        report(NONE, store, store / "nowhere" / "report.html")
+    with pytest.raises(IsADirectoryError):
+        report(NONE, store, store)
