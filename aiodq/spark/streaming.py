@@ -147,7 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     found[topic] = taken[topic] + shares[topic]
                 elif isinstance(limit, ReadMaxBytes):
                     share = limit.max_bytes * waiting[topic] // sum(waiting.values())
-                    found[topic] = beside_its_owner(partial(self._within, topic, taken[topic], ends[topic], share))
+                    found[topic] = self._within(topic, taken[topic], ends[topic], share)
                 else:
                     found[topic] = ends[topic]
         return self._offsets(found, {**_ids(start), **_uuids(logs)})
@@ -255,8 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return beside_its_owner(look)
         except StoreNotFoundError as cause:
-            store, name = self._place(topic)
-            if name in topics_of(AnyFileSystem(), store, None):
+            if self._is_there(topic):
                 raise
             if self._options.strict:
                 raise OffsetError(
@@ -267,7 +266,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
-        return _within(self._log(topic), start, end, size)
+        """Return up to where about `size` bytes go; nowhere in a topic that was deleted meanwhile."""
+        try:
+            return beside_its_owner(lambda: _within(self._log(topic), start, end, size))
+        except StoreNotFoundError:
+            if self._is_there(topic):
+                raise
+            return start
+
+    def _is_there(self, topic: str) -> bool:
+        """Return whether a topic is still in its store.
+
+        Raises:
+            StoreNotFoundError: its store is not here.
+        """
+        store, name = self._place(topic)
+        return name in topics_of(AnyFileSystem(), store, None)
 
     def _without_anew(self, start: Mapping[str, Any], logs: Mapping[str, LogSnapshot]) -> dict[str, int]:
         """Return what was taken in of topics that are still the same; one that was made anew counts as one that came.

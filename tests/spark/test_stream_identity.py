@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import aiodq
 from aiodq.spark.lag import lag
@@ -169,6 +169,26 @@ async def test_a_topic_that_is_deleted_between_two_steps_of_one_look(
 
     monkeypatch.setattr(StreamReader, "_log", late)
     assert reader.latestOffset(end, ALL) == end
+
+
+async def test_a_topic_that_is_deleted_before_its_bytes_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(tmp_path, "a", 5)
+    await put(tmp_path, "b", 30)
+    reader = reader_of(tmp_path)
+    start = reader.initialOffset()
+    look = StreamReader._within
+
+    def late(self: StreamReader, topic: str, *bounds: int) -> int:
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        return look(self, topic, *bounds)
+
+    monkeypatch.setattr(StreamReader, "_within", late)
+    assert reader.latestOffset(start, ReadMaxBytes(1 << 20))["topics"] == {"a": 0, "b": 30}
+    shutil.rmtree(tmp_path)
+    with pytest.raises(aiodq.StoreNotFoundError):
+        reader._is_there("b")
 
 
 async def test_a_topic_that_is_deleted_before_its_task_reads_it(
