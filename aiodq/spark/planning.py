@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -143,7 +144,8 @@ def _plan_topic(fs: FileSystem, store: str, topic: str, uuid: UUID | None, optio
         log.refresh()
         start, stop = _range(fs, log, topic, options)
     unseen = _BEYOND if log.unwalked is None else log.unwalked.base
-    whole = Split(topic, Place(log.directory, log.meta.uuid, uuid), log.view, start, stop, unseen)
+    place = Place(log.directory, log.meta.uuid, uuid, socket.gethostname())
+    whole = Split(topic, place, log.view, start, stop, unseen)
     return list(splits_of(fs, log, whole, options))
 
 

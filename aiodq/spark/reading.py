@@ -58,8 +58,8 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
     """Yield `pyarrow.RecordBatch` objects with the columns that were asked for. Blocking.
 
     Raises:
-        StoreNotFoundError: this machine does not see the topic and the store that the read was planned from; of a topic
-            that was deleted from a store that is seen, nothing more is yielded unless `options.strict`.
+        StoreNotFoundError: this machine does not see the topic and the store that the read was planned from. Where the
+            driver runs it sees that a topic was deleted; unless `options.strict`, nothing more is yielded of it.
         CorruptionError: messages are damaged, missing, or deleted since the read was planned, and `options.strict`.
         StorageError: as mapped from the system's error.
     """

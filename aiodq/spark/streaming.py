@@ -10,6 +10,7 @@ record of what it was told.
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -241,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
             )
         store, name = self._place(topic)
-        place = Place(log.directory, log.meta.uuid, uuids[store])
+        place = Place(log.directory, log.meta.uuid, uuids[store], socket.gethostname())
         whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
         return list(splits_of(AnyFileSystem(), log, whole, options))
 

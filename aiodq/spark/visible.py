@@ -38,11 +38,13 @@ class Place(NamedTuple):
         directory: the topic's, as the driver named it.
         topic: its uuid.
         store: the store's, as `store_uuid` found it; None where that is not to be looked at.
+        host: the name of the machine that found it.
     """
 
     directory: str
     topic: UUID
     store: UUID | None = None
+    host: str = ""
 
 
 def store_uuid(fs: FileSystem, store: str) -> UUID | None:
@@ -94,13 +96,16 @@ def require_seen(fs: FileSystem, place: Place) -> None:
 def is_deleted(fs: FileSystem, place: Place) -> bool:
     """Return whether a topic is there no more, or another one of its name, in a store that is seen. Blocking.
 
-    Without the store's uuid nobody can tell that from a machine that does not see the store.
+    Without the store's uuid nobody can tell that from a machine that does not see the store. Nor does any but the
+    machine that found the topic: what was made a moment ago, another one's network file system may not show yet.
 
     Raises:
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    if place.store is None or store_uuid(fs, os.path.dirname(place.directory)) != place.store:
+    if place.store is None or place.host != socket.gethostname():
+        return False
+    if store_uuid(fs, os.path.dirname(place.directory)) != place.store:
         return False
     return not name_exists(fs, place.directory) or _uuid(fs, place.directory, place.topic) not in {None, place.topic}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -208,6 +209,12 @@ async def test_a_topic_that_is_deleted_before_its_task_reads_it(
             assert "topic 'a' was deleted: left out" in caplog.text
         await put(tmp_path, "a", 7)
     assert list(record_batches(OsFileSystem(), splits[0], options)) == [], "it is another one"
+    elsewhere = replace(splits[0], place=splits[0].place._replace(host="elsewhere"))
+    with pytest.raises(aiodq.StoreNotFoundError, match="sees another topic there"):
+        list(record_batches(OsFileSystem(), elsewhere, options))
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(aiodq.StoreNotFoundError, match="does not see the topic"):
+        list(record_batches(OsFileSystem(), elsewhere, options))
 
 
 async def test_the_hold_of_a_deleted_topic_keeps_one_that_is_made_anew_whole(tmp_path: Path) -> None:
