@@ -411,7 +411,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "put by 100, interval": Count(6.1, 16, 1, 1.09, 0.14),
     "put by 100, always": Count(6.38, 16, 1, 1.1, 0.94),
     "put over the socket, os": Count(86, 137, 1, 1, 0),
-    "put over the socket, always": Count(108, 168, 1, 2, 82),
+    "put over the socket, always": Count(109, 168, 1, 2, 82),
     "put over the socket by 100, always": Count(8.97, 20, 1, 1.1, 0.94),
     "put by the owner of a shared store, os": Count(72, 117, 1, 3, 0),
     "put by the owner of a shared store, always": Count(95, 150, 1, 4, 82),
