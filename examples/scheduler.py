@@ -18,9 +18,9 @@ import aiodq
 async def plan(directory: str) -> None:
     """Plan three reminders, and close before any of them is due."""
     async with aiodq.open_queue(directory) as reminders:
-        for name, delay in (("tea is ready", 0.6), ("call Ann", 0.2), ("stretch", 0.4)):
-            await reminders.put(name.encode(), delay=delay)
         await reminders.put(b"good morning")
+        for name, delay in (("tea is ready", 1.5), ("call Ann", 0.5), ("stretch", 1.0)):
+            await reminders.put(name.encode(), delay=delay)
         print(f"{reminders.qsize()} now, {reminders.deferred()} later")
 
 

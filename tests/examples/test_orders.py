@@ -123,7 +123,7 @@ def test_an_order_in_hand_at_sigterm_comes_again(example: str, tmp_path: Path) -
 
 
 def test_an_order_in_hand_at_sigterm_is_worked_off_if_it_can_be(example: str, tmp_path: Path) -> None:
-    with serving(example, tmp_path, seconds=0.3, workers=2) as service:
+    with serving(example, tmp_path, seconds=2, workers=2) as service:
         with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
             for item in "abcd":
                 assert client.post("/orders", json={"item": item, "quantity": 1}).status_code == 202
