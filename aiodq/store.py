@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.stats.health import health
@@ -20,7 +20,7 @@ from aiodq.transaction import Transaction
 from aiodq.values import check_whole, span_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from datetime import timedelta
     from types import TracebackType
 
@@ -33,6 +33,9 @@ __all__ = ["QUEUE_CHANNEL", "Store"]
 
 QUEUE_CHANNEL: Final = "default"
 """The channel of a topic that is used as a queue."""
+
+_GOING_ON: Final[set[asyncio.Task[None]]] = set()
+"""Keeps tasks that nobody else holds."""
 
 
 class Store(AsyncBlock):
@@ -217,9 +220,9 @@ class Store(AsyncBlock):
     async def drain(self, timeout: float | timedelta | None = None) -> bool:
         """Refuse puts from now on, into new topics too, and wait until consumers have processed all messages.
 
-        An `async for` over a channel ends once nothing is ready. Deferred messages stay for the next time the store is
-        opened. Dead letters are still put into their topics, and so is what a transaction puts that acks a message. The
-        store is open until `aclose`. nsqd has nothing like it (nsq#1302).
+        An `async for` over a channel ends once nothing is ready, also after the timeout. Deferred messages stay for the
+        next time the store is opened. Dead letters are still put into their topics, and so is what a transaction puts
+        that acks a message. The store is open until `aclose`. nsqd has nothing like it (nsq#1302).
 
         Args:
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
@@ -232,15 +235,17 @@ class Store(AsyncBlock):
             StorageError: the files of a topic or a channel could not be created.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
-        Cancellation: puts stay refused.
+        Cancellation: puts stay refused, and deliveries end once nothing is ready.
         """
         self._store_engine.check()
         wait = None if timeout is None else span_seconds("timeout", timeout, past=True)
         self._store_engine.refuse_puts()
         ioloops = [one for one in self._store_engine.topics.values() if one.creation.exists and one.unusable is None]
         try:
+            # Tasks of their own: however short the time is, nobody waits for ever for what is no longer accepted.
+            endings = [(engine, _going_on(_end_getters(engine))) for engine in ioloops]
             async with asyncio.timeout(wait):
-                await asyncio.gather(*(_drained(engine) for engine in ioloops))
+                await asyncio.gather(*(_drained(engine, ending) for engine, ending in endings))
         except TimeoutError:
             return False
         return True
@@ -299,10 +304,28 @@ class Store(AsyncBlock):
         await self.aclose()
 
 
-async def _drained(engine: TopicEngine) -> None:
+def _going_on(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start work that goes on to its end even if nobody waits for it any more."""
+    task = asyncio.get_running_loop().create_task(work)
+    _GOING_ON.add(task)
+    task.add_done_callback(_ended)
+    return task
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    _GOING_ON.discard(task)
+    if not task.cancelled():
+        task.exception()  # mark it as retrieved: whoever would have got it may wait no longer
+
+
+async def _end_getters(engine: TopicEngine) -> None:
+    """Let getters go on until nothing is ready, once what was accepted is visible to them."""
     await engine.settle_in()
-    channel_engines = list(engine.channel_engines.values())
-    for channel_engine in channel_engines:
+    for channel_engine in list(engine.channel_engines.values()):
         channel_engine.shut_down(immediate=False)
-    for channel_engine in channel_engines:
+
+
+async def _drained(engine: TopicEngine, ending: asyncio.Task[None]) -> None:
+    await asyncio.shield(ending)
+    for channel_engine in list(engine.channel_engines.values()):
         await channel_engine.join(deferred=False)

@@ -46,6 +46,8 @@ def _print_report(report: StoreReport) -> None:
 
 
 def _verdict(report: StoreReport) -> str:
+    if not report.files:
+        return "no topic yet"
     if report.ok:
         return "no damage"
     by_hand, found = sum(one.by_hand for one in report.damages), counted(len(report.damages), "damage")

@@ -10,7 +10,7 @@ import pytest
 
 import aiodq
 from aiodq.testing import Fault
-from tests.channels.support import Machine, counts, ready, soon, until
+from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
 
 
 class TestDeadLetters:
@@ -586,6 +586,35 @@ class TestDrain:
             assert (await jobs.get()).body == b"a"
         async with machine.jobs() as jobs:
             assert ready(jobs) == [b"a"]
+
+    @pytest.mark.parametrize("cancelled", [False, True])
+    async def test_however_short_the_time_those_who_wait_for_messages_are_told(
+        self, machine: Machine, *, cancelled: bool
+    ) -> None:
+        async with machine.store() as store:
+            jobs, idle = store.queue("jobs"), store.queue("idle")
+            await idle.topic.settle_in()
+            await jobs.put_many([b"a", b"b"])
+            held = await jobs.get()
+            waiting = asyncio.ensure_future(idle.get())
+            await asyncio.sleep(0)
+            if cancelled:
+                draining = asyncio.ensure_future(store.drain())
+                await asyncio.sleep(0)
+                draining.cancel()
+                await asyncio.wait([draining])
+            else:
+                assert await store.drain(0) is False
+            with pytest.raises(aiodq.QueueShutDown):
+                await soon(waiting)
+            seen = []
+            async with asyncio.timeout(PATIENCE):
+                async for message in jobs:
+                    seen.append(message.body)
+                    await message.ack()
+            assert seen == [b"b"]
+            await held.ack()
+            assert await soon(store.drain()) is True
 
     async def test_it_refuses_what_goes_into_new_topics_unless_a_message_is_worked_off_by_it(
         self, machine: Machine

@@ -40,6 +40,14 @@ def test_damage_is_told_by_file_and_position(tmp_path: Path) -> None:
     assert (found["path"], found["position"], found["first"], found["stop"]) == (str(path), SECOND, 1, 2)
 
 
+def test_a_directory_with_nothing_in_it_is_not_said_to_be_without_damage(tmp_path: Path) -> None:
+    done = ok("verify", tmp_path)
+    assert b"0 files" in done.out
+    assert b"no topic yet" in done.out
+    assert b"damage" not in done.out
+    assert ok("verify", tmp_path, "--json").json["files"] == 0
+
+
 def test_repair_says_what_it_did_and_satisfies_verify(tmp_path: Path) -> None:
     path = damaged(tmp_path)
     before = path.read_bytes()
