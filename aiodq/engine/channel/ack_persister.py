@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import anyio
-
 from aiodq.engine.futures import as_failure, settle, tell_all
 from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
 
@@ -169,8 +167,11 @@ class AckPersister:
 
     async def _lull(self) -> None:
         if not self._urgent.is_set():
-            with anyio.move_on_after(_LULL):
+            timer = asyncio.get_running_loop().call_later(_LULL, self._urgent.set)
+            try:
                 await self._urgent.wait()
+            finally:
+                timer.cancel()
 
     async def flush(self, *, sync: bool) -> None:
         """Write what channels have unwritten, and sync it if asked to.

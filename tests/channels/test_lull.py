@@ -1,0 +1,44 @@
+"""What it costs to wait for more acks before they are written: with very many topics, each does so for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tests.channels.support import until
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    import aiodq
+
+
+async def test_a_timer_is_enough_to_wait_for_more(store: aiodq.Store) -> None:
+    jobs = store.queue("jobs")
+    await jobs.topic.settle_in()
+    persister = jobs.topic._engine._persister
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        await persister._lull()
+    finally:
+        sys.setprofile(None)
+    assert "AckPersister._lull" in called
+    assert not [name for name in called if name.startswith("CancelScope")]
+
+
+async def test_who_awaits_an_ack_does_not_wait_for_more(store: aiodq.Store) -> None:
+    jobs = store.queue("jobs")
+    await jobs.put_many([b"1", b"2"])
+    first, second = await jobs.get_many(2)
+    first.ack_nowait()
+    await asyncio.sleep(0)
+    await second.ack()
+    assert jobs.depth == 0
+    await until(lambda: not jobs.topic._engine._persister._dirty)
