@@ -198,7 +198,9 @@ async def test_of_what_is_settled_in_part_the_owner_keeps_the_rest_alone(tmp_pat
         assert [body for body in run.bodies if body] == [b"1", b"2", b"17", b"18"]
         await queue.ack_many([messages[18], messages[1], messages[2], messages[17]])
         assert (await queue.get()).body == b"0"
-        assert await counts(queue) == (1, 1, 0)
+        async with asyncio.timeout(PATIENCE):
+            while await counts(queue) != (1, 1, 0):  # what a quick taker was sent ahead goes back
+                await asyncio.sleep(0.002)
 
 
 async def test_of_what_is_lent_already_other_options_take_nothing_and_they_hold_for_what_comes(tmp_path: Path) -> None:
