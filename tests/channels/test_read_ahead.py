@@ -42,6 +42,25 @@ def test_a_piece_holds_many_messages_but_not_too_many(size: int, on_disk: int, p
     assert ahead.piece == 256 * KIB
 
 
+def test_what_a_read_leaves_for_the_next_one_never_keeps_that_from_being_read() -> None:
+    limit = 1 << 26
+    ahead = ReadAhead(
+        TailCache(0), lambda *_: unread(), lambda *_: None, unread, lost=lambda *_: None, limit=lambda: limit
+    )
+    state = cast("Any", SimpleNamespace(lose=lambda *_: 0, fresh=lambda: 10, log=SimpleNamespace(visible=100)))
+    result = ReadResult(
+        next=10, continuation=Continuation("path", 10, 1000, (0, 2000), [Batch(10, 0, Columns([bytes(100)] * 10))])
+    )
+    ahead.feed(state, result, 0)
+    assert ahead.continuation == result.continuation
+    assert ahead.cost == ahead.rest_cost > 1000
+    limit = ahead.cost  # as more channels share it
+    assert ahead.fetch_offset(state) == 10
+    ahead.feed(state, result, 10)
+    assert ahead.continuation is not None
+    assert (ahead.continuation.offset, ahead.continuation.rest, ahead.cost) == (10, (), 0)
+
+
 def unread() -> Any:
     raise AssertionError("nothing is read here")
 

@@ -140,7 +140,8 @@ class ReadAhead:
 
     def fetch_offset(self, state: ChannelState) -> int | None:
         """Return the offset to read from next, or None if nothing needs to be read."""
-        if self.cost >= self.limit:
+        # INVARIANT: with nothing to hand out it reads on, whatever the last read left for it: else it would never.
+        if self._ahead and self.cost >= self.limit:
             return None
         if self._ahead:
             offset = self._ahead[-1][0].stop
@@ -165,10 +166,12 @@ class ReadAhead:
         self._lose(state, offset, result.next)
 
     def _continue_at(self, continuation: Continuation | None) -> None:
+        rest_cost = sum(map(batch_cost, continuation.rest)) if continuation else 0
+        if continuation is not None and rest_cost * 4 > self.limit:
+            continuation, rest_cost = continuation._replace(rest=()), 0
         self.continuation = continuation
-        self.cost -= self.rest_cost
-        self.rest_cost = sum(map(batch_cost, continuation.rest)) if continuation else 0
-        self.cost += self.rest_cost
+        self.cost += rest_cost - self.rest_cost
+        self.rest_cost = rest_cost
 
     def _lose(self, state: ChannelState, start: int, stop: int) -> None:
         lost = state.lose(start, stop)
