@@ -141,13 +141,13 @@ class _RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> NoReturn:  # noqa: N802
         raise self._error
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:  # noqa: ARG002, N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:  # noqa: ARG002, N802 - see above; it never gets so far
         raise self._error
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:  # noqa: ARG002
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:  # noqa: ARG002 - likewise
         raise self._error
 
-    def read(self, partition: InputPartition) -> NoReturn:  # noqa: ARG002
+    def read(self, partition: InputPartition) -> NoReturn:  # noqa: ARG002 - likewise
         raise self._error
 
 

@@ -68,16 +68,16 @@ odd: Any = st.sampled_from(
         Draft(b"x" * 9),
         Draft(b"1", tag="\ud800"),
         Draft(b"1", tag="x" * 65_537),
-        Draft(b"1", tag=7),  # type: ignore[arg-type]
+        Draft(b"1", tag=7),  # type: ignore[arg-type]  # wrong on purpose
         Draft(b"1", key=bytearray(b"k")),
         Draft(b"1", key=bytes(1 << 20 | 1)),
         Draft(b"1", headers={"aiodq-for": "c"}),
         Draft(b"1", headers={"\ud800": "c"}),
         Draft(b"1", headers={"c": "\ud800"}),
-        Draft(b"1", headers={"c": 7}),  # type: ignore[dict-item]
-        Draft(b"1", headers={7: "c"}),  # type: ignore[dict-item]
+        Draft(b"1", headers={"c": 7}),  # type: ignore[dict-item]  # wrong on purpose
+        Draft(b"1", headers={7: "c"}),  # type: ignore[dict-item]  # wrong on purpose
         Draft(b"1", headers={"c": "x" * (1 << 20)}),
-        Draft(b"1", headers=[("a", "b")]),  # type: ignore[arg-type]
+        Draft(b"1", headers=[("a", "b")]),  # type: ignore[arg-type]  # wrong on purpose
         Draft(b"1", delay=-1),
         Draft(b"1", delay=True),
         Draft(b"1", delay=timedelta(seconds=3)),

@@ -79,7 +79,7 @@ async def test_the_owner_asks_itself_without_a_socket_and_goes_on_with_the_next_
         await message.ack()
         assert isinstance(wire_of(first), Inside)
         assert await first.queue("jobs").put(b"1") == 1
-        assert [each["owner"] for each in (await first._remote.link.call("who"))["result"]["clients"]] == [True]  # type: ignore[attr-defined]
+        assert [each["owner"] for each in (await first._remote.link.call("who"))["result"]["clients"]] == [True]  # type: ignore[attr-defined]  # of the shared half
         await first.aclose()
 
 
