@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,7 +29,7 @@ from tests.shared.child import TOPIC
 from tests.shared.support import PATIENCE, owned
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import AsyncIterator, Awaitable
     from pathlib import Path
 
     from aiodq.wire.packets import Message
@@ -37,129 +37,128 @@ if TYPE_CHECKING:
 QUICK = aiodq.StoreOptions(sync="os")
 
 
-async def test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_owner_is_killed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "2"]
-    last = aiodq.ChannelOptions(max_attempts=1, dead_letter="dead")
+@asynccontextmanager
+async def owner_process(path: Path, puts: int) -> AsyncIterator[subprocess.Popen[str]]:
+    """Yield a process that owns a store, once it has put so many messages."""
+    command = [sys.executable, "-m", "tests.shared.child", str(path), "p", str(puts)]
     with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        while not (await asyncio.to_thread(child.stdout.readline)).startswith("done"):
-            pass
-        async with aiodq.open(tmp_path / "s", mode="shared") as store:
-            queue, dead = store.queue(TOPIC, last), store.queue("dead")
-            messages = await queue.get_many(2, linger=PATIENCE)
-            child.kill()
-            for message in messages:
-                async with asyncio.timeout(PATIENCE):
-                    await message.ack()
-            await queue.refresh()
-            await dead.refresh()
-            assert (queue.depth, dead.depth, queue.topic.stats().channels["default"].dead) == (0, 0, 0)
+        for _ in range(puts):
+            assert await asyncio.to_thread(child.stdout.readline)
+        yield child
+
+
+async def test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_owner_is_killed(tmp_path: Path) -> None:
+    last = aiodq.ChannelOptions(max_attempts=1, dead_letter="dead")
+    async with owner_process(tmp_path / "s", 2) as child, aiodq.open(tmp_path / "s", mode="shared") as store:
+        queue, dead = store.queue(TOPIC, last), store.queue("dead")
+        messages = await queue.get_many(2, linger=PATIENCE)
+        child.kill()
+        for message in messages:
+            async with asyncio.timeout(PATIENCE):
+                await message.ack()
+        await queue.refresh()
+        await dead.refresh()
+        assert (queue.depth, dead.depth, queue.topic.stats().channels["default"].dead) == (0, 0, 0)
 
 
 async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "_STALL", 0.5)
-    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "1"]
-    with ExitStack() as stack:
-        child = stack.enter_context(killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        assert child.stdout is not None
-        assert await asyncio.to_thread(child.stdout.readline) == "0 0\n"
-        async with aiodq.open(tmp_path / "s", mode="shared") as store:
-            queue = store.queue(TOPIC)
-            message = await queue.get()
-            child.send_signal(signal.SIGSTOP)
-            waiting = asyncio.create_task(queue.get())
-            names = store.topic("new").settle_in(), queue.topic.channel("new").refresh()
-            opening = [asyncio.create_task(each) for each in names]
-            asked: list[Awaitable[object]] = [queue.put(b"x"), queue.sync(), waiting, message.ack(), *opening]
-            for doing in (*asked, aiodq.open(tmp_path / "s", mode="client")):
-                with pytest.raises(aiodq.OwnerStalledError) as raised:
-                    async with asyncio.timeout(PATIENCE):
-                        await doing
-                assert raised.value.pid in {child.pid, None}
-                assert raised.value.retriable
-            for again in (queue.get(), message.ack()):
-                with pytest.raises(aiodq.OwnerStalledError):
-                    await again
-            child.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(PATIENCE):
-                while True:
-                    try:
-                        await queue.refresh()
-                        break
-                    except aiodq.OwnerStalledError:
-                        await asyncio.sleep(0.01)
-            assert await queue.put(b"y") in {1, 2}
-            await store.topic("new").settle_in()
-            await queue.topic.channel("new").refresh()
-            assert not message.held
+    async with owner_process(tmp_path / "s", 1) as child, aiodq.open(tmp_path / "s", mode="shared") as store:
+        queue = store.queue(TOPIC)
+        message = await queue.get()
+        child.send_signal(signal.SIGSTOP)
+        waiting = asyncio.create_task(queue.get())
+        names = store.topic("new").settle_in(), queue.topic.channel("new").refresh()
+        opening = [asyncio.create_task(each) for each in names]
+        asked: list[Awaitable[object]] = [queue.put(b"x"), queue.sync(), waiting, message.ack(), *opening]
+        for doing in (*asked, aiodq.open(tmp_path / "s", mode="client")):
+            with pytest.raises(aiodq.OwnerStalledError) as raised:
+                async with asyncio.timeout(PATIENCE):
+                    await doing
+            assert raised.value.pid in {child.pid, None}
+            assert raised.value.retriable
+        for again in (queue.get(), message.ack()):
+            with pytest.raises(aiodq.OwnerStalledError):
+                await again
+        child.send_signal(signal.SIGCONT)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    await queue.refresh()
+                    break
+                except aiodq.OwnerStalledError:
+                    await asyncio.sleep(0.01)
+        assert await queue.put(b"y") in {1, 2}
+        await store.topic("new").settle_in()
+        await queue.topic.channel("new").refresh()
+        assert not message.held
+        await message.ack()
+        assert message.settled
+        with pytest.raises(aiodq.AlreadySettledError):
             await message.ack()
-            assert message.settled
-            with pytest.raises(aiodq.AlreadySettledError):
-                await message.ack()
 
 
 async def test_several_messages_are_acked_again_after_nobody_has_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "_STALL", 0.2)
-    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "9"]
-    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        for _ in range(9):
-            assert await asyncio.to_thread(child.stdout.readline)
-        async with aiodq.open(tmp_path / "s", mode="client") as store, asyncio.timeout(PATIENCE):
-            queue = store.queue(TOPIC)
-            messages = [await queue.get() for _ in range(9)]
-            await messages[8].nack()
-            child.send_signal(signal.SIGSTOP)
-            for those in (messages[:4], messages[:6], messages[2:7]):
-                with pytest.raises(aiodq.OwnerStalledError):
-                    await queue.ack_many(those)
-            child.send_signal(signal.SIGCONT)
-            while not all(message.settled for message in messages[:7]):
-                with suppress(aiodq.OwnerStalledError):
-                    await queue.ack_many(iter(messages[:7]))
-                await asyncio.sleep(0.01)
-            with pytest.raises(aiodq.AlreadySettledError):
-                await queue.ack_many(messages)
-            await queue.refresh()
-            assert (queue.qsize(), queue.in_flight()) == (1, 1)
+    async with (
+        owner_process(tmp_path / "s", 9) as child,
+        aiodq.open(tmp_path / "s", mode="client") as store,
+        asyncio.timeout(PATIENCE),
+    ):
+        queue = store.queue(TOPIC)
+        messages = [await queue.get() for _ in range(9)]
+        await messages[8].nack()
+        child.send_signal(signal.SIGSTOP)
+        for those in (messages[:4], messages[:6], messages[2:7]):
+            with pytest.raises(aiodq.OwnerStalledError):
+                await queue.ack_many(those)
+        child.send_signal(signal.SIGCONT)
+        while not all(message.settled for message in messages[:7]):
+            with suppress(aiodq.OwnerStalledError):
+                await queue.ack_many(iter(messages[:7]))
+            await asyncio.sleep(0.01)
+        with pytest.raises(aiodq.AlreadySettledError):
+            await queue.ack_many(messages)
+        await queue.refresh()
+        assert (queue.qsize(), queue.in_flight()) == (1, 1)
 
 
 async def test_a_message_is_rejected_again_after_nobody_has_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "_STALL", 0.2)
-    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "2"]
-    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        while not (await asyncio.to_thread(child.stdout.readline)).startswith("done"):
-            pass
-        async with aiodq.open(tmp_path / "s", mode="client") as store, asyncio.timeout(PATIENCE):
-            queue, dead = store.queue(TOPIC, aiodq.ChannelOptions(dead_letter="dead")), store.queue("dead")
-            await dead.refresh()
-            rejected, acked = await queue.get_many(2, linger=PATIENCE)
-            child.send_signal(signal.SIGSTOP)
-            for doing in (rejected.reject("bad"), acked.ack(), rejected.reject("worse")):
-                with pytest.raises(aiodq.OwnerStalledError):
-                    await doing
-            with pytest.raises(aiodq.NotInFlightError, match="was rejected before: reject it again"):
-                await rejected.ack()
-            with pytest.raises(aiodq.NotInFlightError, match="was acked before: ack it again"):
-                await acked.reject()
-            child.send_signal(signal.SIGCONT)
-            for message, again in ((rejected, rejected.reject), (acked, acked.ack)):
-                while not message.settled:
-                    with suppress(aiodq.OwnerStalledError):
-                        await again()
-                with pytest.raises(aiodq.AlreadySettledError):
+    async with (
+        owner_process(tmp_path / "s", 2) as child,
+        aiodq.open(tmp_path / "s", mode="client") as store,
+        asyncio.timeout(PATIENCE),
+    ):
+        queue, dead = store.queue(TOPIC, aiodq.ChannelOptions(dead_letter="dead")), store.queue("dead")
+        await dead.refresh()
+        rejected, acked = await queue.get_many(2, linger=PATIENCE)
+        child.send_signal(signal.SIGSTOP)
+        for doing in (rejected.reject("bad"), acked.ack(), rejected.reject("worse")):
+            with pytest.raises(aiodq.OwnerStalledError):
+                await doing
+        with pytest.raises(aiodq.NotInFlightError, match="was rejected before: reject it again"):
+            await rejected.ack()
+        with pytest.raises(aiodq.NotInFlightError, match="was acked before: ack it again"):
+            await acked.reject()
+        child.send_signal(signal.SIGCONT)
+        for message, again in ((rejected, rejected.reject), (acked, acked.ack)):
+            while not message.settled:
+                with suppress(aiodq.OwnerStalledError):
                     await again()
-            async with dead.get_nowait() if dead.qsize() else await dead.get() as letter:
-                assert letter.headers["aiodq-reason"] == "bad"
-            await queue.refresh()
-            assert (queue.depth, dead.depth) == (0, 0)
+            with pytest.raises(aiodq.AlreadySettledError):
+                await again()
+        async with dead.get_nowait() if dead.qsize() else await dead.get() as letter:
+            assert letter.headers["aiodq-reason"] == "bad"
+        await queue.refresh()
+        assert (queue.depth, dead.depth) == (0, 0)
 
 
 async def test_a_rejection_does_not_raise_what_becomes_of_another_message(tmp_path: Path) -> None:
@@ -183,22 +182,22 @@ async def test_all_who_put_are_told_at_once_that_the_owner_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "_STALL", 0.5)
-    command = [sys.executable, "-m", "tests.shared.child", str(tmp_path / "s"), "p", "1"]
-    with killed_at_last(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert await asyncio.to_thread(child.stdout.readline) == "0 0\n"
-        async with aiodq.open(tmp_path / "s", mode="client") as store, asyncio.timeout(PATIENCE):
-            topic = store.topic(TOPIC)
-            await topic.settle_in()
-            child.send_signal(signal.SIGSTOP)
-            putting = [asyncio.create_task(topic.put_many([b"x"])) for _ in range(5 * MOST_PENDING)]
-            await asyncio.wait(putting, return_when=asyncio.FIRST_COMPLETED)
-            for _ in range(10):
-                await asyncio.sleep(0)
-            waiting = [each for each in putting if not each.done()]
-            child.send_signal(signal.SIGCONT)
-            assert not waiting
-            assert {type(each.exception()) for each in putting} == {aiodq.OwnerStalledError}
+    async with (
+        owner_process(tmp_path / "s", 1) as child,
+        aiodq.open(tmp_path / "s", mode="client") as store,
+        asyncio.timeout(PATIENCE),
+    ):
+        topic = store.topic(TOPIC)
+        await topic.settle_in()
+        child.send_signal(signal.SIGSTOP)
+        putting = [asyncio.create_task(topic.put_many([b"x"])) for _ in range(5 * MOST_PENDING)]
+        await asyncio.wait(putting, return_when=asyncio.FIRST_COMPLETED)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        waiting = [each for each in putting if not each.done()]
+        child.send_signal(signal.SIGCONT)
+        assert not waiting
+        assert {type(each.exception()) for each in putting} == {aiodq.OwnerStalledError}
 
 
 async def test_a_store_that_fails_is_opened_anew_and_the_put_counts_once(tmp_path: Path) -> None:

@@ -45,6 +45,11 @@ async def put(path: Path, topic: str, count: int, body: bytes = b"x", *, anew: b
         await store.topic(topic).put_many([body] * count)
 
 
+async def put_both(path: Path) -> None:
+    await put(path, "a", 5)
+    await put(path, "b", 30)
+
+
 def taken(reader: StreamReader) -> dict[str, Any]:
     """Return the offset behind everything, as it comes out of Spark's log."""
     offset: dict[str, Any] = json.loads(json.dumps(reader.latestOffset(reader.initialOffset(), ALL)))
@@ -53,8 +58,7 @@ def taken(reader: StreamReader) -> dict[str, Any]:
 
 @pytest.mark.parametrize("messages", [1, 30, 50])
 async def test_a_topic_that_was_made_anew(tmp_path: Path, messages: int, caplog: pytest.LogCaptureFixture) -> None:
-    await put(tmp_path, "a", 5)
-    await put(tmp_path, "b", 30)
+    await put_both(tmp_path)
     running = reader_of(tmp_path)
     end = taken(running)
     await put(tmp_path, "b", messages, anew=True)
@@ -73,8 +77,7 @@ async def test_a_topic_that_was_made_anew(tmp_path: Path, messages: int, caplog:
 
 
 async def test_a_topic_that_is_made_anew_behind_a_plan(tmp_path: Path) -> None:
-    await put(tmp_path, "a", 5)
-    await put(tmp_path, "b", 30)
+    await put_both(tmp_path)
     reader = reader_of(tmp_path)
     start, end = reader.initialOffset(), taken(reader)
     await put(tmp_path, "b", 50, anew=True)
@@ -86,8 +89,7 @@ async def test_a_topic_that_is_made_anew_behind_a_plan(tmp_path: Path) -> None:
 async def test_a_topic_that_is_only_deleted_is_another_when_it_comes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await put(tmp_path, "a", 5)
-    await put(tmp_path, "b", 30)
+    await put_both(tmp_path)
     reader = reader_of(tmp_path)
     end = taken(reader)
     async with aiodq.open(tmp_path) as store:
@@ -110,8 +112,7 @@ async def delete(path: Path, topic: str) -> None:
 async def test_a_topic_named_in_full_that_is_deleted(
     tmp_path: Path, named: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    await put(tmp_path, "a", 5)
-    await put(tmp_path, "b", 30)
+    await put_both(tmp_path)
     running, lenient = reader_of(tmp_path, **named), reader_of(tmp_path, **named, failOnDataLoss="false")
     start, end = running.initialOffset(), taken(running)
     assert lenient.latestOffset(lenient.initialOffset(), ALL) == end
@@ -156,8 +157,7 @@ async def test_one_of_several_stores_loses_a_topic(tmp_path: Path) -> None:
 async def test_a_topic_that_is_deleted_between_two_steps_of_one_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await put(tmp_path, "a", 5)
-    await put(tmp_path, "b", 30)
+    await put_both(tmp_path)
     reader = reader_of(tmp_path)
     end = taken(reader)
     look, deleted = StreamReader._log, list[str]()
@@ -175,8 +175,7 @@ async def test_a_topic_that_is_deleted_between_two_steps_of_one_look(
 async def test_a_topic_that_is_deleted_before_its_bytes_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await put(tmp_path, "a", 5)
-    await put(tmp_path, "b", 30)
+    await put_both(tmp_path)
     reader = reader_of(tmp_path)
     start = reader.initialOffset()
     look = StreamReader._within
@@ -195,8 +194,7 @@ async def test_a_topic_that_is_deleted_before_its_bytes_are_counted(
 async def test_a_topic_that_is_deleted_before_its_task_reads_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await put(tmp_path, "a", 5)
-    await put(tmp_path, "b", 30)
+    await put_both(tmp_path)
     for strict in ("true", "false"):
         options = read_options({"path": str(tmp_path), "failOnDataLoss": strict})
         splits = [split for split in plan(OsFileSystem(), options) if split.topic == "a"]
@@ -218,8 +216,7 @@ async def test_a_topic_that_is_deleted_before_its_task_reads_it(
 
 
 async def test_the_hold_of_a_deleted_topic_keeps_one_that_is_made_anew_whole(tmp_path: Path) -> None:
-    await put(tmp_path, "a", 5)
-    await put(tmp_path, "b", 30)
+    await put_both(tmp_path)
     reader = reader_of(tmp_path, hold="daily")
     end = taken(reader)
     await delete(tmp_path, "a")
