@@ -231,8 +231,12 @@ class EffectiveOptions:
 
     def look(self) -> None:
         """Write the options that are to be on disk and are not."""
+        stored = self._stored()
+        # Asked at each turn of the ioLoop: what is wanted takes longer to tell than that it is there.
+        if stored is not None and self.acting and (stored.named or self.named is None):
+            return
         wanted = self._wanted()
-        if isinstance(self._engine.log, NoLog) or wanted is None or wanted in {self._stored(), self._coming}:
+        if isinstance(self._engine.log, NoLog) or wanted is None or wanted in {stored, self._coming}:
             return
         self._coming = wanted
 
