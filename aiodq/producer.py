@@ -74,21 +74,41 @@ class Producer:
         Cancellation: before the writer takes its batch, or where another process owns the store, while it waits for
         room, the message is not stored; after that it is, and only the caller does not know.
         """
+        if not (tag is None and key is None and headers is None and delay is None and ttl is None):
+            return await self._put_labelled(body, Draft(b"", tag, key, headers, delay, ttl))
         commit = self._engine.group_commit
-        plain = tag is None and key is None and headers is None and delay is None and ttl is None
-        if plain and commit.inline:
+        if commit.inline:
             offset = commit.put_now(body)
             if offset == GIVE_WAY:
                 await asyncio.sleep(0)
                 offset = commit.put_now(body, gave_way=True)
             if offset >= 0:
                 return offset
-        put_buffer, accept = self._engine.put_buffer, commit.put_lone if commit.lone else commit.accept
-        waiter = accept(body) if plain else None
+        waiter = commit.put_lone(body) if commit.lone else commit.accept(body)
+        put_buffer = self._engine.put_buffer
         if waiter is None:
             data = put_buffer.body(body)
-            message = PLAIN if plain else put_buffer.accepted(Draft(data, tag, key, headers, delay, ttl))
             self._engine.check()
+            waiter = await put_buffer.enter_one(PLAIN, data)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            put_buffer.withdrawn()
+            raise
+
+    async def _put_labelled(self, body: BytesLike, labels: Draft) -> int:
+        """Do as `put`, for a message that has more than a body."""
+        engine, commit, put_buffer = self._engine, self._engine.group_commit, self._engine.put_buffer
+        data, message = put_buffer.body(body), put_buffer.accepted(labels)
+        offset = commit.put_labelled_now(message, data)
+        if offset == GIVE_WAY:
+            await asyncio.sleep(0)
+            offset = commit.put_labelled_now(message, data, gave_way=True)
+        if offset >= 0:
+            return offset
+        waiter = commit.put_lone_labelled(message, data)
+        if waiter is None:
+            engine.check()
             waiter = await put_buffer.enter_one(message, data)
         try:
             return await waiter
@@ -138,7 +158,8 @@ class Producer:
             few = len(bodies) <= _AT_ONCE
             lengths = plain_lengths(bodies, engine.options) if few else await self._plain_lengths(bodies)
             if lengths is not None:
-                return await self._put_plain(Columns(cast("list[bytes]", bodies), lengths=lengths))
+                plain_ones = Columns(cast("list[bytes]", bodies), lengths=lengths)
+                return await self._put_columns(plain_ones, columns_cost(plain_ones))
         columns, cost = await self._columns(bodies, put_buffer.accepted(Draft(b"", tag, key, headers, delay, ttl)))
         engine.check()
         if not bodies:
@@ -174,9 +195,9 @@ class Producer:
             await asyncio.sleep(0)
         return lengths
 
-    async def _put_plain(self, columns: Columns) -> range:
-        """Do as `put_many`, for messages that are bodies only."""
-        engine, cost = self._engine, columns_cost(columns)
+    async def _put_columns(self, columns: Columns, cost: int) -> range:
+        """Do as `put_many`, for messages that were checked and cost so many bytes of memory."""
+        engine, put_buffer = self._engine, self._engine.put_buffer
         offset = engine.group_commit.put_many_now(columns, cost)
         if offset == GIVE_WAY:
             await asyncio.sleep(0)
@@ -184,11 +205,6 @@ class Producer:
         if offset >= 0:
             return range(offset, offset + len(columns.bodies))
         engine.check()
-        return await self._put_columns(columns, cost)
-
-    async def _put_columns(self, columns: Columns, cost: int) -> range:
-        """Do as `put_many`, for messages that were checked and cost so many bytes of memory."""
-        put_buffer = self._engine.put_buffer
         waiter = await put_buffer.enter(partial(put_buffer.accept_columns, columns, cost))
         try:
             return await waiter

@@ -43,8 +43,8 @@ LARGE = 1 << 40
 """A bound that is not reached."""
 DRAINED = 8
 """Segments that are consumed from the front of a backlog."""
-SETTLING = 0.3
-"""Seconds in which a store does what is left to do after opening."""
+SETTLING = 3.0
+"""Seconds in which a store does what is left to do after opening: each of a thousand topics has something."""
 IN_TURN = "put, the topics in turn"
 TOGETHER = 100
 """Messages in a `put_many`, and between a `get` and its `ack`."""

@@ -29,6 +29,7 @@ __all__ = [
     "accepted_cost",
     "columns_cost",
     "columns_of",
+    "columns_of_one",
     "messages_of",
     "plain_lengths",
 ]
@@ -244,6 +245,19 @@ def columns_of(messages: Sequence[tuple[Accepted, bytes]]) -> Columns:
         columns.headers = _column([own or _NO_HEADERS for own in headers], _NO_HEADERS)
         columns.dues, columns.expiries = _column(dues, 0), _column(expiries, 0)
     return columns
+
+
+def columns_of_one(message: Accepted, body: bytes) -> Columns:
+    """Do as `columns_of` for one message: a put of one with a label takes this path each time."""
+    tag, key, headers, due, expiry = message
+    return Columns(
+        [body],
+        tags=None if tag is None else [tag],
+        keys=None if key is None else [key],
+        headers=[headers] if headers else None,
+        dues=[due] if due else None,
+        expiries=[expiry] if expiry else None,
+    )
 
 
 def messages_of(columns: Columns) -> list[tuple[Accepted, bytes]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from enum import IntFlag
+from functools import lru_cache
 from io import BytesIO
 from itertools import chain
 from operator import add
@@ -14,7 +15,7 @@ from aiodq.errors import CorruptionError
 from aiodq.format.layout import NULL_LENGTH, u32_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aiodq.format.layout import BytesLike
 
@@ -168,7 +169,7 @@ def column_parts(columns: Columns) -> tuple[int, list[bytes]]:
     if columns.plain:
         return 0, [u32_bytes(map(len, bodies) if columns.lengths is None else columns.lengths), *bodies]
     count = len(bodies)
-    numbers = struct.Struct(f"<{count}q")
+    numbers, lengths = _packers(count)
     flags = 0
     fixed: list[bytes] = []
     if columns.transaction is not None:
@@ -177,9 +178,8 @@ def column_parts(columns: Columns) -> tuple[int, list[bytes]]:
     for flag, values in ((_TIMES, columns.times), (_DUES, columns.dues), (_EXPIRIES, columns.expiries)):
         if values is not None:
             flags |= flag
-            fixed.append(numbers.pack(*values))
-    lengths = struct.Struct(f"<{count}I")
-    fixed.append(lengths.pack(*map(len, bodies)))
+            fixed.append(numbers(*values))
+    fixed.append(lengths(*map(len, bodies)))
     blobs: list[bytes] = []
     for flag, items in (
         (_TAGS, _encoded_tags(columns.tags)),
@@ -188,9 +188,15 @@ def column_parts(columns: Columns) -> tuple[int, list[bytes]]:
     ):
         if items is not None:
             flags |= flag
-            fixed.append(lengths.pack(*(NULL_LENGTH if item is None else len(item) for item in items)))
+            fixed.append(lengths(*[NULL_LENGTH if item is None else len(item) for item in items]))
             blobs.extend(item for item in items if item)
     return flags, [*fixed, *blobs, *bodies]
+
+
+@lru_cache(maxsize=64)
+def _packers(count: int) -> tuple[Callable[..., bytes], Callable[..., bytes]]:
+    """Return what packs so many 64-bit numbers, and so many lengths. Puts of one topic are usually of few sizes."""
+    return struct.Struct(f"<{count}q").pack, struct.Struct(f"<{count}I").pack
 
 
 def decode_columns(payload: BytesLike, count: int, flags: int, *, path: str = "", position: int = 0) -> Columns:

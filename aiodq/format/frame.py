@@ -198,7 +198,7 @@ def encode_run(
         body = columns.bodies[0]
         yield Encoded(encode_compact(body, context, first, watermark, time_ns), 1, 0, len(body))
         return
-    cuts = slice_frames(columns)
+    cuts = slice_frames(columns) if len(columns.bodies) > 1 else [(0, 1)]
     last = len(cuts) - 1
     for number, (start, stop) in enumerate(cuts):
         flags = 0

@@ -202,12 +202,12 @@ def _open(path: Path, options: aiodq.StoreOptions) -> aiodq.StoreOpening:
     return aiodq.open(path, options, fs=QuickFileSystem(), clock=FakeClock())
 
 
-def _put(sync: Policy) -> Row:
+def _put(sync: Policy, **labels: Any) -> Row:
     async def row(meter: Meter, path: Path) -> Count:
         async with _open(path, _options(sync)) as store:
             topic = store.topic("t")
             await topic.put(_BODY)
-            return await meter.lone(lambda: topic.put(_BODY))
+            return await meter.lone(lambda: topic.put(_BODY, **labels))
 
     return row
 
@@ -377,6 +377,8 @@ ROWS: Final[dict[str, Row]] = {
     "put, os": _put("os"),
     "put, interval": _put("interval"),
     "put, always": _put("always"),
+    "put with a key and headers, os": _put("os", key=b"k", headers={"name": "value"}),
+    "put with a key and headers, always": _put("always", key=b"k", headers={"name": "value"}),
     "put by 100, os": _put_by_many("os"),
     "put by 100, interval": _put_by_many("interval"),
     "put by 100, always": _put_by_many("always"),
@@ -407,6 +409,8 @@ CEILINGS: Final[dict[str, Count]] = {
     "put, os": Count(8, 8, 0, 0, 0),
     "put, interval": Count(11, 11, 0, 0, 0),
     "put, always": Count(36, 60, 1, 2, 82),
+    "put with a key and headers, os": Count(64, 71, 0, 0, 0),
+    "put with a key and headers, always": Count(96, 125, 1, 2, 82),
     "put by 100, os": Count(6.1, 16, 1, 1.09, 0),
     "put by 100, interval": Count(6.1, 16, 1, 1.09, 0.14),
     "put by 100, always": Count(6.38, 16, 1, 1.1, 0.94),

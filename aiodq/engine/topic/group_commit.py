@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import ref
 
 from aiodq.engine.home_loop import BY_THREAD, task_of
-from aiodq.engine.put_batch import OVERHEAD, Part, PutResult
+from aiodq.engine.put_batch import OVERHEAD, Part, PutResult, accepted_cost, columns_of_one
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.columns import Columns
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.monitoring.metrics import StoreMetrics
-    from aiodq.engine.put_batch import OpenBatch
+    from aiodq.engine.put_batch import Accepted, OpenBatch
     from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.engine.topic.creation import Creation
     from aiodq.engine.topic.effective_options import EffectiveOptions
@@ -222,25 +222,47 @@ class GroupCommit:
         """Write messages at once, all or none; return the first offset, or else `NOT_NOW` or `GIVE_WAY`.
 
         Args:
-            columns: nothing but bodies.
+            columns: the messages, checked.
             cost: their cost in bytes of memory.
             gave_way: whether the caller has just given way.
 
         Raises:
             As `put_now`.
         """
-        log, engine = self._log, self._engine
-        if not self.inline or log is None or cost > WRITE_BYTES or not log.ready or not self._is_here():
+        home = self._home
+        if not self.inline or cost > WRITE_BYTES:
             return NOT_NOW
-        messages = len(columns.bodies)
-        if self._bounded and not engine.put_buffer.has_room(messages, cost):
+        if not (get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop):
             return NOT_NOW
         now = self._monotonic()
         if not gave_way and now >= self._turns.until and self._turns.over(now):
             return GIVE_WAY
+        return self._stage_now(columns, cost, now, atomic=True)
+
+    def put_labelled_now(self, message: Accepted, body: bytes, *, gave_way: bool = False) -> int:
+        """Do as `put_now` for a message that has more than a body, both checked."""
+        cost = accepted_cost(message, body)
+        if not self.inline or cost > WRITE_BYTES or get_ident() != self._home.thread:
+            return NOT_NOW
+        task, now = task_of(self._loop), self._monotonic()
+        if task is None or task is not self._task():
+            if not self._is_here() or self._crowded(task):
+                return NOT_NOW
+        elif now >= self._turns.until and not gave_way and self._turns.over(now):
+            return GIVE_WAY
+        offset = self._stage_now(columns_of_one(message, body), cost, now, atomic=False)
+        if offset >= 0 and not offset % _LONGEST_RUN:
+            self._turns.until = now
+        return offset
+
+    def _stage_now(self, columns: Columns, cost: int, now: float, *, atomic: bool) -> int:
+        """Write messages at once while `inline`; return the first offset, or `NOT_NOW`."""
+        log, engine, messages = self._log, self._engine, len(columns.bodies)
+        if log is None or not log.ready or (self._bounded and not engine.put_buffer.has_room(messages, cost)):
+            return NOT_NOW
         time_ns = self._now_ns()
         try:
-            span = log.stage(columns, time_ns, atomic=True)
+            span = log.stage(columns, time_ns, atomic=atomic)
             if span is None:
                 return NOT_NOW
             log.flush()
@@ -370,6 +392,14 @@ class GroupCommit:
         self._sync_lone(engine, log, part)
         return waiter
 
+    def put_lone_labelled(self, message: Accepted, body: bytes) -> asyncio.Future[int] | None:
+        """Do as `put_lone` for a message that has more than a body, both checked."""
+        if not self.lone or not self._is_here():
+            return None
+        waiter: asyncio.Future[int] = self._loop.create_future()
+        columns, cost = columns_of_one(message, body), accepted_cost(message, body)
+        return waiter if self.place(Part(columns, [waiter], atomic=False, cost=cost)) else None
+
     def place(self, part: Part) -> bool:
         """Write a part at once, and sync it if the policy asks for that; its waiter is told.
 
@@ -380,7 +410,7 @@ class GroupCommit:
             As `put_now`.
         """
         log, engine, columns = self._log, self._engine, part.columns
-        if not (self.lone or self.inline) or log is None or part.cost > WRITE_BYTES or not columns.plain:
+        if not (self.lone or self.inline) or log is None or part.cost > WRITE_BYTES:
             return False
         if self._bounded and not engine.put_buffer.has_room(len(columns.bodies), part.cost):
             return False
@@ -408,9 +438,10 @@ class GroupCommit:
 
     def _written_at_once(self, log: TopicLog, part: Part) -> int:
         """Write a part, all or none; return its first offset, or `NOT_NOW`."""
-        if len(part.columns.bodies) == 1:
-            return log.append(part.columns.bodies[0], part.time_ns, zeros_ahead=self.lone, origin=part.origin)
-        span = log.stage(part.columns, part.time_ns, atomic=True, origin=part.origin) if log.ready else None
+        columns, origin = part.columns, part.origin
+        if len(columns.bodies) == 1 and columns.plain:
+            return log.append(columns.bodies[0], part.time_ns, zeros_ahead=self.lone, origin=origin)
+        span = log.stage(columns, part.time_ns, atomic=part.atomic, origin=origin) if log.ready else None
         if span is None:
             return NOT_NOW
         log.flush()

@@ -174,11 +174,15 @@ class Publisher:
             self._trim()
 
     def show_many(self, batch: Batch, cost: int) -> None:
-        """Publish plain messages that were written inline, with their cost in bytes of memory."""
-        engine = self._engine
+        """Publish messages that were written inline, with their cost in bytes of memory."""
+        engine, columns = self._engine, batch.columns
+        if columns.expiries is not None:
+            engine.lifetimes.note(batch.first, engine.log.begin)
         if engine.channel_engines:
             ended = engine.tail.append(batch, cost)
-            if engine.waiting:
+            if columns.dues is not None or columns.expiries is not None or columns.headers is not None:
+                self._tell(batch)
+            elif engine.waiting:
                 self._wake()
             if ended:
                 self._trim()

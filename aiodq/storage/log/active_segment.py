@@ -390,13 +390,24 @@ class ActiveSegment:
                 self._torn = False
             self._torn = True
             # CRASH: 2. Until the next sync any part of these bytes may be missing.
-            self._position = write_all(self._file, self._staged, self._position)
+            staged, position = self._staged, self._position
+            many = len(staged) > 1
+            self._position = write_all(self._file, staged, position) if many else self._write(staged[0], position)
             self._torn = False
         except OSError as cause:
             raise storage_error(cause, self.segment.path, self._position) from cause
         self._staged.clear()
         self._staged_bytes = 0
         self._ahead.top_up(self._position, self._limit)
+
+    def _write(self, data: BytesLike, position: int) -> int:
+        """Write one frame; return the position after it."""
+        taken = max(self._write_alone(data, position), 0)
+        return (
+            position + taken
+            if taken == len(data)
+            else write_all(self._file, [memoryview(data)[taken:]], position + taken)
+        )
 
     def commit(self, producers: ProducerTable | None = None) -> None:
         """Make visible to readers what was written; tell `producers` whose puts they are."""
