@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,6 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(seed)
     if config.option.hypothesis_profile is None and config.option.markexpr == "slow":
         settings.load_profile("slow")
+    # Most of a short child's life is its imports, twice as long where each has to compile aiodq. Many containers tell
+    # Python to keep nothing compiled; tests do, beside the sources, as Python does of itself.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -88,8 +94,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if aiodq.__compiled__:
         skip_what_needs_pure_python(items)
     for item in items:
-        if item.get_closest_marker("slow_on_uvloop") and "uvloop" in item.name:
-            item.add_marker("slow")
+        for loop in LOOPS:
+            if item.get_closest_marker(f"slow_on_{loop}") and loop in item.name:
+                item.add_marker("slow")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let garbage collection pass over the tests themselves: a test that asks for it would wait for all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
