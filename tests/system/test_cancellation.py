@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pytest
 
@@ -967,14 +967,24 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 
-# A task is cancelled once by a time-out as by `cancel`, and by either scope again and again: one each on every loop.
-SAMPLED = [
-    pytest.param(kind, marks=[] if kind in {"task", "scope"} else [pytest.mark.slow_on_uvloop]) for kind in KINDS
-]
+ON_ASYNCIO: Final = ({"task", "move_on_after"}, {"timeout", "scope"})
 
 
-@pytest.mark.parametrize("kind", SAMPLED)
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def sampled() -> list[Any]:
+    """Return every scenario with every kind, two of them for each loop; exhaustive runs try all four on both.
+
+    A task is cancelled once by a time-out as by `cancel`, and by either scope again and again:
+    each loop has one of each.
+    """
+    found = []
+    for number, scenario in enumerate(SCENARIOS):
+        for kind in KINDS:
+            mark = pytest.mark.slow_on_uvloop if kind in ON_ASYNCIO[number % 2] else pytest.mark.slow_on_asyncio
+            found.append(pytest.param(scenario, kind, marks=mark, id=f"{scenario.__name__}-{kind}"))
+    return found
+
+
+@pytest.mark.parametrize(("scenario", "kind"), sampled())
 async def test_cancelled_after_each_step(
     scenario: Scenario,
     kind: Kind,
