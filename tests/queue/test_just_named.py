@@ -13,6 +13,7 @@ from aiodq.engine import channel_management
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import Fault
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon
+from tests.compiled import is_compiled
 
 MESSAGES = [b"%d" % number for number in range(20)]
 HOUR = 3600
@@ -21,6 +22,13 @@ HOUR = 3600
 @pytest.fixture
 def machine() -> Machine:
     return Machine()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what has no wait to spare be waited for, however late a busy machine begins a thread."""
+    if not is_compiled(channel_management):
+        monkeypatch.setattr(channel_management, "_LONGEST_HOLD", PATIENCE)
 
 
 def named(topic: aiodq.Topic, name: str = "new", start: Any = "earliest") -> aiodq.Channel:
