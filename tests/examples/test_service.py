@@ -121,6 +121,17 @@ async def until_it_answers(client: httpx.AsyncClient) -> None:
         await asyncio.sleep(0.05)
 
 
+async def until_it_listens_to_signals(client: httpx.AsyncClient, supervisor: Supervisor) -> None:
+    """Wait for an answer of the very process that would be signalled, not of one that has crashed just afterwards.
+
+    Its successor ends at once of a SIGTERM that comes before it has begun.
+    """
+    answering = None
+    while answering is None or supervisor.process is not answering:
+        answering = supervisor.process
+        await until_it_answers(client)
+
+
 async def disturb(
     client: httpx.AsyncClient, supervisor: Supervisor, book: Book, rng: Random, *, seconds: float, pause: float
 ) -> None:
@@ -135,7 +146,7 @@ async def disturb(
             while not await book.order(client, "crash", f"crash-{number}"):
                 await asyncio.sleep(0.05)
         else:
-            await until_it_answers(client)
+            await until_it_listens_to_signals(client, supervisor)
             supervisor.kill(signal.SIGTERM if number % 3 == 1 else signal.SIGKILL)
 
 
@@ -205,6 +216,7 @@ def check_letter(argument: str, headers: dict[str, Any]) -> None:
     assert headers["aiodq-attempts"] == str(ATTEMPTS)
 
 
+@pytest.mark.timeout(300)  # half a minute, and several beside other work
 def test_a_service_under_load_that_is_stopped_killed_and_crashed_loses_nothing(tmp_path: Path, seed: int) -> None:
     supervisor, book, early = asyncio.run(serve(tmp_path, seed, seconds=0, pause=0.6))
     check(tmp_path, supervisor, book)
