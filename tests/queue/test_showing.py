@@ -134,7 +134,7 @@ async def test_closing_while_it_is_written_leaves_nothing(path: Path) -> None:
     assert FIGURES not in os.listdir(path)
 
 
-@pytest.mark.parametrize("junk", [b"", b"x", b"00000000 ", b"zzzzzzzz {}", os.urandom(100)], ids=range(5))
+@pytest.mark.parametrize("junk", [b"", b"x", b"00000000 ", b"zzzzzzzz {}", bytes(range(100, 200))], ids=range(5))
 def test_junk_shows_nothing(path: Path, junk: bytes) -> None:
     path.mkdir()
     (path / FIGURES).write_bytes(junk)
