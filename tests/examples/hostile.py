@@ -8,6 +8,7 @@ import importlib.util
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def main(example: Path, done: str) -> None:
 
     async def note(argument: str) -> None:
         await asyncio.sleep(0.005)
-        os.write(lines, f"{argument}\n".encode())
+        os.write(lines, f"{time.time_ns()} {argument}\n".encode())
 
     async def slow(argument: str) -> None:
         await asyncio.sleep(0.5)
