@@ -31,6 +31,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_LONGEST_SLEEP: Final = 0.5
+"""Seconds after which a thread that waits looks whether a signal has come."""
+
+
 class _Turn(Generic[T]):
     """A call that a thread runs on the loop and waits for."""
 
@@ -90,12 +94,12 @@ class _Turn(Generic[T]):
         """
         try:
             if self._loop.post(self.begin):
-                self._signal.acquire()
+                self._sleep()
             else:
                 self.error = _closed()
         except BaseException:
             if self._loop.post(self.give_up) and not self.over:
-                self._signal.acquire()
+                self._sleep()
             raise
         if self.error is not None:
             try:
@@ -103,6 +107,12 @@ class _Turn(Generic[T]):
             finally:
                 self.error = None  # otherwise it would refer to this frame, and the frame to it
         return cast("T", self.result)  # it has ended, and an error was raised above
+
+    def _sleep(self) -> None:
+        # A signal that comes after Python last looked for one and before the system waits, or that the system gives to
+        # another thread, ends no wait. Between two waits Python looks again.
+        while not self._signal.acquire(timeout=_LONGEST_SLEEP):
+            continue
 
     # --- on the loop
 

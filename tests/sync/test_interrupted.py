@@ -60,6 +60,35 @@ def waiting(jobs: aiodq.sync.Queue) -> Callable[[], None]:
     return until
 
 
+def test_a_signal_that_ends_no_wait_of_the_system_s_is_noticed_all_the_same(tmp_path: Path) -> None:
+    """As one that comes just before the system waits: Python is told of it, and nothing wakes the thread."""
+    noticed: list[bool] = []
+    handled = threading.Event()
+
+    def handler(*_: object) -> None:
+        handled.set()
+        raise KeyboardInterrupt
+
+    def send() -> None:
+        waiting(jobs)()
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        noticed.append(handled.wait(WATCHDOG / 6))
+        if not noticed[0]:
+            jobs.put(b"so that it ends")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with aiodq.sync.open_queue(tmp_path) as jobs:
+            sender = threading.Thread(target=send)
+            sender.start()
+            with pytest.raises(KeyboardInterrupt):
+                jobs.get()
+            sender.join()
+            assert noticed == [True]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SoftTimeLimitError])
 @pytest.mark.parametrize("verb", ["get", "get_many", "for", "join"])
 def test_who_waits_is_interrupted_and_nothing_is_lost(tmp_path: Path, verb: str, error: type[BaseException]) -> None:
