@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.proof.mutants import MUTANTS
 
@@ -18,6 +19,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take it away."""
+    # That a test fails is enough. The smallest example of it takes minutes to find.
+    now = settings.get_profile(settings.get_current_profile_name())
+    settings.register_profile("unshrunk", now, phases=(Phase.explicit, Phase.generate))
+    settings.load_profile("unshrunk")
     config.stash[PATCHES] = ExitStack()
     config.stash[PATCHES].enter_context(MUTANTS[config.getoption("--mutant")].patch())
 
