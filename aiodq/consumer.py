@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from anyio import CapacityLimiter, to_thread
 
 from aiodq.calling import Call
-from aiodq.engine.channel.failure_causes import Sequel, cause_of, described
+from aiodq.engine.channel.failure_causes import Sequel, cause_of, described, header_text
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, StorageError
 from aiodq.options import Backoff
@@ -249,7 +249,7 @@ class Consumer:
 def _line(error: BaseException) -> str:
     """Return a line that describes the exception with which a handler ended."""
     if isinstance(error, Reject):
-        text = f"rejected: {error.reason}" if error.reason else "rejected"
+        text = f"rejected: {header_text(error.reason)}" if error.reason else "rejected"
     elif isinstance(error, Retry):
         text = "to be tried again" + (f", {cause}" if (cause := cause_of(error).error) else "")
     else:

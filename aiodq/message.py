@@ -438,12 +438,12 @@ class Message(StoredMessage, AsyncBlock):
 
     def _batch(self) -> Batch:
         """Return the message as a batch of one, so that requeueing does not keep its neighbours in memory."""
-        expiries = self._run.expiries
+        expiries, headers = self._run.expiries, self.headers
         columns = Columns(
             [self.body],
             tags=None if self.tag is None else [self.tag],
             keys=None if self.key is None else [self.key],
-            headers=[self.headers] if self.headers else None,
+            headers=[headers] if headers else None,
             expiries=None if expiries is None else [expiries[self._index]],
         )
         return Batch(self.offset, self.timestamp_ns, columns)

@@ -30,7 +30,7 @@ def is_ephemeral(name: str) -> bool:
 
 
 def check_name(name: str, what: str = "topic") -> str:
-    """Return `name` if a topic or channel may have it.
+    """Return `name` if a topic or channel may have it, as a plain `str`: a member of an Enum prints as something else.
 
     Args:
         name: 1 to 64 of `[.a-zA-Z0-9_-]`, optionally ending `#ephemeral`, which counts; not `.` and not `..`.
@@ -46,11 +46,11 @@ def check_name(name: str, what: str = "topic") -> str:
             f"optionally ending '{EPHEMERAL}'"
         )
         raise InvalidNameError(message)
-    return name
+    return str.__str__(name)
 
 
 def check_topic_name(name: str, there: Container[str] = ()) -> str:
-    """Return `name` if a topic of that name may be created.
+    """Return `name`, as `check_name` does, if a topic of that name may be created.
 
     Names are compared without case, as some file systems do: `lock` and `LOCK` are the same there.
 
@@ -61,7 +61,7 @@ def check_topic_name(name: str, there: Container[str] = ()) -> str:
     Raises:
         InvalidNameError: the name is not allowed.
     """
-    check_name(name)
+    name = check_name(name)
     folded = name.casefold()
     if name != _TAKEN and name in there:
         return name

@@ -20,6 +20,7 @@ from aiodq.values import (
     check_position,
     check_whole,
     refuse,
+    shown,
     span_seconds,
     time_ns,
 )
@@ -229,7 +230,7 @@ class Alarm:
             if value is not None and not isinstance(value, str):
                 refuse(name, f"the name of a {name}", value, f"write {name}='jobs'", type_is_wrong=True)
             if value is not None:
-                check_name(value, name)
+                _choose(self, **{name: check_name(value, name)})
 
 
 @_in_words
@@ -297,7 +298,7 @@ class StoreOptions:
         self._check_sizes()
         self._check_alarms()
         if not isinstance(self.retention, Retention):
-            example = f"write retention=Retention(consumed={self.retention!r:.20})"
+            example = f"write retention=Retention(consumed={shown(self.retention):.20})"
             if self.retention not in ("delete", "keep"):
                 example = "write retention=Retention(consumed='keep', max_age=timedelta(days=7))"
             refuse("retention", "a Retention", self.retention, example, type_is_wrong=True)
@@ -426,7 +427,7 @@ class ChannelOptions:
             if not isinstance(self.dead_letter, str):
                 example = "write dead_letter='jobs-dead'"
                 refuse("dead_letter", "the name of a topic", self.dead_letter, example, type_is_wrong=True)
-            check_topic_name(self.dead_letter)
+            _choose(self, dead_letter=check_topic_name(self.dead_letter))
         if self.start is not None:
             check_position("start", self.start)
         self._check_backoff()
@@ -450,4 +451,4 @@ class ChannelOptions:
             refuse("tags", expected, self.tags, example, type_is_wrong=True)
         if not self.tags:
             refuse("tags", expected, self.tags, f"{example}, or None for every message", type_is_wrong=False)
-        _choose(self, tags=tuple(sorted(set(self.tags))))
+        _choose(self, tags=tuple(sorted({str.__str__(tag) for tag in self.tags})))

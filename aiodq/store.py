@@ -75,7 +75,7 @@ class Store(AsyncBlock):
                 the topic before, since the store was opened.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
-        check_topic_name(name, self._store_engine.topics)
+        name = check_topic_name(name, self._store_engine.topics)
         check_store_options(options, f"store.topic({name!r}, {{}})")
         self._store_engine.check()
         engine = self._store_engine.engine(name, options)
@@ -123,7 +123,7 @@ class Store(AsyncBlock):
 
         Cancellation: it is done all the same.
         """
-        check_name(name)
+        name = check_name(name)
         self._store_engine.check()
         self._topics.pop(name, None)
         await self._store_engine.delete_topic(name)
@@ -172,7 +172,7 @@ class Store(AsyncBlock):
         if limit is not None:
             check_whole("limit", limit, least=0, example=100)
         checked_choice(where)
-        check_topic_name(topic, self._store_engine.topics)
+        topic = check_topic_name(topic, self._store_engine.topics)
         self._store_engine.check()
         if topic not in self.topics():
             return 0

@@ -111,7 +111,7 @@ class Topic(Producer):
                 topic; or other options were named for the channel before, since the store was opened.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
-        check_name(name, "channel")
+        name = check_name(name, "channel")
         check_channel_options(options, f"topic.channel({name!r}, {{}})")
         check_dead_letter(self.name, options)
         self._engine.check()
@@ -150,7 +150,7 @@ class Topic(Producer):
 
         Cancellation: it is done all the same.
         """
-        check_name(name, "channel")
+        name = check_name(name, "channel")
         self._engine.check()
         await self._store_engine.deletions.channel(self._engine, name)
 

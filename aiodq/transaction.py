@@ -249,7 +249,7 @@ class Transaction(AsyncBlock):
 
     def _put(self, topic: str, bodies: Iterable[BytesLike | Draft], common: Draft) -> None:
         self._check()
-        check_topic_name(topic, self._host.topics)
+        topic = check_topic_name(topic, self._host.topics)
         pending = self._puts.get(topic) or PendingPuts(self._host.engine(topic))
         self._add(topic, pending, pending.engine.put_buffer.accepted_many(bodies, common))
 
@@ -268,7 +268,7 @@ class Transaction(AsyncBlock):
     def _put_for(self, channel: str, topic: str, body: bytes, draft: Draft) -> None:
         """Put a message with a draft's tag, key and headers that one channel alone gets; for `aiodq.requeue`."""
         self._check()
-        check_topic_name(topic, self._host.topics)
+        topic = check_topic_name(topic, self._host.topics)
         pending = self._puts.get(topic) or PendingPuts(self._host.engine(topic))
         buffer = pending.engine.put_buffer
         accepted = buffer.accepted(draft)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -22,6 +23,7 @@ __all__ = [
     "check_scan",
     "check_whole",
     "refuse",
+    "shown",
     "span_seconds",
     "time_ns",
 ]
@@ -30,6 +32,8 @@ LONGEST_SPAN: Final = 100 * 366 * 86_400
 """The longest span of time that may be given, in seconds; None stands for endless."""
 
 _LARGEST: Final = 1 << 62
+_LAST_OFFSET: Final = (1 << 63) - 1
+_MOST_BITS: Final = 4096
 _LATEST_NS: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZONE: Final = "write datetime.now(timezone.utc), or moment.astimezone() for one of local time"
@@ -48,10 +52,20 @@ def refuse(what: str, expected: str, given: object, example: str, *, type_is_wro
     Raises:
         InvalidOptionError: always.
     """
-    shown = f"{type(given).__name__}(...)" if is_dataclass(given) else f"{given!r:.100} ({type(given).__name__})"
     if type_is_wrong:
-        raise InvalidOptionTypeError(f"{what} is {expected}, not {shown}: {example}")
-    raise InvalidOptionError(f"{what} is {expected}, not {given!r:.100}: {example}")
+        kind = type(given).__name__
+        told = f"{kind}(...)" if is_dataclass(given) else f"{shown(given)} ({kind})"
+        raise InvalidOptionTypeError(f"{what} is {expected}, not {told}: {example}")
+    raise InvalidOptionError(f"{what} is {expected}, not {shown(given)}: {example}")
+
+
+def shown(given: object) -> str:
+    """Return the beginning of a value's `repr`, or of what can be said of a value that has none."""
+    try:
+        return f"{given!r:.100}"
+    except Exception:  # noqa: BLE001 - Python writes no int of more than 4300 digits, and a `__repr__` may raise anything
+        bits = f" of {given.bit_length()} bits" if isinstance(given, int) else ""
+        return f"<{type(given).__name__}{bits}>"
 
 
 def _is_number(value: object) -> bool:
@@ -78,10 +92,12 @@ def check_offset(what: str, value: object) -> None:
     """Make sure that a value may be an offset; no message has to have it.
 
     Raises:
-        InvalidOptionError: it is not an int; also a `TypeError`.
+        InvalidOptionError: it is not an int; also a `TypeError`. Or no error could show the digits of that int.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         refuse(what, "an offset, a whole number", value, f"write {what}=0, or what put() returned", type_is_wrong=True)
+    if value.bit_length() > _MOST_BITS:
+        refuse(what, "an offset", value, f"write {what}=0, or what put() returned", type_is_wrong=False)
 
 
 def check_scan(start: object, stop: object) -> None:
@@ -108,7 +124,7 @@ def check_number(what: str, value: object, *, least: float, most: float, example
     expected = f"a number of at least {least:g}" if most == math.inf else f"a number from {least:g} to {most:g}"
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         refuse(what, expected, value, f"write {what}={example}", type_is_wrong=True)
-    if not least <= value <= most or math.isinf(value):
+    if not least <= value <= min(most, sys.float_info.max):
         refuse(what, expected, value, f"write {what}={example}", type_is_wrong=False)
     return value
 
@@ -176,8 +192,9 @@ def check_position(what: str, position: object) -> None:
             refuse(what, expected, position, "write 'earliest' or 'latest'", type_is_wrong=False)
     elif not isinstance(position, int) or isinstance(position, bool):
         refuse(what, expected, position, _position_example(position), type_is_wrong=True)
-    elif position < 0:
-        refuse(what, "an offset of at least 0", position, "write 'latest' for the end", type_is_wrong=False)
+    elif not 0 <= position <= _LAST_OFFSET:
+        expected = "an offset of at least 0" if position < 0 else f"an offset of up to {_LAST_OFFSET}"
+        refuse(what, expected, position, "write 'latest' for the end", type_is_wrong=False)
 
 
 def _position_example(position: object) -> str:

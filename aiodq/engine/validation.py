@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from aiodq.engine.put_batch import PLAIN, Accepted
 from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, InvalidOptionError, InvalidOptionTypeError
-from aiodq.values import span_seconds
+from aiodq.values import shown, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,13 +43,14 @@ def checked(draft: Draft, now_ns: Callable[[], int]) -> Accepted:
         InvalidMessageError: it cannot be stored.
     """
     tag, key, headers = draft.tag, draft.key, draft.headers
-    if tag is None and key is None and not headers and draft.delay is None and draft.ttl is None:
+    if tag is None and key is None and headers is None and draft.delay is None and draft.ttl is None:
         return PLAIN
     check_labels(tag, key)
+    tag = None if tag is None else str.__str__(tag)
     key = None if key is None else bytes(key)
-    if headers:
-        headers = check_headers(headers)
-        if RESERVED_HEADER in headers:
+    if headers is not None:
+        headers = check_headers(headers) or None
+        if headers and RESERVED_HEADER in headers:
             raise InvalidMessageError(
                 f"the header {RESERVED_HEADER!r} says which channel a requeued letter is for, and is aiodq's own: "
                 "choose another name, which does not begin with 'aiodq-'"
@@ -67,15 +68,19 @@ def check_labels(tag: str | None, key: BytesLike | None) -> None:
     """
     if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > LONGEST_TAG):
         _refuse("tag", f"a tag is text of up to {LONGEST_TAG} bytes, or None", tag, str, "tag='red'")
-    if key is not None and (not isinstance(key, (bytes, bytearray, memoryview)) or len(key) > LONGEST_KEY):
+    if key is not None and (not isinstance(key, (bytes, bytearray, memoryview)) or _size(key) > LONGEST_KEY):
         expected = f"a key is up to {LONGEST_KEY} bytes, or None"
         _refuse("key", expected, key, (bytes, bytearray, memoryview), "key=b'customer-17', key=text.encode()")
+
+
+def _size(key: BytesLike) -> int:
+    return key.nbytes if isinstance(key, memoryview) else len(key)
 
 
 def _refuse(what: str, expected: str, given: object, kind: type | tuple[type, ...], example: str) -> NoReturn:
     if isinstance(given, kind):
         raise InvalidMessageError(f"{expected}; this {what} is longer")
-    raise InvalidMessageTypeError(f"{expected}, not {given!r:.100} ({type(given).__name__}): write {example}")
+    raise InvalidMessageTypeError(f"{expected}, not {shown(given)} ({type(given).__name__}): write {example}")
 
 
 def no_body(given: object) -> str:
@@ -85,7 +90,9 @@ def no_body(given: object) -> str:
         example = "put(text.encode())"
     elif given is None:
         example = "put(b'') for a message of nothing"
-    return f"a message's body is bytes-like, not {given!r:.100} ({type(given).__name__}): write {example}"
+    elif hasattr(given, "tobytes"):
+        example = "put(value.tobytes())"
+    return f"a message's body is bytes-like, not {shown(given)} ({type(given).__name__}): write {example}"
 
 
 def check_bodies(bodies: object) -> None:
@@ -96,7 +103,7 @@ def check_bodies(bodies: object) -> None:
     """
     if isinstance(bodies, (str, bytes, bytearray, memoryview)) or not isinstance(bodies, Iterable):
         raise InvalidMessageTypeError(
-            f"put_many takes a list of bodies, not {bodies!r:.100} ({type(bodies).__name__}): "
+            f"put_many takes a list of bodies, not {shown(bodies)} ({type(bodies).__name__}): "
             "write put_many([body, ...])"
         )
 
@@ -120,7 +127,7 @@ def span_ns(span: float | timedelta | None, what: str) -> int | None:
 def _utf8(text: object) -> bytes:
     if not isinstance(text, str):
         raise InvalidMessageTypeError(
-            f"headers are a mapping of text to text, not {text!r:.100} ({type(text).__name__}): "
+            f"headers are a mapping of text to text, not {shown(text)} ({type(text).__name__}): "
             "write headers={'attempt': str(3)}"
         )
     try:
@@ -130,18 +137,18 @@ def _utf8(text: object) -> bytes:
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a copy of valid headers.
+    """Return a copy of valid headers, of plain `str`: a member of an Enum would print as something else.
 
     Raises:
         InvalidMessageError: they are of another type, too many, or too long.
     """
     if not isinstance(headers, Mapping):
         raise InvalidMessageTypeError(
-            f"headers are a mapping of text to text, not {headers!r:.100} ({type(headers).__name__}): "
+            f"headers are a mapping of text to text, not {shown(headers)} ({type(headers).__name__}): "
             "write headers={'trace': 'a1b2'}"
         )
     if len(headers) >= MOST_HEADERS:
         raise InvalidMessageError(f"up to {MOST_HEADERS - 1} headers, not {len(headers)}")
     if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > LONGEST_KEY:
         raise InvalidMessageError(f"headers of up to {LONGEST_KEY} bytes in all")
-    return dict(headers)
+    return {str.__str__(name): str.__str__(value) for name, value in headers.items()}

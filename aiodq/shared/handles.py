@@ -307,7 +307,7 @@ class SharedTopic(Topic):
 
     def channel(self, name: str, options: ChannelOptions | None = None) -> SharedChannel:
         """See `Topic.channel`. If the owner uses other options, the first use raises."""
-        check_name(name, "channel")
+        name = check_name(name, "channel")
         check_channel_options(options, f"topic.channel({name!r}, {{}})")
         check_dead_letter(self.name, options)
         self._remote.check()
@@ -320,7 +320,7 @@ class SharedTopic(Topic):
 
     async def delete_channel(self, name: str) -> None:
         """See `Topic.delete_channel`."""
-        check_name(name, "channel")
+        name = check_name(name, "channel")
         await self._call("delete_channel", read_nothing, {"channel": name}, then=partial(self._deleted, name))
 
     def _deleted(self, name: str) -> None:
@@ -414,7 +414,7 @@ class SharedStore(Store):
 
     def topic(self, name: str, options: StoreOptions | None = None) -> SharedTopic:
         """See `Store.topic`. If the owner uses other options, the first use raises."""
-        check_topic_name(name, self._remote.topics)
+        name = check_topic_name(name, self._remote.topics)
         check_store_options(options, f"store.topic({name!r}, {{}})")
         self._remote.check()
         return SharedTopic(self._remote, self._remote.topic(name, options))
@@ -439,7 +439,7 @@ class SharedStore(Store):
 
     async def delete_topic(self, name: str) -> None:
         """See `Store.delete_topic`."""
-        check_name(name)
+        name = check_name(name)
         self._remote.check()
         asking = self._remote.link.call("delete_topic", {"topic": name})
         await _to_its_end(asking, partial(self._remote.forget, name))
@@ -451,7 +451,7 @@ class SharedStore(Store):
         if limit is not None:
             check_whole("limit", limit, least=0, example=100)
         checked_choice(where)
-        check_topic_name(topic, self._remote.topics)
+        topic = check_topic_name(topic, self._remote.topics)
         self._remote.check()
         if self._remote.transactions.current() is not None:
             raise WrongContextError("this task is in a transaction of this store, and requeue_dead has its own")

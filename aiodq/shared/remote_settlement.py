@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.delivery.leases import ACKED
 from aiodq.engine.channel.crash_suspects import CrashSuspects
-from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause
+from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.held_by_task import HeldByTask
 from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.options import ChannelOptions, seconds
@@ -303,11 +303,11 @@ class RemoteSettlement:
             return _ending(unsure)
         self.check(batch.first, delivery)
 
-        numbers = [_one(delivery)]
+        numbers, text = [_one(delivery)], header_text(reason or "")
 
         def say(handle: int) -> Said:
             one = self._holdings.rows(numbers)[0]
-            return Reject(handle, attempts, self._epoch, one.offset, one.delivery, reason, cause.error or "")
+            return Reject(handle, attempts, self._epoch, one.offset, one.delivery, text, cause.error)
 
         return _ending(self._settle(numbers, say))
 

@@ -71,16 +71,22 @@ def described(error: BaseException) -> str:
     """Return type and text of an exception, `ValueError: no such address`, as header text."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - a message must not be stuck because its error has no readable text
-        text = "(its text cannot be had)"
+    text = _text(error)
     return header_text(f"{name}: {text}" if text else name)
 
 
 def header_text(text: object) -> str:
     """Return text that can be stored: what is not Unicode is escaped, what is too long is truncated at a character."""
-    data = str(text).encode("utf-8", "backslashreplace")
+    data = _text(text).encode("utf-8", "backslashreplace")
     if len(data) > _LONGEST:
         data = data[: _LONGEST - len(_CUT.encode())].decode("utf-8", "ignore").encode() + _CUT.encode()
     return data.decode()
+
+
+def _text(given: object) -> str:
+    if isinstance(given, str):
+        return str.__str__(given)  # its value: `str()` of a member of an Enum is its name
+    try:
+        return str(given)
+    except Exception:  # noqa: BLE001 - a message must not be stuck because its error has no readable text
+        return "(its text cannot be had)"

@@ -359,7 +359,8 @@ class StoreReader:
             FormatVersionError: written by a newer aiodq.
             StorageError: as mapped from the system's error.
         """
-        if not has_topic(self._fs, self.path, check_name(name)):
+        name = check_name(name)
+        if not has_topic(self._fs, self.path, name):
             self._readers.pop(name, None)
             raise StoreNotFoundError(f"there is no topic {name!r}", self.path)
         reader = self._readers.get(name)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredMessage", "records_of"]
 
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 _SHOWN: Final = 32
 
 
@@ -95,9 +94,9 @@ class StoredMessage:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers, text by text; empty if there are none. Do not modify."""
+        """The headers, text by text; empty if there are none. Each time a copy, as other channels see the same."""
         headers = self._run.headers
-        return _NO_HEADERS if headers is None else headers[self._index]
+        return {} if headers is None else dict(headers[self._index])
 
     @property
     def id(self) -> str:

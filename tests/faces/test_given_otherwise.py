@@ -1,0 +1,151 @@
+"""What is given as a subclass, a view or a number that no program means: it is stored as what it says, or refused."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+Any_: Any = aiodq
+UNSAID = 10**5000
+"""An int that Python does not write in decimal digits."""
+
+
+class Word(str, Enum):  # noqa: UP042 - the older way, by which `str(Word.PAID)` is "Word.PAID"
+    """Words as programs keep them."""
+
+    TOPIC = "orders"
+    CHANNEL = "billing"
+    DEAD = "orders.dead"
+    PAID = "paid"
+    NAME = "source"
+    WEB = "web"
+    REASON = "no such customer"
+
+
+def plain(*texts: str | None) -> bool:
+    """Return whether these are `str` and nothing else."""
+    return all(type(text) is str for text in texts)
+
+
+async def test_members_of_an_enum_are_stored_as_their_values(store: aiodq.Store) -> None:
+    options = aiodq.ChannelOptions(dead_letter=Word.DEAD, tags=[Word.PAID], start="earliest")
+    topic = store.topic(Word.TOPIC)
+    channel = topic.channel(Word.CHANNEL, options)
+    headers: dict[str, str] = {Word.NAME: Word.WEB}
+    await topic.put(b"put", tag=Word.PAID, headers=headers)
+    await topic.put_many([aiodq.Draft(b"draft", tag=Word.PAID, headers=headers)] * 30)
+    await topic.put_many([b"many"], tag=Word.PAID, headers=headers)
+    async with store.transaction() as transaction:
+        transaction.put(Word.TOPIC, b"transaction", tag=Word.PAID, headers=headers)
+    messages = await channel.get_many(100)
+    assert len(messages) == 33
+    for message in messages:
+        assert plain(message.topic, message.channel, message.tag, *message.headers, *message.headers.values())
+        assert (message.tag, message.headers) == ("paid", {"source": "web"})
+    assert plain(topic.name, channel.name, *store.topics(), *topic.channels())
+    assert plain(options.dead_letter, *(options.tags or ()))
+    await messages[0].reject(Word.REASON)
+    letter = await store.queue(Word.DEAD).get()
+    assert plain(letter.topic, *letter.headers.values())
+    assert letter.headers["aiodq-reason"] == "no such customer"
+
+
+async def test_what_a_consumer_writes_into_headers_reaches_nobody_else(store: aiodq.Store) -> None:
+    topic = store.topic("t")
+    first = topic.channel("first")
+    second = topic.channel("second", aiodq.ChannelOptions(start="earliest"))
+    await topic.put_many([aiodq.Draft(b"with", headers={"a": "1"}), b"without"])
+    await topic.put(b"plain")
+    for message in await first.get_many(3):
+        headers: Any = message.headers
+        headers["mine"] = "2"
+        await message.nack()
+    await topic.put_many([aiodq.Draft(b"later", headers={"a": "1"}), b"later still"])
+    for channel in (first, second):
+        messages = await channel.get_many(5)
+        assert [message.headers for message in messages] == [{"a": "1"}, {}, {}, {"a": "1"}, {}]
+    assert [dict(message.headers) async for message in topic.scan()] == [{"a": "1"}, {}, {}, {"a": "1"}, {}]
+
+
+@pytest.mark.parametrize("headers", [[], "", 0, False, b""])
+async def test_headers_that_are_no_mapping_are_refused_though_empty(store: aiodq.Store, headers: object) -> None:
+    topic: Any = store.topic("t")
+    with pytest.raises(aiodq.InvalidMessageTypeError, match="headers are a mapping"):
+        await topic.put(b"x", headers=headers)
+    await topic.put(b"x", headers={})
+
+
+async def test_a_key_is_as_long_as_its_bytes(store: aiodq.Store) -> None:
+    topic = store.topic("t")
+    numbers = array.array("Q", bytes((1 << 20) + 8))
+    with pytest.raises(aiodq.InvalidMessageError, match="this key is longer"):
+        await topic.put(b"x", key=memoryview(numbers))
+    offset = await topic.put(b"x", key=memoryview(numbers[1:]))
+    assert (await topic.read(offset)).key == bytes(1 << 20)
+
+
+async def test_an_array_is_refused_with_what_to_write_instead(store: aiodq.Store) -> None:
+    topic: Any = store.topic("t")
+    with pytest.raises(aiodq.InvalidMessageTypeError, match=r"write put\(value.tobytes\(\)\)"):
+        await topic.put(array.array("b", b"abc"))
+
+
+async def test_a_number_that_cannot_be_written_is_refused_all_the_same(store: aiodq.Store) -> None:
+    topic = store.topic("t")
+    channel = topic.channel("c")
+    await topic.put(b"x")
+    for asked in (
+        topic.put(b"x", delay=UNSAID),
+        topic.read(UNSAID),
+        channel.seek(UNSAID),
+        channel.cancel(-UNSAID),
+        channel.get_many(UNSAID),
+        channel.get(UNSAID),
+    ):
+        with pytest.raises((aiodq.InvalidOptionError, aiodq.InvalidMessageError), match=r"<int of \d+ bits>"):
+            await asked
+    for make in (
+        lambda: aiodq.StoreOptions(segment_bytes=UNSAID),
+        lambda: aiodq.StoreOptions(retention=Any_.Retention(max_age=UNSAID)),
+        lambda: Any_.StoreOptions(retention=UNSAID),
+        lambda: aiodq.ChannelOptions(start=UNSAID),
+        lambda: aiodq.Backoff(factor=UNSAID),
+        lambda: topic.scan(-UNSAID),
+    ):
+        with pytest.raises(aiodq.InvalidOptionError, match=r"<int of \d+ bits>"):
+            make()
+    with pytest.raises(aiodq.InvalidOptionError, match="factor"):
+        aiodq.Backoff(factor=10**400)
+
+
+class _MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_a_reason_that_is_no_text_ends_no_consumer(tmp_path: Path, mode: Any) -> None:
+    reasons: list[Any] = [5, None, ValueError("x"), _MuteError(), "\ud800", Word.REASON]
+    async with aiodq.open(tmp_path, mode=mode) as store:
+        jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+        dead = store.queue("dead")
+        await jobs.put_many([b"%d" % number for number in range(len(reasons))])
+
+        def refuse(message: aiodq.Message) -> None:
+            raise aiodq.Reject(reasons[int(message.body)])
+
+        working = asyncio.create_task(jobs.consume(refuse))
+        told = [(await dead.get(timeout=20)).headers["aiodq-reason"] for _ in reasons]
+        await jobs.stop()
+        await working
+    assert told == ["5", "rejected", "x", "(its text cannot be had)", "\\ud800", "no such customer"]
