@@ -7,7 +7,7 @@ import random
 from asyncio import _get_running_loop
 from contextlib import asynccontextmanager, suppress
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.channel.failure_causes import Course, Sequel, cause_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from datetime import timedelta
     from types import TracebackType
+    from typing import SupportsIndex
 
     from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.transactions.task_transactions import Joinable
@@ -46,7 +47,7 @@ _NO_ATTEMPT: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, 
 """Exceptions that end the task or the program rather than the attempt: they do not count as an attempt."""
 
 
-class Message(StoredMessage, AsyncBlock):
+class Message(AsyncBlock, StoredMessage):
     """A message handed to a consumer, in flight until it is settled.
 
     `async with message` acks it on success, requeues it on an exception, and releases it (as if it had never been
@@ -65,6 +66,16 @@ class Message(StoredMessage, AsyncBlock):
     _run: MessageLease
     _course: Course
     _store_ref: object
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> str | tuple[Any, ...]:
+        """Let a message be copied and pickled that was only looked at.
+
+        Raises:
+            TypeError: it was handed out by a channel.
+        """
+        if self._run.channel_engine is not None:
+            return super().__reduce_ex__(protocol)
+        return object.__reduce_ex__(self, protocol)
 
     @property
     def attempts(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiodq.errors import NotAwaitedError
+from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncBlock", "AsyncIteration"]
 
 
-class AsyncBlock:
+class AsyncBlock(Uncopied):
     """A base class of what is used with `async with`, not with `with`."""
 
     __slots__ = ()
@@ -32,7 +33,7 @@ class AsyncBlock:
             """Never called: without it, Python would raise an error of its own that does not say what to write."""
 
 
-class AsyncIteration:
+class AsyncIteration(Uncopied):
     """A base class of what is used with `async for`, not with `for`."""
 
     __slots__ = ()

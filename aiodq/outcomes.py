@@ -30,8 +30,12 @@ class Retry(Exception):  # noqa: N818 - it ends an attempt, it is no error
         """
         if delay is not None:
             span_seconds("delay", delay)
-        super().__init__("as the channel waits" if delay is None else f"after {delay}")
+        super().__init__(*(() if delay is None else (delay,)))
         self.delay = delay
+
+    def __str__(self) -> str:
+        """Return the wait, in words."""
+        return "as the channel waits" if self.delay is None else f"after {self.delay}"
 
 
 class Reject(Exception):  # noqa: N818 - it ends a message, it is no error

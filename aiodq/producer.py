@@ -12,6 +12,7 @@ from aiodq.engine.topic.group_commit import GIVE_WAY
 from aiodq.engine.topic.receipt import Receipt
 from aiodq.engine.validation import check_bodies
 from aiodq.format.columns import Columns
+from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,7 +31,7 @@ _FEW: Final = 250
 """The same for messages with more than a body: a draft with headers takes five microseconds or more."""
 
 
-class Producer:
+class Producer(Uncopied):
     """The base class of topics and queues, which put messages into a topic."""
 
     _engine: TopicEngine

@@ -16,6 +16,7 @@ from aiodq.sync.handlers import HandlerThreads
 from aiodq.sync.message import DeferredMessage, Message, give_back
 from aiodq.sync.spans import in_pages, seconds, within
 from aiodq.sync.transaction import inner_messages
+from aiodq.uncopied import Uncopied
 from aiodq.values import check_flag, check_whole, span_seconds
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Channel"]
 
 
-class Channel:
+class Channel(Uncopied):
     """A channel sees every message of its topic once; its consumers share them, in whichever threads they are.
 
     Made by `Topic.channel` and `Store.queue`.

@@ -19,6 +19,7 @@ from weakref import WeakSet
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StorageError, WrongContextError
 from aiodq.running import loop_factory
+from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -263,7 +264,7 @@ _REGISTRY: Final = threading.Lock()
 """Held while either of the two sets is changed or iterated."""
 
 
-class LoopThread:
+class LoopThread(Uncopied):
     """The thread of one store, which every handle refers to; once all are dropped, it closes the store and ends.
 
     Attributes:

@@ -9,6 +9,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import DeliveryError, StoreFailedError
 from aiodq.storage.read.stored_message import StoredMessage
 from aiodq.sync.transaction import Transaction
+from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DeferredMessage", "Message", "give_back"]
 
 
-class Message(StoredMessage):
+class Message(Uncopied, StoredMessage):
     """A message handed to a consumer, in flight until it is settled; any thread may settle it.
 
     `with message` acks it on success, requeues it on an exception, and releases it (as if it had never been handed out)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from aiodq.sync.receipt import Receipt
 from aiodq.sync.spans import seconds, within
 from aiodq.sync.transaction import listed
+from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Producer"]
 
 
-class Producer:
+class Producer(Uncopied):
     """Puts messages into a topic: the base of `Topic` and `Queue`. Any number of threads may use it at once."""
 
     _loop_thread: LoopThread

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiodq.sync.spans import seconds, within
+from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Receipt"]
 
 
-class Receipt:
+class Receipt(Uncopied):
     """The result of `put_nowait`: `result` waits until the message is as durable as the policy says.
 
     Interrupting the waiter does not withdraw the message.

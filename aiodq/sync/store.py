@@ -14,6 +14,7 @@ from aiodq.sync.message import Message
 from aiodq.sync.queue import Queue
 from aiodq.sync.topic import Topic
 from aiodq.sync.transaction import Transaction
+from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +42,7 @@ class _Closable(Protocol):
 C = TypeVar("C", bound=_Closable)
 
 
-class Store:
+class Store(Uncopied):
     """A directory of topics, for any number of threads of this process. Made by `aiodq.sync.open`."""
 
     def __init__(self, loop_thread: LoopThread, inner: store.Store) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from aiodq.errors import WrongContextError
+from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,7 @@ class Held(Protocol):
         ...
 
 
-class Transaction:
+class Transaction(Uncopied):
     """Acks and puts over any channels and topics of a store, all or nothing through any crash: `Store.transaction`.
 
     ```python

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from aiodq.uncopied import Uncopied
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Receipt"]
 
 
-class Receipt:
+class Receipt(Uncopied):
     """A receipt of `put_nowait`: awaiting it waits until the message is as durable as the policy says.
 
     Cancelling the awaiting task does not take the message back.

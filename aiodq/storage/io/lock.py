@@ -24,6 +24,7 @@ from filelock import lock_descriptor, unlock_descriptor
 
 from aiodq.errors import NotAStoreError, StoreLockedError
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ _NO_DIRECTORY_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOSYS, 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 
 
-class StoreLock:
+class StoreLock(Uncopied):
     """This process's ownership of a store directory.
 
     Made by `acquire`. A child made by fork does not share it: there, `held_here` is False and nothing it does to the

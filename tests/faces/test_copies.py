@@ -1,0 +1,72 @@
+"""Copies and pickles: what is open belongs to its process, and an attempt to copy it does it no harm."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+import aiodq.sync
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def refused(thing: object) -> None:
+    """Make sure that a thing is neither copied nor pickled."""
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy({"in": [one]})):
+        with pytest.raises(TypeError, match="neither copied nor pickled"):
+            attempt(thing)
+
+
+def copied(thing: Any) -> list[Any]:
+    return [copy.copy(thing), copy.deepcopy(thing), pickle.loads(pickle.dumps(thing))]  # noqa: S301 - its own
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_what_is_open_is_not_copied_and_stays_open(tmp_path: Path, mode: Any) -> None:
+    async with aiodq.open(tmp_path, mode=mode) as store:
+        topic, queue = store.topic("topic"), store.queue("queue")
+        await queue.put(b"x")
+        message = await queue.get()
+        receipt = queue.put_nowait(b"y")
+        for thing in (store, topic, topic.channel("c"), queue, message, receipt, store.transaction()):
+            refused(thing)
+        await receipt
+        with pytest.raises(aiodq.StoreLockedError):
+            await aiodq.open(tmp_path)
+        await message.ack()
+        for looked_at in copied(await queue.peek()):
+            assert (looked_at.body, looked_at.offset) == (b"y", 1)
+    async with aiodq.open_queue(tmp_path) as again:
+        assert again.topic.name
+
+
+async def test_an_opening_is_not_copied(tmp_path: Path) -> None:
+    for opening in (aiodq.open(tmp_path / "store"), aiodq.open_queue(tmp_path / "queue")):
+        refused(opening)
+        async with opening:
+            refused(opening)
+
+
+def test_what_threads_have_is_not_copied_and_stays_open(tmp_path: Path) -> None:
+    with aiodq.sync.open(tmp_path) as store:
+        topic, queue = store.topic("topic"), store.queue("queue")
+        queue.put(b"x")
+        message, receipt = queue.get(), queue.put_nowait(b"y")
+        for thing in (store, topic, topic.channel("c"), queue, message, receipt, store.transaction()):
+            refused(thing)
+        assert receipt.result() == 1
+        message.ack()
+
+
+def test_outcomes_are_copied() -> None:
+    for retry in copied(aiodq.Retry(5)):
+        assert (retry.delay, str(retry), repr(retry)) == (5, "after 5", "Retry(5)")
+    for retry in copied(aiodq.Retry()):
+        assert (retry.delay, str(retry)) == (None, "as the channel waits")
+    for reject in copied(aiodq.Reject("no")):
+        assert reject.reason == "no"
