@@ -19,7 +19,6 @@ from rich.table import Table
 from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, WRONG, CommandError, complain
 from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout
-from aiodq.errors import MissingExtraError
 from aiodq.storage.io.lock import LOCK_NAME
 
 if TYPE_CHECKING:
@@ -60,12 +59,8 @@ Topics = Annotated[
 
 
 def _pipelines() -> ModuleType:
-    try:
-        from aiodq.spark import pipelines  # noqa: PLC0415 - an extra that may be missing
-    except ImportError as cause:
-        if (cause.name or "").partition(".")[0] not in {"numpy", "pandas", "pyarrow", "pyspark", "py4j"}:
-            raise
-        raise MissingExtraError(f"this needs {cause.name}: pip install 'aiodq[spark]'") from cause
+    from aiodq.spark import pipelines  # noqa: PLC0415 - an extra that may be missing
+
     return pipelines
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.spark.extra import check_extra
 from aiodq.spark.versions import refuse_old
 from tests.processes import environment
 
@@ -81,3 +82,19 @@ for use in (source.schema, lambda: source.writer(None, False), lambda: source.st
 
 def test_the_format_that_spark_finds_says_so_when_it_is_used(old: Path) -> None:
     assert [line.startswith(f"aiodq {REFUSED}") for line in told(old, "-c", USES).splitlines()] == [True] * 3
+
+
+@pytest.mark.parametrize("name", ["pyspark", "py4j", "pandas", "pyarrow", "numpy"])
+def test_what_is_not_installed_is_told_with_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_extra()
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(aiodq.MissingExtraError, match=rf"this needs {name}: pip install 'aiodq\[spark\]'") as caught:
+        check_extra()
+    assert caught.value.name == name
+
+
+def test_the_pipelines_say_so_too(tmp_path: Path) -> None:
+    without = "import sys; sys.modules['pyspark'] = None\n"
+    imports = IMPORTS.partition("for module in ")[2].replace(', "aiodq.spark.source", "aiodq.spark.java"', ",")
+    said = told(tmp_path, "-c", f"{without}for module in {imports}")
+    assert said == "MissingExtraError this needs pyspark: pip install 'aiodq[spark]'\n"

@@ -1,5 +1,9 @@
-"""Ready-made jobs over stores, each a function of a Spark session and a command `aiodq spark …`."""
+"""Ready-made jobs over stores, each a function of a Spark session and a command `aiodq spark …`.
 
+Where the extra `spark` is not installed, importing this is a `MissingExtraError`.
+"""
+
+from aiodq.spark import extra  # noqa: F401 - the first of the imports: it says what the others would not
 from aiodq.spark.lag import TopicLag, lag
 from aiodq.spark.pipelines.archive import ArchiveSummary, archive
 from aiodq.spark.pipelines.audit import AuditSummary, audit
