@@ -47,7 +47,7 @@ class ClientPuts:
         self._fail = fail
         self._slow: dict[Key, int] = {}
         self._moving: dict[asyncio.Future[None], str] = {}
-        self._waiting: dict[Key, asyncio.Task[Any]] = {}
+        self._waiting: dict[Key, asyncio.Future[Any]] = {}
         self._withdrawn: set[Key] = set()
         self._closing = self._ending = False
 
@@ -171,8 +171,12 @@ class ClientPuts:
                 self._refuse_withdrawn(key)
                 # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
                 entering = self._put_in(engine, key, columns, moved)
-                task = asyncio.get_running_loop().create_task(entering)
-                placing = putting[key] = self._waiting[key] = task
+                loop = asyncio.get_running_loop()
+                self._waiting[key] = loop.create_future()
+                task = loop.create_task(entering)
+                placing = putting[key] = task
+                if key in self._waiting:  # a loop with eager tasks may be past that already
+                    self._waiting[key] = task
                 task.add_done_callback(partial(self._placed, key))
             try:
                 # INVARIANT: an accepted put stays accepted if its connection ends: it may arrive again over another.
