@@ -232,7 +232,8 @@ def open(  # noqa: PLR0913 - each by its name
 
     Raises:
         InvalidOptionError: `mode` is none of these, `wait` or `failover` is not a span of time, or the path begins
-            with `~`.
+            with `~`; a `TypeError` too where a type is wrong.
+        StorageError: the path is empty, or has a NUL in it.
     """
     check_store_options(options, "aiodq.open(path, {})")
     manner = _manner("aiodq.open", wait, mode, failover, create=create)
@@ -277,7 +278,9 @@ def open_queue(  # noqa: PLR0913 - likewise
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
 
     Raises:
-        InvalidOptionError: `mode` is none of these, `wait` or `failover` no time, or the path begins with `~`.
+        InvalidOptionError: `mode` is none of these, `wait` or `failover` no time, or the path begins with `~`; a
+            `TypeError` too where a type is wrong.
+        StorageError: the path is empty, or has a NUL in it.
     """
     check_store_options(options, "aiodq.open_queue(path, {})")
     check_channel_options(channel, "aiodq.open_queue(path, channel={})")
@@ -293,6 +296,8 @@ def open_reader(path: str | PathLike[str]) -> StoreReader:
     Raises:
         StoreNotFoundError: there is no such directory.
         NotAStoreError: the directory holds something else.
+        InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
+        StorageError: the path is empty, or has a NUL in it.
     """
     return StoreReader(_absolute(path))
 

@@ -249,7 +249,7 @@ class Topic(Producer):
             moment: with a time zone.
 
         Raises:
-            InvalidOptionError: it has no time zone.
+            InvalidOptionError: it has no time zone, or is not a `datetime`; in the latter case also a `TypeError`.
             StorageError: the log could not be read.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
