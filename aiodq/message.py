@@ -109,6 +109,7 @@ class Message(AsyncBlock, StoredMessage):
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile: it timed out, or by a purge.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
             DiskFullError: settled, but not durably so; it will be once there is space.
             StoreFailedError: the store has stopped; after opening again the message may be redelivered.
             OwnerLostError, OwnerStalledError: of a store that is shared: nobody has answered yet. The ack is repeated
@@ -130,6 +131,7 @@ class Message(AsyncBlock, StoredMessage):
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
         """
         run, index = self._run, self._index
         home = run.home
@@ -172,6 +174,7 @@ class Message(AsyncBlock, StoredMessage):
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
             InvalidMessageError: a negative delay; nothing changed.
 
         Cancellation: requeued all the same.
@@ -185,6 +188,7 @@ class Message(AsyncBlock, StoredMessage):
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
             InvalidMessageError: a negative delay; nothing changed.
         """
         wait = span_ns(delay, "delay")
@@ -207,6 +211,7 @@ class Message(AsyncBlock, StoredMessage):
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
             InvalidMessageError: the reason is not a text; nothing changed.
             StorageError: the dead-letter topic could not take it now; the message is redelivered.
             OwnerLostError, OwnerStalledError: of a store that is shared: nobody has answered yet. It is repeated by
@@ -237,6 +242,7 @@ class Message(AsyncBlock, StoredMessage):
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: it has timed out already.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
             InvalidMessageError: a negative time; nothing changed.
 
         Cancellation: done all the same.
@@ -260,6 +266,7 @@ class Message(AsyncBlock, StoredMessage):
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: it has timed out already.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
 
         Cancellation: the block is cancelled; the message may time out from then on.
         """
@@ -299,6 +306,7 @@ class Message(AsyncBlock, StoredMessage):
         Raises:
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
         """
         channel_engine = self._take()
         channel_engine.release(self._batch(), self._delivery, self.attempts)

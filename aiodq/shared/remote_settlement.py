@@ -211,7 +211,7 @@ class RemoteSettlement:
 
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held under that number."""
-        return self._holdings.is_free(offset, held)
+        return self.error is None and self._holdings.is_free(offset, held)
 
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message; `commit` waits until the owner confirms that it is durable.

@@ -628,3 +628,18 @@ async def test_a_store_that_is_dropped_is_said_to_be_open(tmp_path: Path) -> Non
     async with asyncio.timeout(PATIENCE):
         async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as again:
             assert (await again.queue("jobs").get()).body == b"x"
+
+
+async def test_a_message_of_a_deleted_channel_is_not_held(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as stores:
+        for number, store in enumerate(stores):
+            topic = store.topic("t")
+            channel = topic.channel(f"c{number}")
+            await topic.put(b"x")
+            message = await channel.get()
+            assert message.held
+            await topic.delete_channel(channel.name)
+            assert not message.held
+            assert "taken away" in repr(message)
+            with pytest.raises(aiodq.QueueShutDown):
+                await message.ack()
