@@ -157,7 +157,7 @@ class Health:
     Attributes:
         ok: whether there are no `reasons`.
         reasons: in words: it has failed; a write was refused because the disk is full; little space is left; syncs are
-            slow; an alarm that was given to `open` is raised.
+            slow; an alarm that was given to `open` is raised; no owner of the shared store answers.
         failed: why the store stopped, or None.
         oldest_age: seconds since the put of the oldest message that some channel has not settled, or None.
         depth: the number of unsettled messages of the channel that has the most.

@@ -182,7 +182,9 @@ class Store(AsyncBlock):
         """Return the events of the store, first those of its opening, then all from now on: `async for event in …`.
 
         Each listener has a buffer of 10,000 events; beyond that, the oldest are dropped and counted in the iterator's
-        `dropped`. The iteration ends when the store is closed. Without listeners, no events are kept.
+        `dropped`. The iteration ends when the store is closed. Without listeners, no events are kept. In mode "shared"
+        or "client", there are none while no owner answers, which `health` tells, and around a change of owners some
+        may be reported twice or not at all.
 
         Raises:
             QueueShutDown: the store is closed.
@@ -196,8 +198,8 @@ class Store(AsyncBlock):
         """Return whether the store is healthy, and if not, why. No I/O; works for a failed store too.
 
         It is not healthy if it has failed, if a write was refused because the disk is full, if less than 32 MiB are
-        free, if a sync took longer than a second within about the last minute, or if an alarm of `StoreOptions.alarms`
-        is raised.
+        free, if a sync took longer than a second within about the last minute, if an alarm of `StoreOptions.alarms` is
+        raised, or, in mode "shared" or "client", if no owner answers.
         """
         return health(self._store_engine)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -492,14 +493,19 @@ class SharedStore(Store):
         return await self._remote.link.result("requeue_these", read_number, asked, once=True)
 
     def events(self) -> Events:
-        """See `Store.events`. During a change of owners, some may be reported twice or not at all."""
+        """See `Store.events`. During a change of owners, some may be reported twice or not at all.
+
+        As long as no owner answers, there are none, and no error: `health` tells that.
+        """
         self._remote.check_context()
         return self._remote.events.listen()
 
     def health(self) -> Health:
-        """See `Store.health`; up to about a second old."""
+        """See `Store.health`; up to about a second old. Without an owner that answers, the store is not healthy."""
         self._remote.check_context()
-        return understood(lambda seen: read_health(seen["health"]), self._remote.seen[""], "store")
+        found = understood(lambda seen: read_health(seen["health"]), self._remote.seen[""], "store")
+        unserved = self._remote.link.unserved
+        return found if unserved is None else replace(found, ok=False, reasons=(*found.reasons, unserved))
 
     def stats(self) -> StoreStats:
         """See `Store.stats`; up to about a second old."""

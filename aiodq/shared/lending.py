@@ -93,8 +93,8 @@ class Owning(Protocol):
         """Note that the store has failed: others may open it again."""
         ...
 
-    def moved(self, channel: str) -> None:
-        """Tell every client at once what it no longer holds of a channel, named as `Lending.name` is."""
+    def moved(self, place: str) -> None:
+        """Tell every client at once what it no longer holds of a channel, named as `Lending.name` is, or of a topic."""
         ...
 
 

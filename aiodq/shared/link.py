@@ -54,6 +54,9 @@ _AGAIN: Final = 0.01
 _RETRY: Final = 0.5
 """Seconds until the next attempt, once all waiters were told that there is no owner, or of its error."""
 
+_LATE: Final = 2.0
+"""Seconds after which a change of owners takes longer than it should."""
+
 _LARGEST: Final = (64 << 20) - 4096
 """Most bytes of the frames of a put: an owner takes no larger packet."""
 
@@ -161,6 +164,14 @@ class Link:
         """
         if self.failure is not None:
             raise copy(self.failure)
+
+    @property
+    def unserved(self) -> str | None:
+        """Why no owner answers, or for how long none was found; None if one answers, or the store is closed."""
+        if self.failure is not None:
+            return None if isinstance(self.failure, QueueShutDown) else str(self.failure)
+        since = 0.0 if self._since is None else asyncio.get_running_loop().time() - self._since
+        return f"for {since:.0f} s nobody has served the store" if since > _LATE else None
 
     # --- puts
 

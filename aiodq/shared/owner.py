@@ -135,10 +135,10 @@ class Owner:
 
     # --- clients that hold messages from the previous owner
 
-    def moved(self, channel: str) -> None:
+    def moved(self, place: str) -> None:
         """See `Owning`."""
         for session in self.clients:
-            session.look_at(channel)
+            session.look_at(place)
 
     def _look_for_late(self) -> None:
         """Go on without clients that are gone. Those alive are late, as on a busy machine, and get more time."""

@@ -56,6 +56,9 @@ _SECOND: Final = 1_000_000_000
 _WAITS: Final = frozenset({"drain", "join"})
 """Calls that wait for what others do: the client says if nobody waits any more."""
 
+_MOVES: Final = frozenset({"purge", "seek"})
+"""Calls that take away what is in flight."""
+
 _FIGURES: Final = 0.1
 """Seconds between two checks of the counts, and of whether clients still hold what they think."""
 
@@ -142,11 +145,11 @@ class Session:
         for lending in self._lendings.values():
             await lending.give_back()
 
-    def look_at(self, channel: str) -> None:
-        """Tell the client what it no longer holds of a channel, named as `Lending.name` is."""
-        for lending in self._lendings.values():
-            if lending.name == channel:
-                lending.look()
+    def look_at(self, place: str) -> None:
+        """Tell the client what it no longer holds and the counts of a topic, or of a channel, by its name."""
+        for handle, lending in self._lendings.items():
+            if place in {lending.name, lending.topic}:
+                self._say_figures(handle)
 
     def holds(self) -> dict[str, int]:
         """Return how many messages the client holds, by `topic/channel`."""
@@ -416,6 +419,9 @@ class Session:
         await self._puts.settled(topic.name)
         done = await answer(call_topic(self._owner, topic, said.name, said.arguments))
         self._changes.assumed(handle, said.name)
+        if said.name == "purge":
+            # INVARIANT: as for a channel below.
+            self._owner.moved(topic.name)
         return done
 
     async def _lending_called(self, handle: int, lending: Lending, said: Call, request: int) -> Done:
@@ -423,7 +429,7 @@ class Session:
             await self._puts.settled(lending.topic)
         done = await self._until_forgotten(said.name, lending.called(said, self._say_figures), request)
         self._changes.assumed(handle, said.name)
-        if said.name == "seek":
+        if said.name in _MOVES:
             # INVARIANT: with the answer, each client knows what it no longer holds, and claims it from no later owner.
             self._owner.moved(lending.name)
         return done

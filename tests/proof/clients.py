@@ -60,7 +60,7 @@ class _Owning:
     def failed(self) -> None:
         """Nobody opens the store anew."""
 
-    def moved(self, channel: str) -> None:
+    def moved(self, place: str) -> None:
         """Nobody holds anything."""
 
 

@@ -427,8 +427,11 @@ async def test_what_was_held_under_an_owner_before_is_held_no_more_once_the_chan
         await client.close()
 
 
+@pytest.mark.parametrize(("call", "handle"), [("seek", 1), ("purge", 1), ("purge", 2)])
 @pytest.mark.parametrize("waits", [True, False])
-async def test_who_holds_messages_is_told_of_a_seek_before_its_answer(tmp_path: Path, waits: bool) -> None:
+async def test_who_holds_messages_is_told_before_the_answer_of_what_takes_them_away(
+    tmp_path: Path, waits: bool, call: str, handle: int
+) -> None:
     async with owned(tmp_path / "s") as (store, _):
         await store.topic("jobs").channel("c").seek("latest")
         await store.topic("jobs").put_many([b"0", b"1"])
@@ -436,10 +439,11 @@ async def test_who_holds_messages_is_told_of_a_seek_before_its_answer(tmp_path: 
         for number, client in enumerate((holder, mover), 7):
             await client.hello(number)
             await client.open(1, "jobs", "c")
+            await client.open(2, "jobs")
         [(offset, delivery, _)] = await holder.take(1, 1, 1)
         if waits:  # and has what the other one held before the answer of the seek
             mover.send(Want(1, 3))
-        assert isinstance(await mover.ask(Call("seek", {"handle": 1, "position": "earliest"})), Done)
+        assert isinstance(await mover.ask(Call(call, {"handle": handle, "position": "earliest"})), Done)
         await holder.ask(Ping(1))
         gone = [said for said in holder.said if isinstance(said, Gone)]
         assert [said.ranges for said in gone] == [(Range(offset, delivery, 1),)]

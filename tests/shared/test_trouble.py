@@ -101,6 +101,36 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
             await message.ack()
 
 
+async def test_a_store_whose_owner_hangs_or_is_gone_is_not_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_STALL", 0.2)
+    monkeypatch.setattr(link, "_LATE", 0.1)
+    async with (
+        owner_process(tmp_path / "s", 1) as child,
+        aiodq.open(tmp_path / "s", mode="client", failover=3600) as store,
+        asyncio.timeout(PATIENCE),
+    ):
+        events = aiter(store.events())
+        hearing = asyncio.ensure_future(anext(events))
+        assert store.health()
+        child.send_signal(signal.SIGSTOP)
+        while store.health():
+            await asyncio.sleep(0.01)
+        assert f"process {child.pid}, does not answer" in store.health().reasons[0]
+        child.send_signal(signal.SIGCONT)
+        while not store.health():
+            await asyncio.sleep(0.01)
+        child.kill()
+        while store.health():
+            await asyncio.sleep(0.01)
+        assert "s nobody has served the store" in store.health().reasons[0]
+        assert not hearing.done()
+        hearing.cancel()
+        await store.aclose()
+        assert store.health().ok, "as that of a store of one process which was closed"
+
+
 async def test_several_messages_are_acked_again_after_nobody_has_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
