@@ -186,6 +186,7 @@ class StoreEngine:
     def _start(self, opened: OpenedStore, makers: Makers[Any]) -> None:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self._files.stay(opened.lock.in_place)
+            self._watch.stay(opened.lock.removed, self.fail)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         for name, topic in opened.topics.items():

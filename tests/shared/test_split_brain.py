@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 import aiodq
+from aiodq.engine.monitoring import watch
 from aiodq.storage.io.lock import LOCK_NAME, lock_holder
 from tests.figures import figure
 from tests.processes import killed_at_last
@@ -107,6 +109,36 @@ async def test_a_directory_that_has_another_name_by_now_is_another_store(tmp_pat
         assert acked <= {message.offset async for message in again.topic(TOPIC).scan()}
     async with aiodq.open(path, SMALL) as other:
         assert [message.body async for message in other.topic(TOPIC).scan()] == [b"other", b"again"]
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_a_directory_that_was_deleted_takes_no_more_puts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Literal["exclusive", "shared"], again: bool
+) -> None:
+    monkeypatch.setattr(watch, "_INTERVAL", 0.02)
+    path = tmp_path / "s"
+    options = aiodq.StoreOptions(sync="os")  # no file is opened for long, which would tell as well
+    owner = await aiodq.open(path, options, mode=mode)
+    other = owner if mode == "exclusive" else await aiodq.open(path, options, mode="client")
+    queues = [each.queue(TOPIC) for each in {owner, other}]
+    for queue in queues:
+        await queue.put(b"a")
+    shutil.rmtree(path)
+    if again:
+        path.mkdir()
+    for queue in queues:
+        with pytest.raises(aiodq.StorageError, match=r"was deleted|removed"):
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    await queue.put(b"b")
+        await asyncio.sleep(0)
+    assert not owner.health()
+    assert "was deleted" in str(owner.health().reasons) or "removed" in str(owner.health().reasons)
+    for store in {other, owner}:
+        with suppress(aiodq.StorageError):
+            await store.aclose()
+    assert not path.exists() or not list(path.iterdir())
 
 
 async def test_a_directory_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:

@@ -107,6 +107,18 @@ class StoreLock(Uncopied):
         except OSError:
             return False
 
+    def removed(self) -> bool:
+        """Return whether the locked directory was deleted with what was in it, not only renamed."""
+        if self._directory_fd is None or self.in_place():
+            return False
+        try:
+            os.stat(LOCK_NAME, dir_fd=self._directory_fd)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # it is not known
+        return False
+
     def release(self) -> None:
         """Release the directory. Repeating it does nothing; in a forked child the parent's lock stays."""
         with _GUARD:

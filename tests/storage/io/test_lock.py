@@ -345,6 +345,19 @@ def test_renamed_directory_is_still_owned(store: Path) -> None:
         StoreLock.acquire(str(store)).release()
 
 
+def test_a_directory_is_removed_when_it_is_deleted_not_when_it_has_another_name(store: Path) -> None:
+    with owned(store) as lock:
+        moved = store.rename(store.with_name("moved"))
+        store.mkdir()
+        assert not lock.removed()
+        (moved / LOCK_NAME).unlink()
+        assert lock.removed()
+    assert not lock.removed(), "it is not known of one that is released"
+    with owned(store) as lock:
+        (store / LOCK_NAME).unlink()
+        assert not lock.removed(), "its path leads to it"
+
+
 def test_directory_replaced_during_acquire(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both locks are in the same directory, even if its name leads elsewhere in between."""
     moved = store.with_name("moved")
