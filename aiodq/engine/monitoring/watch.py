@@ -66,7 +66,7 @@ class Watch:
         """
         # INVARIANT: nothing more is promised once it is known that the files being written have no names any more.
         if self._removed():
-            raise _RemovedError("the store's directory was deleted while the store was open", self._path)
+            raise _RemovedError("the store's directory was deleted while the store was open")
         return free_space(self._fs, self._path)
 
     def _sampled(self, free: int | None, error: BaseException | None) -> None:
