@@ -21,7 +21,7 @@ from aiodq.shared.answers import understood
 from aiodq.shared.place import Place
 from aiodq.shared.putting import TopicPuts
 from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
-from aiodq.shared.rendezvous import connect
+from aiodq.shared.rendezvous import connect, owner_of
 from aiodq.shared.reopening import Opened, Reopening
 from aiodq.wire.layout import FIRST_PACKET, LARGEST, VERSION
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
@@ -467,7 +467,8 @@ class Link:
                 self._ask(Ping(self._silent), patient=True)
 
     def _told_stalled(self) -> None:
-        said = stalled(self._directory, self.owner_pid)
+        # An owner that has not welcomed this process has not named itself.
+        said = stalled(self._directory, self.owner_pid if self._ready else owner_of(self._directory))
         self.failure = error_of(said)
         for puts in self._topics.values():
             puts.fail_behind(self.failure)  # before those that were sent, or they would take their places

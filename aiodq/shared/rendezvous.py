@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import NotAStoreError, ProtocolError, StorageError
 from aiodq.shared.inherited import keep_from_children
+from aiodq.storage.io.lock import lock_holder
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.store_layout import NO_DIRECTORY, SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Listening", "check_client", "connect", "is_served", "listen"]
+__all__ = ["Listening", "check_client", "connect", "is_served", "listen", "owner_of"]
 
 _TEMPORARY: Final = ".aiodq-tmp"
 _LONGEST: Final = 107
@@ -148,6 +149,14 @@ def is_served(directory: str) -> bool:
     if sock is not None:
         sock.close()
     return sock is not None
+
+
+def owner_of(directory: str) -> int:
+    """Return the process that owns a store, also one that answers nobody; 0 if it cannot be told."""
+    try:
+        return lock_holder(directory) or 0
+    except StorageError:
+        return 0  # the directory is gone, for instance
 
 
 def check_client(sock: socket.socket, path: str) -> None:

@@ -15,7 +15,8 @@ import aiodq
 from aiodq.errors import ProtocolError, StorageError
 from aiodq.shared import link, rendezvous
 from aiodq.shared.remote_store import RemoteStore
-from aiodq.shared.rendezvous import check_client, connect, listen
+from aiodq.shared.rendezvous import check_client, connect, listen, owner_of
+from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.store_layout import SOCKET
 
 
@@ -166,3 +167,11 @@ async def test_who_comes_to_a_full_queue_waits_and_does_not_try_to_own(
         async with aiodq.open(tmp_path / "s", mode="shared") as other:
             assert await other.queue("jobs").put(b"b") == 1
     assert tried == []
+
+
+def test_the_owner_is_named_without_asking_it(tmp_path: Path) -> None:
+    assert owner_of(str(tmp_path / "missing")) == 0
+    assert owner_of(str(tmp_path)) == 0
+    lock = StoreLock.acquire(str(tmp_path))
+    assert owner_of(str(tmp_path)) == os.getpid()
+    lock.release()
