@@ -423,7 +423,7 @@ def audit(
 
 
 @spark.command
-def compact(
+def compact(  # noqa: PLR0913 - likewise
     store: Place,
     topic: str,
     into: str,
@@ -431,11 +431,12 @@ def compact(
     *,
     target: str | None = None,
     drop_empty: bool = False,
+    txn_id: str | None = None,
     master: Master = "local[*]",
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
-    """Put the latest message of each key into another topic.
+    """Put the latest message of each key into another topic. Repeated with nothing new to read, it adds nothing.
 
     Args:
         store: the store's directory. It may be open in another process.
@@ -443,6 +444,7 @@ def compact(
         into: the topic to write.
         target: another store for it.
         drop_empty: leave out keys whose latest message is empty.
+        txn_id: a name for this run; under the same name it adds nothing, under a new one it adds whatever there is.
         master: where Spark runs.
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
@@ -450,7 +452,12 @@ def compact(
     _check(store, [topic])
     _check_into(into)
     with _session(master, conf, "compact", verbose=verbose) as (session, _):
-        done = _pipelines().compact(session, store, topic, into, target=target, drop_empty=drop_empty)
+        done = _pipelines().compact(session, store, topic, into, target=target, drop_empty=drop_empty, txn_id=txn_id)
+    if done.repeated:
+        stdout().print(
+            f"nothing to do: {'the same' if txn_id is None else repr(txn_id)} was committed before into {into}"
+        )
+        return DONE
     stdout().print(f"kept {counted(done.kept, 'message')} of {done.read:,} in {done.into}: {done.seconds:.1f} s")
     return DONE
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiodq.spark.options import WriteOptions
 
-__all__ = ["BatchWriter", "StreamWriter", "check_schema", "columns_by_topic", "stage", "was_committed"]
+__all__ = ["BatchWriter", "StreamWriter", "check_schema", "columns_by_topic", "single_writes", "stage", "was_committed"]
 
 _LOG: Final = logging.getLogger("aiodq.spark")
 
@@ -202,11 +202,17 @@ def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterComm
     commit_staged(fs, options.store, Commit(key, {t: tuple(s) for t, s in topics.items()}, clock.now_ns()))
     records = sum(staged.records for found in topics.values() for staged in found)
     _LOG.info("write into the topics %s of %s committed: messages: %d", sorted(topics), options.store, records)
+    _take_over(options, key.name)
+
+
+def _take_over(options: WriteOptions, name: str) -> None:
+    """Have a store that nobody owns take in what was committed, and remove what else the writer staged. Blocking."""
+    fs = OsFileSystem()
+    stored = StoreOptions(segment_bytes=options.segment_bytes)
     try:
-        adopted = adopt_without_owner(fs, clock, options.store, StoreOptions(segment_bytes=options.segment_bytes))
-        if not adopted:
+        if not adopt_without_owner(fs, SystemClock(), options.store, stored):
             _LOG.info("the process that owns %s takes them over", options.store)
-        discard_staged(fs, options.store, key.name)
+        discard_staged(fs, options.store, name)
     except (AiodqError, OSError) as error:
         # It is committed, and a job that fails now would be repeated, which adds it again where it has no name.
         warning = f"the rows are committed; the next owner takes them over, as that failed now: {error}"
@@ -236,13 +242,29 @@ class BatchWriter(DataSourceArrowWriter):
         discard_staged(OsFileSystem(), self._options.store, self._key.name)
 
 
-def was_committed(store: str, name: str) -> bool:
+def was_committed(options: WriteOptions, name: str) -> bool:
     """Return whether a single write of this name (`txnId`) was committed to a store. Blocking.
+
+    Where it was, and its driver was killed then, a store that nobody owns takes it in now.
 
     Raises:
         StorageError: as mapped from the system's error.
     """
-    return any(commit.key == _key_of(name) for commit in read_commits(OsFileSystem(), store).commits)
+    done = single_writes(options.store).get(name)
+    if done is False:
+        _take_over(options, _key_of(name).name)
+    return done is not None
+
+
+def single_writes(store: str) -> dict[str, bool]:
+    """Return the names of the single writes that were committed, and whether all of each is in its topics. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    commits, prefix = read_commits(OsFileSystem(), store).commits, _key_of("").name
+    single = [commit for commit in commits if commit.key.number is None and commit.key.name.startswith(prefix)]
+    return {commit.key.name.removeprefix(prefix): commit.done for commit in single}
 
 
 def _key_of(name: str) -> CommitKey:

@@ -87,6 +87,8 @@ def test_the_latest_of_each_key(store: Path) -> None:
     done = ok("spark", "compact", store, "orders", "latest")
     assert done.lines[-1].startswith(b"kept 162 messages of 200 in latest: ")
     assert library.open_reader(store).topics() == ["latest", "orders"]
+    done = ok("spark", "compact", store, "orders", "latest")
+    assert done.lines[-1] == b"nothing to do: the same was committed before into latest"
 
 
 @pytest.mark.parametrize(

@@ -196,15 +196,34 @@ def test_bodies_that_are_no_text_are_shown_as_far_as_it_goes(spark: SparkSession
 
 
 def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
+    """Compacted again, it is there once; also where its topic was deleted since: what was committed then is gone."""
     asyncio.run(_put_keys(tmp_path))
     with pytest.raises(aiodq.InvalidOptionError, match="stays as it is"):
         compact(spark, tmp_path, "prices", "prices")
-    done = compact(spark, tmp_path, "prices", "newest")
-    assert (done.read, done.kept) == (7, 5)
-    assert [row["body"] for row in scanned(tmp_path, "newest")] == [b"1", b"2", b"3", b"5", b""]
+    for deleted in (False, True):
+        if deleted:
+            asyncio.run(_deleted(tmp_path, "newest"))
+        done = compact(spark, tmp_path, "prices", "newest")
+        assert (done.read, done.kept, done.repeated) == (7, 5, False)
+        assert compact(spark, f"file://{tmp_path}", "prices", "newest").repeated
+        assert [row["body"] for row in scanned(tmp_path, "newest")] == [b"1", b"2", b"3", b"5", b""]
     assert scanned(tmp_path, "newest")[0]["headers"] == [("n", "1")]
-    compact(spark, tmp_path, "prices", "alive", drop_empty=True, target=tmp_path / "other")
-    assert [row["body"] for row in scanned(tmp_path / "other", "alive")] == [b"1", b"2", b"3", b"5"]
+    with pytest.raises(aiodq.InvalidOptionError, match="messages 0 to 6; these are 0 to 6, without empty ones: put it"):
+        compact(spark, tmp_path, "prices", "newest", drop_empty=True)
+    for repeated in (False, True):
+        done = compact(spark, tmp_path, "prices", "newest", drop_empty=True, txn_id="alive")
+        assert done.repeated == repeated
+        assert [row["body"] for row in scanned(tmp_path, "newest")][5:] == [b"1", b"2", b"3", b"5"]
+    asyncio.run(_put_keys(tmp_path))
+    with pytest.raises(aiodq.InvalidOptionError, match="what was compacted of the messages 0 to 6; these are 0 to 13"):
+        compact(spark, tmp_path, "prices", "newest")
+    compact(spark, tmp_path, "prices", "newest", drop_empty=True, target=tmp_path / "other")
+    assert [row["body"] for row in scanned(tmp_path / "other", "newest")] == [b"2", b"5", b"1", b"2", b"3", b"5"]
+
+
+async def _deleted(path: Path, topic: str) -> None:
+    async with aiodq.open(path) as opened:
+        await opened.delete_topic(topic)
 
 
 async def _put_alike(path: Path, count: int, *, key: bool) -> None:

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 import aiodq
 from aiodq.spark.options import write_options
-from aiodq.spark.writing import BatchWriter, StagedByTask, StreamWriter, columns_by_topic
+from aiodq.spark.writing import BatchWriter, StagedByTask, StreamWriter, columns_by_topic, was_committed
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
@@ -177,6 +177,21 @@ class TestTheCommit:
             writer.commit([writer.write(iter([record_batch("a")]))])
         asyncio.run(_open_and_close(tmp_path / "s"))
         assert bodies(tmp_path / "s") == [b"a"]
+
+    def test_where_the_driver_is_killed_after_it_a_repetition_takes_it_in(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options = write_options({"path": str(tmp_path / "s"), "topic": "orders", "txnId": "one"}, stream=False)
+        writer = BatchWriter(options)
+        assert not was_committed(options, "one")
+        monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: None)
+        writer.commit([writer.write(iter([record_batch("a")]))])
+        assert aiodq.open_reader(tmp_path / "s").topics() == []
+        monkeypatch.undo()
+        for _ in range(2):
+            assert was_committed(options, "one")
+            assert bodies(tmp_path / "s") == [b"a"]
+        assert not was_committed(options, "another")
 
     def test_aborted_before_it_nothing_is_left(self, writer: BatchWriter, tmp_path: Path) -> None:
         writer.abort([writer.write(iter([record_batch("a")])), None])

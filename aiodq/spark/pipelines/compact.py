@@ -18,9 +18,11 @@ from aiodq.names import check_name
 from aiodq.spark.objects import AnyFileSystem, local_path
 from aiodq.spark.options import batch_options, write_options
 from aiodq.spark.packing import pack, pack_splits
+from aiodq.spark.pipelines.results import name_of_result
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import bytes_of, plan
 from aiodq.spark.reading import record_batches
+from aiodq.spark.writing import was_committed
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
@@ -59,14 +61,16 @@ class CompactSummary:
     Attributes:
         into: the new topic.
         read: messages there were.
-        kept: those that are in it.
+        kept: those that were added to it.
         seconds: it took.
+        repeated: nothing was read or added, as the same was committed before.
     """
 
     into: str
     read: int
     kept: int
     seconds: float
+    repeated: bool = False
 
 
 def compact(
@@ -78,11 +82,15 @@ def compact(
     target: str | os.PathLike[str] | None = None,
     drop_empty: bool = False,
     segment_bytes: int = _SEGMENT_BYTES,
+    txn_id: str | None = None,
 ) -> CompactSummary:
     """Put the latest message of each key into another topic, in their order: all of them or none. Blocking.
 
     Messages without a key are all kept. The topic that is read stays as it is. It is read twice: first the keys, of
     which Spark finds the latest, then all that is kept, which is written as it is read, without a shuffle.
+
+    Repeated, also after a run that was killed, it adds nothing while the messages are the same. If they are others, it
+    takes another topic, or a `txn_id`, and is put behind the earlier result. One that was deleted is made anew.
 
     Args:
         spark: a session.
@@ -92,9 +100,11 @@ def compact(
         target: another store for it; the same where None.
         drop_empty: leave out keys whose latest message has an empty body, as one that says that the key is gone.
         segment_bytes: how large a segment of the new topic becomes, about.
+        txn_id: a name for this run: repeated, it adds nothing; a new one adds, whatever the topic has already.
 
     Raises:
-        InvalidOptionError: it would be put into the topic that is read; or nothing can be written there.
+        InvalidOptionError: it would be put into the topic that is read; nothing can be written there; or there is an
+            earlier result, of other messages, and no `txn_id`.
         InvalidNameError: no topic can have that name; a pattern is none.
         StoreNotFoundError: there is no such store or topic.
         PySparkException: Spark's, with the cause in its text.
@@ -102,24 +112,39 @@ def compact(
     began, fs = time.monotonic(), AnyFileSystem()
     # By a pattern it would be several topics, whose offsets have nothing to do with each other.
     check_name(topic)
-    store, target = local_path(os.fspath(store)), None if target is None else local_path(os.fspath(target))
-    if into == topic and (target is None or os.path.realpath(target) == os.path.realpath(store)):
-        raise InvalidOptionError(f"topic {topic!r} stays as it is: put its latest messages into another one")
-    place = store if target is None else target
-    write_options({"path": place, "topic": into, "segmentBytes": str(segment_bytes)}, stream=False)
+    store = local_path(os.fspath(store))
+    place = _place(store, topic, into, target)
+    named = {} if txn_id is None else {"txnId": txn_id}
+    writing = write_options({"path": place, "topic": into, "segmentBytes": str(segment_bytes), **named}, stream=False)
     options = batch_options({"path": store, "topic": topic})
-    splits = plan(fs, options)
-    read, keyless, offsets = _latest(spark, splits, options, drop_empty=drop_empty) if splits else (0, 0, np.empty(0))
+    repeated = txn_id is not None and was_committed(writing, txn_id)
+    splits = [] if repeated else plan(fs, options)
+    if splits and txn_id is None:
+        txn_id = name_of_result(fs, place, into, splits, drop_empty=drop_empty)
+        repeated = was_committed(writing, txn_id)
+    if repeated or not splits:
+        return CompactSummary(into, 0, 0, time.monotonic() - began, repeated=repeated)
+    read, keyless, offsets = _latest(spark, splits, options, drop_empty=drop_empty)
     kept = keyless + len(offsets)
-    size = sum(map(bytes_of, splits)) * kept // max(read, 1)
-    parts = pack(splits, bytes_of, -(-size // (segment_bytes * _SEGMENTS)))
-    work = [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts]
     if kept:
-        schema = "tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
-        written = spread(spark, work, partial(_kept, fs, options), schema).write.format("aiodq").mode("append")
-        written = written.option("topic", into).option("segmentBytes", str(segment_bytes))
-        written.save(place)
+        size = sum(map(bytes_of, splits)) * kept // max(read, 1)
+        parts = pack(splits, bytes_of, -(-size // (segment_bytes * _SEGMENTS)))
+        rows = _rows(spark, options, [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts])
+        writer = rows.write.format("aiodq").mode("append").options(topic=into, segmentBytes=str(segment_bytes))
+        writer.option("txnId", txn_id).save(place)
     return CompactSummary(into, read, kept, time.monotonic() - began)
+
+
+def _place(store: str, topic: str, into: str, target: str | os.PathLike[str] | None) -> str:
+    """Return the store that is written to.
+
+    Raises:
+        InvalidOptionError: the topic would be put into itself.
+    """
+    place = store if target is None else local_path(os.fspath(target))
+    if into == topic and os.path.realpath(place) == os.path.realpath(store):
+        raise InvalidOptionError(f"topic {topic!r} stays as it is: put its latest messages into another one")
+    return place
 
 
 def _latest(
@@ -155,6 +180,11 @@ def _keys(fs: FileSystem, options: ReadOptions, splits: Sequence[Split]) -> Iter
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=_KEYS)
     yield pa.RecordBatch.from_pylist([{"key": None, "offset": None, "empty": False, "messages": keyless}], _KEYS)
+
+
+def _rows(spark: SparkSession, options: ReadOptions, work: Sequence[_Piece]) -> DataFrame:
+    schema = "tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
+    return spread(spark, work, partial(_kept, AnyFileSystem(), options), schema)
 
 
 def _kept(fs: FileSystem, options: ReadOptions, piece: _Piece) -> Iterator[pa.RecordBatch]:

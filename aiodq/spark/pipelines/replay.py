@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from aiodq.spark.options import WriteOptions
+
 __all__ = ["ReplaySummary", "replay"]
 
 
@@ -85,9 +87,9 @@ def replay(  # noqa: PLR0913 - what there is to say
         PySparkException: Spark's, with the cause in its text.
     """
     began, path, archived = time.monotonic(), os.path.abspath(local_path(os.fspath(store))), os.fspath(source)
-    _check(archived, os.fspath(store), into, txn_id)
+    writing = _checked(archived, os.fspath(store), into, txn_id)
     topics, tags = some("topics", topics), some("tags", tags)
-    if txn_id is not None and was_committed(path, txn_id):
+    if txn_id is not None and was_committed(writing, txn_id):
         return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
     # With their types given, Spark does not take the names of topics in paths for numbers.
     refuse_moved(os.path.abspath(local_path(archived)))
@@ -109,11 +111,11 @@ def replay(  # noqa: PLR0913 - what there is to say
     return ReplaySummary(path, int(counted.get["rows"]), time.monotonic() - began)
 
 
-def _check(archived: str, store: str, into: str | None, txn_id: str | None) -> None:
-    """Make sure that what is read is no store, and can be written, before anything is read."""
+def _checked(archived: str, store: str, into: str | None, txn_id: str | None) -> WriteOptions:
+    """Return the options of the write; before anything is read, make sure that it is no store, and can be written."""
     refuse_store(local_path(archived), "replay reads what archive wrote")
     given = {"path": store, "topic": into, "txnId": txn_id}
-    write_options({name: value for name, value in given.items() if value is not None}, stream=False)
+    return write_options({name: value for name, value in given.items() if value is not None}, stream=False)
 
 
 def _between(column: Column, least: int | None, end: int | None, rows: DataFrame) -> DataFrame:
