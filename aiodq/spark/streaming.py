@@ -129,6 +129,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._check_offsets(start)
         logs = self._logs(start["topics"])
+        if "initial" in start:
+            self._check_bounds({**start["topics"], **logs})
         self._refuse_deleted(start["topics"], logs)
         known = self._without_anew(start, logs)
         self._check_hold(start, known, logs)
@@ -176,6 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._hold.mark()
             # Where the query begins lies behind its first batch by now: by its time there was nothing in it.
             new = [topic for topic in new if begin[topic] < stops[topic]]
+            self._tell_of_deleted({topic: stop for topic, stop in stops.items() if topic not in begin})
         stores = {self._place(topic)[0] for topic in new}
         uuids = {store: store_uuid(AnyFileSystem(), store) for store in stores}
 
@@ -208,18 +211,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if name is None else StreamHold(name, self._options.stores, self._options.topics)
 
     def _begin(self) -> dict[str, Any]:
-        logs, hold = self._logs(), self._hold
-        check_bounds(self._options, {self._place(topic)[1] for topic in logs})
+        # Spark may ask because a first batch was broken off, of which a topic was deleted since. For a name that no
+        # topic ever had `latestOffset` has an error; it is not asked then.
+        may_miss = () if self._options.strict else self._named()
+        logs, hold = self._logs(may_miss), self._hold
+        if self._options.strict:
+            self._check_bounds(logs)
         start = {topic: self._start(topic, log) for topic, log in logs.items()}
         if hold is not None:
             # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
             hold.begin(self._places(start))
             time.sleep(_UNTIL_KNOWN)
-            logs = self._logs()
+            logs = self._logs(may_miss)
             begins = {topic: log.begin for topic, log in logs.items()}
             start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
         kept = {topic: offset for topic, offset in start.items() if not self._is_latest(topic)}
         return {**self._offsets(kept, _uuids(logs)), "initial": True}
+
+    def _check_bounds(self, topics: Iterable[str]) -> None:
+        check_bounds(self._options, {self._place(topic)[1] for topic in topics})
+
+    def _tell_of_deleted(self, stops: Mapping[str, int]) -> None:
+        """Tell of topics that a first batch was to read up to somewhere, and that are there no more.
+
+        Raises:
+            OffsetError: there is one, and `failOnDataLoss` is not `false`.
+            StoreNotFoundError: its store is not here.
+        """
+        for topic, stop in stops.items():
+            wanted = stop and not self._is_latest(topic) and is_wanted(self._place(topic)[1], self._options)
+            if wanted and not self._is_there(topic):
+                self._tell_that_it_was_deleted(topic)
+
+    def _tell_that_it_was_deleted(self, topic: str) -> None:
+        if self._options.strict:
+            raise OffsetError(
+                f"topic {topic!r} was deleted, and the query had still to read messages of it: set "
+                f"failOnDataLoss=false to go on without them"
+            )
+        _LOG.warning("topic %r was deleted: what a batch was to read of it is gone", topic)
 
     def _splits(
         self,
@@ -255,15 +285,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         try:
             return beside_its_owner(look)
-        except StoreNotFoundError as cause:
+        except StoreNotFoundError:
             if self._is_there(topic):
                 raise
-            if self._options.strict:
-                raise OffsetError(
-                    f"topic {topic!r} was deleted, and the query had still to read messages of it: set "
-                    f"failOnDataLoss=false to go on without them"
-                ) from cause
-            _LOG.warning("topic %r was deleted: what a batch was to read of it is gone", topic)
+            self._tell_that_it_was_deleted(topic)
             return []
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:

@@ -131,13 +131,44 @@ async def test_a_topic_named_in_full_that_is_deleted(
     assert lenient.latestOffset(end, ALL)["topics"]["a"] == 0, "what was made anew is read from its beginning"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"topics": "a,b"}, {}, {"topics": "a,b", "hold": "h"}, {"startingOffsets": '{"a": 2, "b": 3}'}],
+    ids=["named", "all", "held", "offsets"],
+)
+async def test_a_topic_that_is_deleted_while_a_first_batch_is_broken_off(
+    tmp_path: Path, options: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started again, Spark asks where the query begins, and then for what the batch on record has."""
+    monkeypatch.setattr("aiodq.spark.streaming._UNTIL_KNOWN", 0)
+    await put_both(tmp_path)
+    end = taken(reader_of(tmp_path, **options))
+    assert end["topics"] == {"a": 5, "b": 30}
+    await delete(tmp_path, "b")
+    strict = reader_of(tmp_path, **options)
+    with pytest.raises((aiodq.OffsetError, aiodq.StoreNotFoundError, aiodq.InvalidOptionError), match="'b'"):
+        strict.partitions(strict.initialOffset(), end)
+    lenient = reader_of(tmp_path, failOnDataLoss="false", **options)
+    first = 2 if "startingOffsets" in options else 0
+    assert read(lenient, lenient.initialOffset(), end) == [("a", number) for number in range(first, 5)]
+    assert "topic 'b' was deleted: what a batch was to read of it is gone" in caplog.text
+    await put(tmp_path, "a", 1)
+    after = lenient.latestOffset(end, ALL)
+    assert read(lenient, end, after) == [("a", 5)]
+    others = reader_of(tmp_path, topics="a")
+    assert read(others, others.initialOffset(), end) == [("a", number) for number in range(5)], "not asked for any more"
+
+
 async def test_a_name_that_no_topic_ever_had_is_a_mistake_all_the_same(tmp_path: Path) -> None:
     await put(tmp_path, "a", 5)
     end = taken(reader_of(tmp_path))
     wrong = reader_of(tmp_path, topics="a,oders", failOnDataLoss="false")
-    for ask in (wrong.initialOffset, lambda: wrong.latestOffset(end, ALL)):
+    for start in (wrong.initialOffset(), end):
         with pytest.raises(aiodq.StoreNotFoundError, match="there is no topic 'oders'"):
-            ask()
+            wrong.latestOffset(start, ALL)
+    slip = reader_of(tmp_path, startingOffsets='{"oders": 1}', failOnDataLoss="false")
+    with pytest.raises(aiodq.InvalidOptionError, match="names the topic 'oders', which is not read"):
+        slip.latestOffset(slip.initialOffset(), ALL)
 
 
 async def test_one_of_several_stores_loses_a_topic(tmp_path: Path) -> None:
