@@ -19,6 +19,7 @@ from aiodq.spark.objects import AnyFileSystem, local_path
 from aiodq.spark.options import batch_options, write_options
 from aiodq.spark.packing import pack, pack_splits
 from aiodq.spark.pipelines.results import name_of_result
+from aiodq.spark.pipelines.session import use_here
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import bytes_of, plan
 from aiodq.spark.reading import record_batches
@@ -183,6 +184,8 @@ def _keys(fs: FileSystem, options: ReadOptions, splits: Sequence[Split]) -> Iter
 
 
 def _rows(spark: SparkSession, options: ReadOptions, work: Sequence[_Piece]) -> DataFrame:
+    """Return what is to be written, by a session that this thread may write by."""
+    use_here(spark)
     schema = "tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
     return spread(spark, work, partial(_kept, AnyFileSystem(), options), schema)
 

@@ -14,6 +14,7 @@ from aiodq.options import time_ns
 from aiodq.spark.objects import local_path
 from aiodq.spark.options import write_options
 from aiodq.spark.pipelines.places import check_archived, refuse_moved, refuse_store, some
+from aiodq.spark.pipelines.session import use_here
 from aiodq.spark.writing import was_committed
 
 if TYPE_CHECKING:
@@ -101,9 +102,9 @@ def replay(  # noqa: PLR0913 - what there is to say
         rows = rows.where(f.col("tag").isin(tags))
     rows = _between(f.unix_micros("timestamp"), _micros(since), _micros(until), rows)
     rows = _between(f.col("offset"), first, stop, rows)
-    topic = f.lit(into) if into is not None else f.col("topic")
+    topic, counted = f.lit(into) if into is not None else f.col("topic"), Observation()
     wanted = rows.orderBy("topic", "offset").select(topic.alias("topic"), "tag", "key", "headers", "body")
-    counted = Observation()
+    use_here(spark)
     writer = wanted.observe(counted, f.count(f.lit(1)).alias("rows")).write.format("aiodq").mode("append")
     if txn_id is not None:
         writer = writer.option("txnId", txn_id)

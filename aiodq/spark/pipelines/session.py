@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["check_stores", "load", "start_session", "topics_option"]
+__all__ = ["check_stores", "load", "start_session", "topics_option", "use_here"]
 
 
 def topics_option(topics: Sequence[str] | None) -> dict[str, str]:
@@ -79,6 +79,15 @@ def start_session(master: str = "local[*]", conf: Mapping[str, str] | None = Non
     session = builder.getOrCreate()
     session.dataSource.register(AiodqDataSource)
     return session
+
+
+def use_here(spark: SparkSession) -> None:
+    """Let this thread write by a session, also where another one began it.
+
+    Spark looks for a source that is written in Python in the session that its own thread used last. Of what gives a
+    thread one, nothing costs less than to make rows of nothing.
+    """
+    spark.createDataFrame([], "nothing INT")
 
 
 def load(
