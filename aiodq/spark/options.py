@@ -45,8 +45,9 @@ Moment = int | dict[str, int]
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_DELAY: Final = re.compile(r"([0-9]+) *(ms|s|m|min|h|d)")
-_SIZE: Final = re.compile(r"([0-9]+) *([bkmg]?)b?", re.IGNORECASE)
+_DELAY: Final = re.compile(r"([0-9]{1,12}) *(ms|s|m|min|h|d)")
+_NUMBER: Final = re.compile("[0-9]{1,30}")
+_SIZE: Final = re.compile(r"([0-9]{1,30}) *([bkmg]?)b?", re.IGNORECASE)
 _LARGEST: Final = (1 << 63) - 1
 _LONGEST_NAME: Final = 141
 """Of a write, as a file's name has it: such names have 150 characters, with what tells a stream from a single write."""
@@ -270,7 +271,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """
     options = _known(given, _WRITE_NAMES)
     if "path" not in options:
-        raise _no_path("a store's directory", options)
+        raise _no_path("a store's directory, by save(…) or start(…), as saveAsTable and toTable hand none on", options)
     store = _path(options["path"])
     if is_url(store):
         raise InvalidOptionError(
@@ -445,18 +446,18 @@ def _bound(options: Mapping[str, str], name: str, default: Bound) -> Bound:
     value = options.get(name)
     if value is None:
         return default
-    if value in {"earliest", "latest"}:
-        return "earliest" if value == "earliest" else "latest"
+    if value.strip().lower() in {"earliest", "latest"}:
+        return "earliest" if value.strip().lower() == "earliest" else "latest"
     try:
         found: Any = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     offsets = list(found.values()) if isinstance(found, dict) else [found]
     ends = {"earliest", "latest"} if isinstance(found, dict) else set[str]()
     if not all(each in ends if isinstance(each, str) else _is_offset(each) for each in offsets) or found == {}:
         raise InvalidOptionError(
             f'{name} is "earliest", "latest", an offset, or any of them by topic as JSON ({{"orders": 5}}), '
-            f"not {value!r}"
+            f"not {value!r:.200}"
         )
     return found if isinstance(found, int) else dict(found)
 
@@ -472,8 +473,8 @@ def _time(options: Mapping[str, str], name: str) -> Moment | None:
     if value.lstrip().startswith("{"):
         try:
             found = json.loads(value)
-        except ValueError as cause:
-            raise InvalidOptionError(f"{name} is no JSON: {value!r} ({cause})") from cause
+        except (ValueError, RecursionError) as cause:
+            raise InvalidOptionError(f"{name} is no JSON: {value!r:.200} ({cause})") from cause
         if not found:
             raise InvalidOptionError(f"{name} names no topic: leave it out, or give one time for all")
         return {topic: _moment(name, str(each)) for topic, each in found.items()}
@@ -481,14 +482,14 @@ def _time(options: Mapping[str, str], name: str) -> Moment | None:
 
 
 def _moment(name: str, value: str) -> int:
-    if value.isdecimal():
+    if _NUMBER.fullmatch(value):
         return int(value) * 1_000_000
     try:
         return time_ns(datetime.fromisoformat(value))
     except ValueError as cause:
         raise InvalidOptionError(
             f"{name} is milliseconds since 1970, or a time with a zone (2026-01-31T08:00:00+00:00), or one of them by "
-            f"topic as JSON, not {value!r}"
+            f"topic as JSON, not {value!r:.200}"
         ) from cause
 
 
@@ -499,7 +500,7 @@ def _size(options: Mapping[str, str], name: str, default: int) -> int:
     match = _SIZE.fullmatch(value.strip())
     size = 0 if match is None else int(match[1]) * _UNITS[match[2].lower()]
     if not 0 < size <= _LARGEST:
-        raise InvalidOptionError(f"{name} is bytes, as 33554432 or 32m, not {value!r}")
+        raise InvalidOptionError(f"{name} is bytes, as 33554432 or 32m, not {value!r:.200}")
     return size
 
 
@@ -514,8 +515,8 @@ def _count(options: Mapping[str, str], name: str, of: str = "messages") -> int |
     value = options.get(name)
     if value is None:
         return None
-    if not value.isdecimal() or not int(value):
-        raise InvalidOptionError(f"{name} is a number of {of}, not {value!r}")
+    if not _NUMBER.fullmatch(value) or not 0 < int(value) <= _LARGEST:
+        raise InvalidOptionError(f"{name} is a number of {of}, not {value!r:.200}")
     return int(value)
 
 

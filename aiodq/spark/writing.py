@@ -65,8 +65,9 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
         if name in _READ_ONLY:
             continue
         if name not in _TYPES:
+            meant = " (Kafka's value is the body here)" if name == "value" else ""
             raise InvalidMessageError(
-                f"there is no place for the column {name!r} in a message; there are {', '.join(_TYPES)}"
+                f"there is no place for the column {name!r} in a message{meant}; there are {', '.join(_TYPES)}"
             )
         if found not in _TYPES[name]:
             raise InvalidMessageError(f"the column {name!r} is {' or '.join(_TYPES[name])}, not {found}: cast it")

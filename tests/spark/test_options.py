@@ -64,6 +64,12 @@ def test_ends_and_times_by_topic() -> None:
     assert options.starting_ns == {"x": 5_000_000, "y": 1_000_000_000}
 
 
+def test_ends_in_other_letters() -> None:
+    """As with Kafka's source."""
+    options = read_options({"path": "/a", "startingOffsets": "Latest", "endingOffsets": " EARLIEST"})
+    assert (options.starting, options.ending) == ("latest", "earliest")
+
+
 @pytest.mark.parametrize("name", ["maxRecordsPerTrigger", "maxOffsetsPerTrigger"])
 def test_one_limit_by_two_names(name: str) -> None:
     assert stream_options({"path": "/a", name: "7"}).most_records == 7
@@ -111,6 +117,13 @@ def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
         ({"startingOffsets": "soon"}, "startingOffsets is"),
         ({"startingOffsets": "-1"}, "startingOffsets is"),
         ({"startingOffsets": "{}"}, "startingOffsets is"),
+        ({"startingOffsets": "[" * 100_000}, "startingOffsets is"),
+        ({"startingTimestamp": '{"a":' * 100_000}, "startingTimestamp is no JSON"),
+        ({"startingTimestamp": "9" * 5000}, "startingTimestamp is"),
+        ({"splitBytes": "9" * 5000}, "splitBytes is bytes"),
+        ({"maxRecordsPerTrigger": "9" * 5000}, "maxRecordsPerTrigger is a number"),
+        ({"maxRecordsPerTrigger": f"{1 << 63}"}, "maxRecordsPerTrigger is a number"),
+        ({"maxTriggerDelay": f"{'9' * 5000}d"}, "maxTriggerDelay is a time"),
         ({"startingOffsets": "[1]"}, "startingOffsets is"),
         ({"endingOffsets": '{"a": "b"}'}, "endingOffsets is"),
         ({"endingOffsets": "true"}, "endingOffsets is"),
@@ -125,7 +138,7 @@ def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
         ({"verify": "all"}, "verify is one of batch, none"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss is one of true, false"),
     ],
-    ids=str,
+    ids="{!s:.60}".format,
 )
 def test_mistakes(wrong: dict[str, str], told: str) -> None:
     with pytest.raises(aiodq.InvalidOptionError, match=told):
