@@ -98,6 +98,7 @@ class Plan:
     messages: int
     clock: Clock = perf_counter
     largest: int = sys.maxsize
+    settling: float = SETTLING
 
 
 @dataclass
@@ -176,8 +177,9 @@ async def _iterate(channel: aiodq.Channel, messages: int) -> None:
             return
 
 
-async def use(path: Path, grown: Grown, messages: int, clock: Clock) -> dict[str, float]:
+async def use(path: Path, grown: Grown, plan: Plan) -> dict[str, float]:
     """Put, get and ack at the end of the log, behind all that is there; return seconds a message."""
+    messages, clock = plan.messages, plan.clock
     # Segments are large now: a roll costs the same in every store, so it is left out of the comparison.
     async with aiodq.open(path, grown.options()) as store:
         every = [store.topic(_name(number)) for number in range(grown.topics)]
@@ -187,7 +189,7 @@ async def use(path: Path, grown: Grown, messages: int, clock: Clock) -> dict[str
         # Whatever a topic does at its first put, and once after opening, is no cost of a message.
         await _put(every, len(every))
         await asyncio.gather(*(one.sync() for one in every))
-        await asyncio.sleep(SETTLING)
+        await asyncio.sleep(plan.settling)
         # The collector looks at everything seldom, in one go: with a thousand topics whatever that hits would seem to
         # take ten times as long.
         gc.collect()
@@ -234,7 +236,7 @@ def _once(path: Path, grown: Grown, plan: Plan) -> dict[str, float]:
         shutil.copytree(path, drained)
         taken = aiodq.run(drain(drained, grown, plan.clock))
         shutil.rmtree(drained)
-    return taken | aiodq.run(use(path, grown, plan.messages, plan.clock))
+    return taken | aiodq.run(use(path, grown, plan))
 
 
 def rotated(items: list[T], turn: int) -> list[T]:
@@ -297,7 +299,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_as(given.compiled, "benchmarks.growth", without(words, "--compiled"))
     plan = Plan(given.rounds, given.messages, process_time if given.cpu else perf_counter)
     if given.quick:
-        plan = replace(plan, rounds=1, messages=TOGETHER, largest=10)
+        plan = replace(plan, rounds=1, messages=TOGETHER, largest=10, settling=0)
     environment = describe(given.dir.resolve(), aiodq.run(_loop()))
     environment["aiodq"] = "compiled" if getattr(aiodq, "__compiled__", False) else "pure Python"
     for name, value in environment.items():

@@ -174,13 +174,13 @@ class Part:
     cost: int = 0
     origin: Origin | None = None
 
-    def add(self, message: Accepted, body: bytes, waiter: Waiter) -> None:
-        """Append one message."""
+    def add(self, message: Accepted, body: bytes, waiter: Waiter, cost: int) -> None:
+        """Append one message, with its cost in bytes of memory."""
         columns = self.columns
         count = len(columns.bodies)
         columns.bodies.append(body)
         self.waiters.append(waiter)
-        self.cost += accepted_cost(message, body)
+        self.cost += cost
         columns.tags = _added(columns.tags, count, message.tag, None)
         columns.keys = _added(columns.keys, count, message.key, None)
         columns.headers = _added(columns.headers, count, message.headers or _NO_HEADERS, _NO_HEADERS)
@@ -197,7 +197,8 @@ class Part:
         part = Part(Columns([]), [], atomic=False)
         messages = messages_of(self.columns)
         for number in kept:
-            part.add(*messages[number], self.waiters[number])
+            message, body = messages[number]
+            part.add(message, body, self.waiters[number], accepted_cost(message, body))
         return part if kept else None
 
     @property
@@ -312,7 +313,7 @@ class OpenBatch:
             part = Part(Columns([]), [], atomic=False)
             self.parts.append(part)
         self.plain = None
-        part.add(message, body, waiter)
+        part.add(message, body, waiter, cost)
         self.count += 1
         self.cost += cost
 

@@ -66,6 +66,13 @@ class ShortCut:
         """Leave the messages to the buffer."""
         return NOT_NOW
 
+    def put_labelled_now(self, _message: object, _body: object) -> int:
+        """Leave the message to the buffer."""
+        return NOT_NOW
+
+    def put_lone_labelled(self, _message: object, _body: object) -> None:
+        """Leave the message to the buffer."""
+
 
 class PuttingTopic(Protocol):
     """What is needed of the topic; `aiodq.shared.remote_topic.RemoteTopic` implements it."""

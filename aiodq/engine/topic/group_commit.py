@@ -241,8 +241,10 @@ class GroupCommit:
 
     def put_labelled_now(self, message: Accepted, body: bytes, *, gave_way: bool = False) -> int:
         """Do as `put_now` for a message that has more than a body, both checked."""
+        if not self.inline or get_ident() != self._home.thread:
+            return NOT_NOW
         cost = accepted_cost(message, body)
-        if not self.inline or cost > WRITE_BYTES or get_ident() != self._home.thread:
+        if cost > WRITE_BYTES:
             return NOT_NOW
         task, now = task_of(self._loop), self._monotonic()
         if task is None or task is not self._task():

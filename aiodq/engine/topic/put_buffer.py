@@ -204,7 +204,7 @@ class PutBuffer:
         return self._add(message, body, cost)
 
     def _add(self, message: Accepted, body: bytes, cost: int) -> asyncio.Future[int]:
-        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[int] = self._loop.create_future()
         self._add_for(message, body, cost, waiter)
         return waiter
 

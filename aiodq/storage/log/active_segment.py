@@ -403,11 +403,9 @@ class ActiveSegment:
     def _write(self, data: BytesLike, position: int) -> int:
         """Write one frame; return the position after it."""
         taken = max(self._write_alone(data, position), 0)
-        return (
-            position + taken
-            if taken == len(data)
-            else write_all(self._file, [memoryview(data)[taken:]], position + taken)
-        )
+        if taken == len(data):
+            return position + taken
+        return write_all(self._file, [memoryview(data)[taken:]], position + taken)
 
     def commit(self, producers: ProducerTable | None = None) -> None:
         """Make visible to readers what was written; tell `producers` whose puts they are."""
