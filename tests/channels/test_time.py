@@ -11,9 +11,20 @@ import aiodq
 from tests.channels.support import Machine, counts, ready, soon, until
 
 
+async def used(store: aiodq.Store) -> aiodq.Queue:
+    """Return a queue whose puts need nothing made or checked first."""
+    jobs = store.queue("jobs")
+    for _ in range(3):
+        await jobs.put(b"x")
+        await (await jobs.get()).ack()
+    return jobs
+
+
 class TestDelayedPuts:
-    async def test_nobody_sees_it_early_and_who_waits_gets_it_when_it_is_due(self, machine: Machine) -> None:
-        async with machine.jobs() as jobs:
+    @pytest.mark.parametrize("sync", ["always", "os"])
+    async def test_nobody_sees_it_early_and_who_waits_gets_it_when_it_is_due(self, machine: Machine, sync: str) -> None:
+        async with machine.store(sync=sync) as store:
+            jobs = await used(store)
             await jobs.put(b"later", delay=10)
             await jobs.put(b"now")
             assert counts(jobs) == (1, 0, 1)
@@ -302,10 +313,7 @@ class TestTimeToLive:
     @pytest.mark.parametrize(("jump", "sync"), [(3600, "always"), (-3600, "always"), (3600, "os"), (-3600, "os")])
     async def test_a_wall_clock_that_is_set_moves_nothing(self, machine: Machine, jump: float, sync: str) -> None:
         async with machine.store(sync=sync) as store:
-            jobs = store.queue("jobs")
-            for _ in range(3):  # from the third on, puts take the short way
-                await jobs.put(b"x")
-                await (await jobs.get()).ack()
+            jobs = await used(store)
             await jobs.put(b"before", ttl=60)
             machine.clock.jump(jump)
             await jobs.put(b"after", ttl=90)

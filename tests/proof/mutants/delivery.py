@@ -160,6 +160,21 @@ change(
     test="tests/delivery/test_lease_machine.py::test_what_is_settled_in_the_middle_of_a_lease_is_not_handed_out",
 )
 change(
+    "a put that is written at once is in the tail without its delay",
+    Publisher.show_many,
+    "columns.dues is not None or columns.expiries is not None or columns.headers is not None",
+    "False",
+    test="tests/channels/test_time.py::TestDelayedPuts::"
+    "test_nobody_sees_it_early_and_who_waits_gets_it_when_it_is_due[asyncio-os]",
+)
+change(
+    "lifetimes put at once go by the clock of before",
+    Publisher.show_many,
+    "engine.lifetimes.note(batch.first, engine.log.begin)",
+    "None",
+    test="tests/channels/test_time.py::TestTimeToLive::test_a_wall_clock_that_is_set_moves_nothing[asyncio--3600-os]",
+)
+change(
     "all of a lease has the deadline of what was handed out last",
     Lease.turn,
     "self.turns.append((self.next, deadline))",
