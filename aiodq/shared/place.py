@@ -6,11 +6,10 @@ import os
 from typing import Final
 
 from aiodq.errors import StorageError, StoreNotFoundError
+from aiodq.storage.io.mounts import file_system_type
 from aiodq.storage.io.os_errors import storage_error
 
 __all__ = ["Place", "refuse_network"]
-
-_MOUNTS: Final = "/proc/self/mountinfo"
 
 _NETWORK: Final = frozenset(
     {
@@ -43,22 +42,13 @@ def refuse_network(directory: str) -> None:
 
 
 def _file_system(directory: str) -> str | None:
-    """Return the type of the file system that a directory is or would be on; None if unknown (Linux only)."""
+    """Return the type of the file system that a directory is or would be on; None if unknown."""
     try:
-        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
-            mounts = file.read().splitlines()
         while not os.path.lexists(directory):
             directory = os.path.dirname(directory)
-        device = os.stat(directory).st_dev
+        return file_system_type(os.stat(directory).st_dev)
     except OSError:
         return None
-    number = f"{os.major(device)}:{os.minor(device)}"
-    for mount in mounts:
-        # number, parent, major:minor, root, where, options, …, -, kind, …
-        before, _, behind = mount.partition(" - ")
-        if before.split(" ")[2:3] == [number]:
-            return behind.partition(" ")[0]
-    return None
 
 
 class Place:

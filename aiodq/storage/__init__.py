@@ -1,8 +1,8 @@
 """The files on disk. Everything here blocks, serves one owner, and knows no event loop.
 
-The crash model. Between two syncs of a file, any subset of the bytes written to it since may reach the disk, in any
-order and torn at any sector; a name may or may not exist until its directory is synced. Nothing else is assumed. The
-commit points, in the order in which an owner passes them:
+The crash model. Between two syncs of a file, any subset of the bytes written to it since, be it by a call or through a
+mapping, may reach the disk, in any order and torn at any sector; a name may or may not exist until its directory is
+synced. Nothing else is assumed. The commit points, in the order in which an owner passes them:
 
 1. *A segment begins*: file created, header written, directory synced. Before: no file, an empty one, or a torn header;
    nothing was promised in it, and it is created anew. (`ActiveSegment.create`, `recover`)
@@ -37,7 +37,7 @@ commit points, in the order in which an owner passes them:
    channel passes them. Before: they are found to be missing once more. (`TopicLog._note_losses`)
 15. *Zeros are written ahead of the last segment's end*, and synced with the frames before them; sealing and closing
    truncate them. At any time, what follows the last frame is zeros, an unfinished write, or any mixture of both by
-   sector; whatever is not zeros is reported as truncated, and all of it is truncated. (`Preallocation.top_up`,
+   sector; whatever is not zeros is reported as truncated, and all of it is truncated. (`Preallocation._fill`,
    `Preallocation.give_back`, `_cut`)
 16. *The origins of committed transactions are kept*: in `#origins` (as 6), before the transaction log forgets the
    blocks that hold them. Before: the blocks hold them; between: both do. (`TransactionOrigins.keep`)

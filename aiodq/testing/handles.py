@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiodq.testing.faults import Call, Fault
     from aiodq.testing.tree import Node
 
-__all__ = ["SimulatedFile", "SimulatedLock"]
+__all__ = ["SimulatedFile", "SimulatedLock", "SimulatedWindow"]
 
 
 class _Owner(Protocol):
@@ -60,6 +60,10 @@ class SimulatedFile:
         """See `aiodq.storage.io.filesystem.File.write_at`."""
         return self._fs._write(self._opened(refusal=errno.EBADF), self._path, buffers, position)  # noqa: SLF001 - see above
 
+    def window(self, begin: int, end: int) -> SimulatedWindow:
+        """See `aiodq.storage.io.write_window.window_of`."""
+        return SimulatedWindow(self, begin, end)
+
     def size(self) -> int:
         """See `aiodq.storage.io.filesystem.File.size`."""
         self._fs._enter("size", self._path)  # noqa: SLF001 - see above
@@ -82,6 +86,30 @@ class SimulatedFile:
         if self._node is not None:
             self._node = None
             self._fs._enter("close", self._path)  # noqa: SLF001 - see above
+
+
+class SimulatedWindow:
+    """A file's bytes as memory: what is stored in it is a write, and beyond the file's end it ends the process."""
+
+    __slots__ = ("_begin", "_end", "_file")
+
+    def __init__(self, file: SimulatedFile, begin: int, end: int) -> None:
+        """Open a window over these bytes of a file."""
+        self._file, self._begin, self._end = file.held(), begin, end
+
+    def __setitem__(self, where: slice, data: BytesLike) -> None:
+        """Write a slice.
+
+        Raises:
+            RuntimeError: a process of the operating system would have ended with SIGBUS, or Python refused it.
+            OSError: the power is off, or the plan says so.
+        """
+        start, stop = where.start, where.stop
+        if not 0 <= start <= stop <= self._end - self._begin or stop - start != len(data):
+            raise RuntimeError(f"{len(data)} bytes at {start} to {stop} of a window of {self._end - self._begin}")
+        if self._begin + stop > self._file.size():
+            raise RuntimeError(f"SIGBUS: the file ends before {self._begin + stop}")
+        self._file.write_at([data], self._begin + start)
 
 
 class SimulatedLock:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 import aiodq
-from aiodq.shared import place
 from aiodq.shared.place import Place, refuse_network
+from aiodq.storage.io import mounts as system
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory of which the system says what the test writes into `mounts` beside it: `{}` is its device."""
     directory, mounts = tmp_path / "mounted", tmp_path / "mounts"
     directory.mkdir()
-    monkeypatch.setattr(place, "_MOUNTS", str(mounts))
+    monkeypatch.setattr(system, "_MOUNTS", str(mounts))
     return directory
 
 
@@ -73,7 +73,7 @@ def test_what_this_system_says_is_read(tmp_path: Path) -> None:
     """Of a file system in memory, as of a disk: whatever it is, it is none of a network."""
     refuse_network(str(tmp_path))
     refuse_network("/proc/self/fd")
-    assert place._file_system("/proc") in {"proc", None}
+    assert system.file_system_type(os.stat("/proc").st_dev) in {"proc", None}
 
 
 def test_a_place_is_the_directory_and_not_its_name(tmp_path: Path) -> None:

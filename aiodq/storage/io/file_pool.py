@@ -26,12 +26,14 @@ else:
 
 from aiodq.storage.io.filesystem import NOWAIT, OsFile, OsFileSystem
 from aiodq.storage.io.free_space import free_space
+from aiodq.storage.io.write_window import MOST_WINDOWS, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File, FileSystem, Lock
+    from aiodq.storage.io.write_window import WriteWindow
 
 __all__ = ["PooledFile", "PooledFileSystem", "is_ready", "make_ready"]
 
@@ -82,6 +84,7 @@ class PooledFileSystem:
         # Each in order of use, so that the victim among thousands is found without a scan.
         self.clean: dict[PooledFile, None] = {}
         self.dirty: dict[PooledFile, None] = {}
+        self._windows: dict[PooledFile, None] = {}
         _STORES.add(self._changed)
 
     @property
@@ -249,12 +252,23 @@ class PooledFileSystem:
             while pooled.busy or pooled.users or pooled.writing:
                 self._changed.wait(_SHORTLY if pooled.writing else None)  # `write_alone` notifies nobody
             self._drop(pooled)
+            self._windows.pop(pooled, None)
 
     def keep(self, pooled: PooledFile) -> None:
         """Make an open file the most recently used one."""
         self._drop(pooled)
         if pooled.file is not None:
             (self.dirty if pooled.dirty else self.clean)[pooled] = None
+
+    def window_opened(self, pooled: PooledFile) -> None:
+        """Note that a file has a write window; of too many, the one that was opened first is closed."""
+        with self._changed:
+            self._windows.pop(pooled, None)
+            self._windows[pooled] = None
+            if len(self._windows) > MOST_WINDOWS:
+                oldest = next(iter(self._windows))
+                del self._windows[oldest]
+                oldest.close_window()
 
     def _drop(self, pooled: PooledFile) -> None:
         self.clean.pop(pooled, None)
@@ -278,8 +292,8 @@ class PooledFile:
     """
 
     __slots__ = (
-        "_failure", "_fs", "_size", "busy", "careless", "closed", "dirty", "file", "path", "used", "users", "write",
-        "writing",
+        "_failure", "_fs", "_size", "_window", "_window_begin", "_window_end", "busy", "careless", "closed", "dirty",
+        "file", "path", "used", "users", "write", "writing",
     )  # fmt: skip
 
     def __init__(self, fs: PooledFileSystem, path: str, file: File, *, write: bool, careless: bool) -> None:
@@ -297,6 +311,8 @@ class PooledFile:
         self.closed: bool = False
         self._size = -1
         self._failure: OSError | None = None
+        self._window: WriteWindow | None = None
+        self._window_begin = self._window_end = 0
 
     # --- File
 
@@ -363,6 +379,10 @@ class PooledFile:
             if file is None or self.busy or self.closed or self._failure is not None:
                 return -1
             try:
+                window, end = self._window, position + len(data)
+                if window is not None and self._window_begin <= position and end <= self._window_end:
+                    window[position - self._window_begin : end - self._window_begin] = data
+                    return len(data)
                 if type(file) is OsFile:
                     return os.pwrite(file.descriptor, data, position)  # as `write_at` does, without the call
                 return file.write_at((data,), position)
@@ -382,6 +402,7 @@ class PooledFile:
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
         self._check()
+        self.close_window()  # memory behind a file's end must not be written
         file = self._fs.take(self)
         try:
             file.truncate(size)
@@ -440,6 +461,7 @@ class PooledFile:
         if self.closed:
             return
         self._fs.withdraw(self)
+        self.close_window()
         file, self.file = self.file, None
         if file is not None:
             file.close()
@@ -448,6 +470,35 @@ class PooledFile:
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    # --- the write window
+
+    def open_window(self, begin: int, end: int) -> bool:
+        """Have `write_alone` write what falls between these positions through memory; see `window_of`.
+
+        Returns:
+            Whether there is a window.
+        """
+        try:
+            file = self._fs.take(self)
+        except OSError:
+            return False
+        try:
+            window = window_of(file, begin, end)
+        finally:
+            self._fs.give_back(self)
+        if window is None:
+            return False
+        # INVARIANT: `write_alone` never finds a window beside the positions of another one.
+        self.close_window()
+        self._window_begin, self._window_end = begin, end
+        self._window = window
+        self._fs.window_opened(self)
+        return True
+
+    def close_window(self) -> None:
+        """Write by calls of the system again. A write that is under way may still go through the window."""
+        self._window = None
 
     # --- for the policy
 
@@ -484,6 +535,7 @@ class PooledFile:
             self._failure = cause
         self.dirty = False
         self.file = None
+        self.close_window()
         try:
             file.close()
         except OSError as cause:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.write_window import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aiodq.format.layout import BytesLike
+    from aiodq.storage.io.write_window import WriteWindow
 
 __all__ = [
     "NOWAIT",
@@ -198,6 +200,10 @@ class OsFile:
         if len(buffers) == 1:
             return os.pwrite(self.descriptor, buffers[0], position)
         return os.pwritev(self.descriptor, buffers[:_BUFFERS_AT_ONCE], position)
+
+    def window(self, begin: int, end: int) -> WriteWindow | None:
+        """See `aiodq.storage.io.write_window.window_of`."""
+        return mapped(self.descriptor, begin, end)
 
     def size(self) -> int:
         """See `File.size`."""

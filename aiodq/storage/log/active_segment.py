@@ -353,6 +353,7 @@ class ActiveSegment:
         segment.oldest_ns = index.oldest_ns
         if position >= self._opens_at:
             self._indexed, self._opens_at = self._indexed + 1, position + INDEX_STRIDE
+            self._ahead.open_window(self._position, self._limit, self._position - position)
             self._fit()
 
     def _count(self) -> None:

@@ -5,6 +5,9 @@ than the bytes do. Measured on ext4, synced each time, against appending: batche
 13 KB twice, of 132 KB no faster. `posix_fallocate` and a larger size without blocks gain as much for the smallest, but
 nothing, or 1.3 times, for 13 KB: blocks that were never written cost a commit at their first write.
 
+Where small puts are many and syncs few or none, the zeros are bytes that a write window may be opened over (see
+`aiodq.storage.io.write_window`): there a put is no call of the system.
+
 INVARIANT: between a segment's last frame and its file's end are only zeros, except for a write that is in progress or
 failed. Readers of a segment without a footer treat the zeros as not written; sealing, closing and the next opening
 remove them.
@@ -17,7 +20,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.storage.io.durable_io import write_all
+from aiodq.storage.io.file_pool import PooledFile
 from aiodq.storage.io.free_space import free_space
+from aiodq.storage.io.write_window import GRANULARITY
 
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import File, FileSystem
@@ -30,6 +35,12 @@ _MOST: Final = 256 * 1024
 
 _SMALL: Final = 64 * 1024
 """Bytes in one sync above which zeros gain nothing."""
+
+_FIRST_WINDOW: Final = 64 * 1024
+"""Bytes of frames from which on a segment has write windows: most topics are small."""
+
+_LARGEST: Final = 16 * 1024
+"""Bytes of a frame above which a window gains nothing: writing the zeros takes as long as it saves."""
 
 _SHARE: Final = 100
 """One part in so many of the free space is used at most, so that many topics leave room for others."""
@@ -49,7 +60,8 @@ class Preallocation:
         self._fs = fs
         self._file = file
         self._path = path
-        self._end = 0
+        self._pooled = file if isinstance(file, PooledFile) else None
+        self._end = self._window_end = 0
         self._synced: int | None = None
         self._refused = False
 
@@ -63,15 +75,45 @@ class Preallocation:
         if position < self._end or synced is None or position - synced > _SMALL or self._refused:
             return
         target = min(2 * position, position + _MOST, limit) // _PAGE * _PAGE
-        if target - position < _PAGE or not self._has_room(target - position):
+        if target - position >= _PAGE:
+            self._fill(position, target, position)
+
+    def open_window(self, position: int, limit: int, frame_bytes: int) -> None:
+        """Have what follows be written through memory, into zeros, where puts are many and syncs are few.
+
+        Args:
+            position: the frames' end.
+            limit: the position behind which nothing is written.
+            frame_bytes: the length of the last frame, like which those to come may be.
+        """
+        pooled, synced = self._pooled, self._synced
+        if pooled is None or position < _FIRST_WINDOW or position + 2 * _PAGE < self._window_end or self._refused:
             return
+        if frame_bytes > _LARGEST or (synced is not None and position - synced <= _SMALL):
+            return
+        target = min(position + _MOST, limit) // _PAGE * _PAGE
+        if target - position < _SMALL or not self._fill(max(position, self._end), target, position):
+            return
+        if pooled.open_window(position // GRANULARITY * GRANULARITY, target):
+            self._window_end = target
+        else:
+            self._pooled = None
+
+    def _fill(self, begin: int, end: int, position: int) -> bool:
+        """Write zeros from `begin` to `end`, if there is room; if that fails, truncate all behind `position`."""
+        if begin >= end:
+            return True
+        if not self._has_room(end - begin):
+            return False
         # CRASH: 15. Any part of them may be missing, and later writes over them may be torn.
         try:
-            self._end = write_all(self._file, [_ZEROS[: target - position]], position)
+            self._end = write_all(self._file, [_ZEROS[: end - begin]], begin)
         except OSError:
             # What was written is given back: others need the space more.
-            self._refused, self._end = True, target
+            self._refused, self._end = True, end
             self.give_back(position)
+            return False
+        return True
 
     def _has_room(self, size: int) -> bool:
         free = free_space(self._fs, os.path.dirname(self._path))
@@ -84,8 +126,8 @@ class Preallocation:
         with suppress(OSError):
             # CRASH: 15. Not synced; a power cut brings the zeros back, and the next opening truncates them.
             self._file.truncate(position)
-            self._end = 0
+            self._end = self._window_end = 0
 
     def gone(self) -> None:
         """Note that somebody has truncated the file after its frames."""
-        self._end = 0
+        self._end = self._window_end = 0

@@ -304,9 +304,9 @@ _AHEAD = "tests/storage/log/test_preallocation.py"
 
 change(
     "zeros are written ahead over the last message",
-    Preallocation.top_up,
-    "[_ZEROS[: target - position]], position)",
-    "[_ZEROS[: target - position]], position - 8)",
+    Preallocation._fill,
+    "[_ZEROS[: end - begin]], begin)",
+    "[_ZEROS[: end - begin]], begin - 8)",
     "written ahead",
 )
 change(
@@ -332,7 +332,7 @@ change(
 )
 change(
     "a disk without room for zeros ahead refuses the message",
-    Preallocation.top_up,
+    Preallocation._fill,
     "except OSError:",
     "except ZeroDivisionError:",
     test=f"{_AHEAD}::test_a_disk_without_room_for_them_takes_messages",
