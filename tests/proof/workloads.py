@@ -188,6 +188,22 @@ async def written_ahead(world: World) -> None:
 
 
 @workload
+async def written_through_memory(world: World) -> None:
+    """Messages that are stored in write windows, over zeros, in segments that are synced, sealed and opened again."""
+    with mock.patch.multiple(
+        "aiodq.storage.log.preallocation", _PAGE=64, _FIRST_WINDOW=1, _SMALL=500, _MOST=9000, GRANULARITY=1
+    ):
+        for _ in range(2):
+            async with world.store(aiodq.StoreOptions(sync="os", segment_bytes=24_000)) as store:
+                queue = world.queue(store, "jobs")
+                for size in (4100, 40, 300, 4100, 40):
+                    await world.write(queue, "p", size)
+                await world.sync(queue)
+                for size in (40, 4100, 40, 4100, 300, 4100, 40):
+                    await world.write(queue, "p", size)
+
+
+@workload
 async def roll_and_retention(world: World) -> None:
     """Segments that fill, roll, are acked, and are deleted, while two channels are at different places."""
     async with world.store(SMALL) as store:

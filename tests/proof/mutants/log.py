@@ -10,6 +10,8 @@ from aiodq.engine.topic.group_commit import GroupCommit
 from aiodq.engine.topic.publisher import Publisher
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.format import decode
+from aiodq.storage.io import write_window
+from aiodq.storage.io.file_pool import PooledFile
 from aiodq.storage.log import recovery
 from aiodq.storage.log.active_segment import ActiveSegment
 from aiodq.storage.log.preallocation import Preallocation
@@ -343,6 +345,29 @@ change(
     "found if base == final else found.followed()",
     "found",
     test=f"{_AHEAD}::test_zeros_at_the_end_of_a_full_segment_are_damage",
+)
+_WINDOWS = "tests/storage/log/test_write_windows.py"
+
+change(
+    "a message is stored in a window beside its place",
+    PooledFile.write_alone,
+    "position - self._window_begin : end - self._window_begin] = data",
+    "position - self._window_begin - 8 : end - self._window_begin - 8] = data",
+    "written through memory",
+)
+change(
+    "a window is open on where the file was truncated",
+    PooledFile.truncate,
+    "self.close_window()",
+    "None",
+    test=f"{_WINDOWS}::test_what_a_write_that_failed_left_is_cut_off_and_the_window_with_it",
+)
+change(
+    "there are windows on file systems that copy on write",
+    write_window.mapped,
+    "not _writes_in_place(os.fstat(descriptor).st_dev)",
+    "False",
+    test=f"{_WINDOWS}::test_a_file_system_that_copies_on_write_has_none",
 )
 change(
     "zeros where something was promised are taken for its owner's",
