@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -162,6 +163,25 @@ async def test_a_full_disk_is_worked_off_and_filled_again_a_hundred_times(
 ) -> None:
     cycle = await cycles(disk, seed, 100, tmp_path / "copy")
     record_property("trials", cycle.full)
+
+
+@pytest.mark.parametrize("sync", ["os", "interval"])
+async def test_what_is_stored_through_memory_ends_with_an_error_on_a_full_disk(tmp_path: Path, sync: Any) -> None:
+    options = replace(OPTIONS, sync=sync, segment_bytes=8 << 20)
+    with small_disk(tmp_path / "disk", "48M") as disk:
+        put = 0
+        async with aiodq.open_queue(disk / "store", options) as queue:
+            for put in range(5000):
+                await queue.put(b"%07d" % put * 14)
+            put += 1
+            Ballast(disk).fill()
+            with pytest.raises(aiodq.DiskFullError):
+                while True:
+                    await queue.put(b"%07d" % put * 14)
+                    put += 1
+            assert put > 5000, "what was written ahead is full first"
+        async with aiodq.open_queue(disk / "store", options) as queue:
+            assert [message.body async for message in queue.topic.scan()] == [b"%07d" % n * 14 for n in range(put)]
 
 
 async def test_acks_go_on_until_a_full_disk_is_empty(disk: Path, tmp_path: Path) -> None:
