@@ -14,6 +14,7 @@ The life of a put:
     `Producer.put`                 one coroutine, a topic's and a queue's
       `GroupCommit.put_now`        nothing under way, no sync asked for: written in the caller's own step, no future
         `ActiveSegment.append`     one compact frame, one write
+          `PooledFile.write_alone` into a write window, memory that the file is mapped to; else by `pwrite`
         `TailCache.add`            into the tail cache. Channels are told nothing: they look at the topic's end
                                    themselves, `ChannelState.follow`
         `Publisher.shown`          wakes who waits
