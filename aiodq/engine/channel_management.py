@@ -155,7 +155,7 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
     def work() -> None:
         log, journal = engine.real_log(), channel_engine.journal
         if fs is log.fs:
-            log.remove_channel(name)
+            log.description.remove_channel(name)
         if journal is not None:
             channel_engine.journal = None
             journal.close()
@@ -181,7 +181,7 @@ def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaitable[None]:
     engine.creation.create()
 
     def work() -> None:
-        engine.real_log().pause("", paused=paused)
+        engine.real_log().description.pause("", paused=paused)
 
     return asyncio.ensure_future(engine.operate(work))
 
@@ -200,6 +200,6 @@ def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, pa
         # INVARIANT: the name still means this channel, not a later one of the same name.
         check_channel(channel_engine)
         if not is_ephemeral(channel_engine.name):
-            engine.real_log().pause(channel_engine.name, paused=paused)
+            engine.real_log().description.pause(channel_engine.name, paused=paused)
 
     return asyncio.ensure_future(engine.operate(work))

@@ -14,7 +14,7 @@ synced. Nothing else is assumed. The commit points, in the order in which an own
    which is truncated like any torn tail, or a whole one after frames that are not; those frames are scanned, and the
    footer goes with what is truncated. (`seal_file`, `_settle_sealed`)
 5. *A segment is given up*: what says so (a journal, a checkpoint, `topic.json`) is durable first, then the file is
-   unlinked. Before: the file is still there and is given up again. (`TopicLog.give_up`)
+   unlinked. Before: the file is still there and is given up again. (`TopicDescription.give_up`)
 6. *Small files*: written under a temporary name and synced, renamed over the old file, directory synced: old or new.
    (`replace_file`)
 7. *A truncation*: what was promised is copied to quarantine, durably, before the original is touched. (`_copy`,
@@ -22,7 +22,8 @@ synced. Nothing else is assumed. The commit points, in the order in which an own
 8. *A topic is deleted*: its directory renamed, the parent synced, then emptied. Before: the topic is there, whole;
    after: what is left of it is swept. (`delete_topic`)
 9. *A channel is deleted*: `topic.json` durably no longer names it; then its files go. Before: the channel is there,
-   whole; after: what is left of its files goes when a channel of that name is created. (`TopicLog.remove_channel`)
+   whole; after: what is left of its files goes when a channel of that name is created.
+   (`TopicDescription.remove_channel`)
 10. *A bulk load is committed*: the staged segments and their names synced, then the commit's record (as 6). Before:
    files that belong to nobody, to be swept; after: an owner will adopt them. (`commit_staged`)
 11. *Staged segments are adopted*: their headers written and synced, then the offset noted in the record, then the files
@@ -34,7 +35,7 @@ synced. Nothing else is assumed. The commit points, in the order in which an own
    of it may be deleted from the topic. Before each: it is in both places, and the transactions' numbers show that both
    are the same. (`keep_owed`, `drop_owed`)
 14. *Messages are found to be missing*: `topic.json` says which (as 6), before a segment is created after them or a
-   channel passes them. Before: they are found to be missing once more. (`TopicLog._note_losses`)
+   channel passes them. Before: they are found to be missing once more. (`TopicDescription.note_losses`)
 15. *Zeros are written ahead of the last segment's end*, and synced with the frames before them; sealing and closing
    truncate them. At any time, what follows the last frame is zeros, an unfinished write, or any mixture of both by
    sector; whatever is not zeros is reported as truncated, and all of it is truncated. (`Preallocation._fill`,

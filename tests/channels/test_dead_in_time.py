@@ -11,7 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.storage.log.topic_log import TopicLog
+from aiodq.storage.state.topic_description import TopicDescription
 from aiodq.testing import Fault, FaultPlan
 from tests.channels.support import PATIENCE, counts, soon, until
 
@@ -140,18 +140,18 @@ async def test_nothing_is_given_up_while_other_options_are_being_written(
     async with machine.jobs(max_attempts=1, dead_letter="dead") as jobs:
         await jobs.put(b"a")
         await jobs.get()  # its one attempt
-    looked, note, settle_some = threading.Event(), TopicLog.choose_for_channel, ChannelEngine._settle_some
+    looked, note, settle_some = threading.Event(), TopicDescription.choose_for_channel, ChannelEngine._settle_some
 
-    def note_later(log: TopicLog, *args: Any) -> None:
+    def note_later(description: TopicDescription, *args: Any) -> None:
         assert looked.wait(PATIENCE)
-        note(log, *args)
+        note(description, *args)
 
     def looked_at(channel_engine: ChannelEngine[Any]) -> None:
         settle_some(channel_engine)
         if not channel_engine._out_of_turn.reading:
             looked.set()
 
-    monkeypatch.setattr(TopicLog, "choose_for_channel", note_later)
+    monkeypatch.setattr(TopicDescription, "choose_for_channel", note_later)
     monkeypatch.setattr(ChannelEngine, "_settle_some", looked_at)
     async with machine.store() as store:
         jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=3))

@@ -10,7 +10,7 @@ import pytest
 
 import aiodq
 from aiodq.engine import channel_management
-from aiodq.storage.log.topic_log import TopicLog
+from aiodq.storage.state.topic_description import TopicDescription
 from aiodq.testing import Fault
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon
 from tests.compiled import is_compiled
@@ -130,9 +130,9 @@ async def test_several_at_once(machine: Machine) -> None:
 async def test_a_disk_that_hangs_holds_the_loop_for_a_moment_only(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, add_channels = threading.Event(), TopicLog.add_channels
+    go_on, add_channels = threading.Event(), TopicDescription.add_channels
 
-    def hanging(self: TopicLog, *args: Any) -> None:
+    def hanging(self: TopicDescription, *args: Any) -> None:
         go_on.wait(PATIENCE)
         add_channels(self, *args)
 
@@ -140,7 +140,7 @@ async def test_a_disk_that_hangs_holds_the_loop_for_a_moment_only(
     async with machine.store() as store:
         topic = store.topic("t")
         await topic.put_many(MESSAGES)
-        monkeypatch.setattr(TopicLog, "add_channels", hanging)
+        monkeypatch.setattr(TopicDescription, "add_channels", hanging)
         new = named(topic)
         with pytest.raises(aiodq.QueueEmpty, match="just named"):
             new.get_nowait()

@@ -126,7 +126,7 @@ class _ChannelGroup:
             noted = {one.name: (one.begin or 0, one.record()) for one in opened if one.durable}
             with self._blaming(*(one for one in opened if one.durable)):
                 if noted:
-                    log.add_channels(noted)
+                    log.description.add_channels(noted)
         except BaseException:
             for channel in opened:
                 channel.discard()

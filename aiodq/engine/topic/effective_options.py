@@ -263,7 +263,7 @@ class EffectiveOptions:
         def work() -> Differences:
             log = self._engine.real_log()
             before = StoreOptions() if log.meta.options is None else log.meta.options.options
-            log.choose(record)
+            log.description.choose(record)
             return differences(before, record.options)
 
         def told(changed: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
@@ -398,7 +398,7 @@ class EffectiveOptions:
         def work() -> Differences:
             log = self._engine.real_log()
             before = log.meta.channel_options.get(name, _NONE)
-            log.choose_for_channel(name, record)
+            log.description.choose_for_channel(name, record)
             return differences(before, record)
 
         def told(changed: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result

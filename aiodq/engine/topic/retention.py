@@ -380,8 +380,8 @@ class TopicRetention:
                 self._missed(channel_engine, missed)
 
         def work() -> None:
-            log.give_up(begin)
-            log.note_deleted(segments)
+            log.description.give_up(begin)
+            log.description.note_deleted(segments, log.segments[0].base)
             self._reader.forget([segment.path for segment in segments])
             log.remove(segments)
 
@@ -412,7 +412,7 @@ class TopicRetention:
         """Make durable that everything written is given up; return the offset after it. Blocking."""
         log = self._engine.real_log()
         log.roll()
-        log.give_up(log.end)
+        log.description.give_up(log.end)
         return log.end
 
     def _purged(self, end: int) -> int:

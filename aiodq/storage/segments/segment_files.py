@@ -33,6 +33,7 @@ __all__ = [
     "load_index",
     "own_segments",
     "promises",
+    "remove_segments",
     "scanned_segment",
     "sealed_segment",
     "segment_base",
@@ -390,3 +391,17 @@ def load_index(file: File, segment: Segment) -> SegmentIndex:
         message = "the footer is gone"
         raise CorruptionError(message, segment.path, segment.data_end)
     return SegmentIndex.decode(data[: tail.entries * INDEX_ENTRY.size], tail, segment.path)
+
+
+def remove_segments(fs: FileSystem, segments: Sequence[Segment]) -> None:
+    """Delete the files of segments. A missing file is fine.
+
+    Raises:
+        StorageError: as mapped from the system's error; the rest is found again at the next open.
+    """
+    for segment in segments:
+        try:
+            if fs.exists(segment.path):
+                fs.remove(segment.path)
+        except OSError as cause:
+            raise storage_error(cause, segment.path) from cause

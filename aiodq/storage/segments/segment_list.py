@@ -41,6 +41,11 @@ class SegmentList:
         self._frames: array[int] = _sums(map(_frame_bytes, full)) if segments else array("Q")
 
     @classmethod
+    def ending_in(cls, segments: Sequence[Segment], last: Segment) -> SegmentList:
+        """List these segments and `last`, the one being written, which may be among them already."""
+        return cls(segments if segments and segments[-1] is last else (*segments, last))
+
+    @classmethod
     def _of(
         cls, segments: tuple[Segment, ...], bases: array[int], sizes: array[int], frames: array[int]
     ) -> SegmentList:

@@ -9,9 +9,9 @@ from aiodq.engine.channel.ack_persister import AckPersister
 from aiodq.engine.opening import open_channel
 from aiodq.format.journal import decode_blocks, decode_checkpoint, encode_checkpoint
 from aiodq.storage.io.durable_io import replace_file, sync_directory, write_all
-from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.state import channel_journal as journals
 from aiodq.storage.state.channel_journal import ChannelJournal
+from aiodq.storage.state.topic_description import TopicDescription
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ change(
 )
 change(
     "a channel's name is noted nowhere",
-    TopicLog.add_channels,
+    TopicDescription.add_channels,
     "self._describe(",
     "(lambda _: None)(",
     "channels come and go",
@@ -150,12 +150,12 @@ change(
 )
 change(
     "a channel that is deleted is still named",
-    TopicLog.remove_channel,
+    TopicDescription.remove_channel,
     "self._describe(",
     "(lambda _: None)(",
     "channels come and go",
 )
-change("a purge is noted nowhere", TopicLog.give_up, "self._describe(", "(lambda _: None)(", "purging")
+change("a purge is noted nowhere", TopicDescription.give_up, "self._describe(", "(lambda _: None)(", "purging")
 change(
     "the checksum of a checkpoint is not compared",
     decode_checkpoint,

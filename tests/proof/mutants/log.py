@@ -12,12 +12,13 @@ from aiodq.engine.topic.retention import TopicRetention
 from aiodq.format import decode
 from aiodq.storage.io import write_window
 from aiodq.storage.io.file_pool import PooledFile
-from aiodq.storage.log import recovery
+from aiodq.storage.log import opening, recovery
 from aiodq.storage.log.active_segment import ActiveSegment
 from aiodq.storage.log.preallocation import Preallocation
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.segments import segment_contents as contents
 from aiodq.storage.segments import segment_files
+from aiodq.storage.state.topic_description import TopicDescription
 from aiodq.storage.store_layout import delete_topic
 from tests.proof.mutants.registry import Patch, change, mutant
 
@@ -171,9 +172,9 @@ change(
 )
 change(
     "numbers are given twice when the log's end is lost",
-    TopicLog._continue,
-    "self._create(max(end, promised))",
-    "self._create(end)",
+    opening._continue,
+    "opener.create(max(end, promised))",
+    "opener.create(end)",
     test="tests/storage/log/test_recovery.py"
     "::test_a_watermark_ahead_of_the_data_is_a_reported_loss_and_no_offset_is_given_again",
 )
@@ -272,8 +273,8 @@ change(
 )
 change(
     "numbers that were given up are given again",
-    TopicLog._continue,
-    "max(promised, self.meta.begin, *",
+    opening._continue,
+    "max(promised, meta.begin, *",
     "max(promised, 0, *",
     test="tests/storage/log/test_recovery.py::test_numbers_that_were_purged_are_not_given_again",
 )
@@ -392,7 +393,7 @@ change(
 )
 change(
     "messages that are found to be missing are not noted",
-    TopicLog._note_losses,
+    TopicDescription.note_losses,
     "lost != self.meta.lost",
     "None",
     test="tests/storage/test_losses.py",

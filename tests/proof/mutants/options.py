@@ -9,7 +9,7 @@ from unittest import mock
 
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.options import StoreOptions
-from aiodq.storage.log.topic_log import TopicLog
+from aiodq.storage.state.topic_description import TopicDescription
 from aiodq.storage.state.topic_meta import save_meta
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 @mutant("stored options")
 def options_act_before_they_are_written() -> Patch:
-    def remember(log: TopicLog, options: StoredOptions) -> None:
-        log.meta = replace(log.meta, options=options)
+    def remember(description: TopicDescription, options: StoredOptions) -> None:
+        description.meta = replace(description.meta, options=options)
 
-    return mock.patch.object(TopicLog, "choose", remember)
+    return mock.patch.object(TopicDescription, "choose", remember)
 
 
 @mutant("stored options")
 def options_act_before_they_are_synced() -> Patch:
-    def quick(log: TopicLog, options: StoredOptions) -> None:
-        log.meta = replace(log.meta, options=options)
+    def quick(description: TopicDescription, options: StoredOptions) -> None:
+        description.meta = replace(description.meta, options=options)
         with mock.patch.object(SimulatedFileSystem, "sync_directory"), mock.patch.object(SimulatedFile, "sync"):
-            save_meta(log.fs, log.directory, log.meta)
+            save_meta(description._fs, description._directory, description.meta)
 
-    return mock.patch.object(TopicLog, "choose", quick)
+    return mock.patch.object(TopicDescription, "choose", quick)
 
 
 @mutant("stored options")

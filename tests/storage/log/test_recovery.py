@@ -733,7 +733,7 @@ def test_a_footer_that_came_without_frames_of_its_segment_seals_nothing(synced: 
 def test_numbers_that_were_purged_are_not_given_again(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t")
     put_each(log, SMALL, sync=False)
-    log.give_up(len(SMALL))
+    log.description.give_up(len(SMALL))
     log.abandon()
     # None of it was ever synced but that it is given up.
     os.truncate(segments(tmp_path / "t")[-1], SEGMENT_HEADER.size)

@@ -559,7 +559,7 @@ def test_what_is_given_up_stays_given_up(topic: Path) -> None:
     log = open_log(topic, segment_bytes=300)
     put_each(log, bodies(20))
     gone = [segment for segment in log.segments[:-1] if segment.end <= 13]
-    log.give_up(13)
+    log.description.give_up(13)
     log.hide(gone)
     log.remove(gone)
     log.remove(gone)  # a second time is fine
@@ -574,7 +574,7 @@ def test_what_is_given_up_stays_given_up(topic: Path) -> None:
 def test_a_purge_counts_even_before_its_files_are_gone(topic: Path) -> None:
     log = open_log(topic, segment_bytes=300)
     put_each(log, bodies(20))
-    log.give_up(20)
+    log.description.give_up(20)
     log.abandon()
     log = open_log(topic, segment_bytes=300)
     assert messages(log) == {}

@@ -102,7 +102,7 @@ class LogMachine(RuleBasedStateMachine):
     def give_up(self, share: float) -> None:
         self.log.sync()
         self.begin = max(self.begin, int(self.log.end * share))
-        self.log.give_up(self.begin)
+        self.log.description.give_up(self.begin)
         gone = [segment for segment in self.log.segments[:-1] if segment.end <= self.begin]
         self.log.hide(gone)
         self.log.remove(gone)

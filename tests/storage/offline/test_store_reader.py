@@ -161,7 +161,7 @@ def test_segments_that_the_owner_deletes_are_stepped_over(store: Path) -> None:
     read = [next(scan).offset for _ in range(3)]
     gone = log.segments[:8]
     # Whichever way retention notes it: all channels had settled it.
-    log.give_up(gone[-1].end)
+    log.description.give_up(gone[-1].end)
     log.hide(gone)
     log.remove(gone)
     rest = [message.offset for message in scan]
@@ -213,7 +213,7 @@ def test_messages_come_with_all_they_have(store: Path) -> None:
 
 
 def a_channel(store: Path, log: TopicLog, name: str, floor: int, ranges: list[tuple[int, int]]) -> ChannelJournal:
-    log.add_channel(name, 0)
+    log.description.add_channel(name, 0)
     (store / "t" / "channels").mkdir(exist_ok=True)
     journal = ChannelJournal(WatchedFileSystem(), str(store / "t" / "channels" / name), 0)
     journal.fold(ChannelImage(floor, ranges))

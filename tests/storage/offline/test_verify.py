@@ -124,7 +124,7 @@ def test_beside_a_live_owner(store: Path) -> None:
         put(log, [bytes([number]) * 60], sync=number % 3 == 0)
         assert verified(store).findings == ()
     gone = log.segments[:4]
-    log.give_up(gone[-1].end)
+    log.description.give_up(gone[-1].end)
     log.hide(gone)
     log.remove(gone)
     assert verified(store).ok
@@ -135,7 +135,7 @@ def test_beside_a_live_owner(store: Path) -> None:
 def test_a_segment_that_is_deleted_meanwhile_is_left_out(store: Path) -> None:
     path = segments(store / "t")[0]
     log = open_log(store / "t")
-    log.give_up(3)
+    log.description.give_up(3)
     log.close()
 
     class Deleting(WatchedFileSystem):

@@ -89,24 +89,6 @@ def test_the_content_is_durable_before_it_has_its_name(topic: Path) -> None:
     assert kinds == ["create", "write", "sync", "rename", "sync_directory"]
 
 
-def test_a_log_goes_on_with_its_old_description(topic: Path) -> None:
-    fs = WatchedFileSystem()
-    log = open_log(topic, fs)
-    put_each(log, [b"a", b"b"])
-    fs.fail(errno.EIO, "rename", times=1)
-    with pytest.raises(AiodqError):
-        log.give_up(1)
-    assert (log.begin, log.meta.begin) == (0, 0)
-    fs.fail(errno.ENOSPC, "create", times=1)
-    with pytest.raises(AiodqError):
-        log.add_channel("c", 0)
-    assert log.meta.channels == {}
-    log.close()
-    log = open_log(topic)
-    assert messages(log) == {0: b"a", 1: b"b"}
-    log.close()
-
-
 @pytest.mark.parametrize(
     "content",
     [

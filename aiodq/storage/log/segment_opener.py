@@ -1,0 +1,88 @@
+"""The segment that a log appends to: created, or opened again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.errors import DiskFullError
+from aiodq.format.footer import SegmentIndex
+from aiodq.format.segment import SegmentHeader, topic_salt
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.log.active_segment import ActiveSegment
+from aiodq.storage.segments.segment_files import load_index, segment_path
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from aiodq.clock import Clock
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.producer_table import ProducerTable
+    from aiodq.storage.segments.segment_files import Segment
+
+__all__ = ["SegmentOpener"]
+
+
+class SegmentOpener:
+    """Opens segments of one topic for appending. Blocking."""
+
+    __slots__ = ("_clock", "_directory", "_fs", "_producers", "_topic")
+
+    def __init__(self, fs: FileSystem, directory: str, topic: UUID, clock: Clock, producers: ProducerTable) -> None:
+        """Open segments in a topic's directory; a new one begins with the producers that are known then."""
+        self._fs = fs
+        self._directory = directory
+        self._topic = topic
+        self._clock = clock
+        self._producers = producers
+
+    def create(self, base: int) -> ActiveSegment:
+        """Create the segment that begins at `base`, durably.
+
+        Raises:
+            StorageError: as mapped from the system's error; there is no such file.
+        """
+        header = SegmentHeader(base, self._topic, self._clock.now_ns(), topic_salt(self._topic))
+        active = ActiveSegment.create(self._fs, segment_path(self._directory, base), header)
+        active.begins_with_producers = bool(self._producers.puts)
+        return active
+
+    def after(self, segment: Segment) -> ActiveSegment:
+        """Return the segment that follows a full one, or the full one itself while the disk has no room for another.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        try:
+            return self.create(segment.end)
+        except DiskFullError:
+            # Everything can be read and settled; the first put that finds space rolls the segment.
+            return self.reopen(segment)
+
+    def reopen(self, segment: Segment) -> ActiveSegment:
+        """Open a segment that is there.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        try:
+            file = self._fs.open(segment.path, write=True)
+        except OSError as cause:
+            raise storage_error(cause, segment.path) from cause
+        try:
+            index = load_index(file, segment) if segment.sealed else segment.index
+        except BaseException:
+            file.close()
+            raise
+        return ActiveSegment(self._fs, file, segment, index or SegmentIndex())
+
+    def seal(self, segment: Segment) -> None:
+        """Seal a segment that is not open.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        active = self.reopen(segment)
+        try:
+            active.seal()
+        finally:
+            active.close()
