@@ -80,5 +80,5 @@ async def _batch(
     found = channel_engine.source.at_hand(offset)
     if found is not None:
         return found
-    result = await engine.look(partial(LogReader.read, view=engine.view(), offset=offset, max_bytes=1))
+    result = await engine.reader.look(partial(LogReader.read, view=engine.view(), offset=offset, max_bytes=1))
     return next((batch for batch in result.batches if batch.first <= offset < batch.stop), None)

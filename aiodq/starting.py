@@ -68,9 +68,9 @@ async def find_place(engine: TopicEngine, channel_engine: ChannelEngine[Any], po
         return place._replace(offset=_END)
     fs, view, times = engine.real_log().fs, engine.view(), channel_engine.times()
     if isinstance(position, datetime):
-        found = await engine.look(partial(LogReader.offset_at, view=view, time_ns=time_ns(position)))
+        found = await engine.reader.look(partial(LogReader.offset_at, view=view, time_ns=time_ns(position)))
         place = place._replace(offset=found)
-    return await engine.look(lambda _: _look_from(fs, view, place, times))
+    return await engine.reader.look(lambda _: _look_from(fs, view, place, times))
 
 
 def _look_from(fs: FileSystem, view: LogView, place: Place, times: tuple[int, int]) -> Place:

@@ -174,7 +174,7 @@ class Topic(Producer):
             held = f"offsets {begin} to {end - 1}" if begin < end else "no message"
             raise OffsetError(f"topic {self.name!r} holds {held}, not offset {offset}")
         read = partial(LogReader.read, view=self._engine.view(), offset=offset, max_bytes=1)
-        result = await self._engine.look(read)
+        result = await self._engine.reader.look(read)
         for batch in result.batches:
             if batch.first <= offset < batch.stop:
                 return look_at(self.name, batch, offset - batch.first)
@@ -260,7 +260,9 @@ class Topic(Producer):
         begin, found = -1, 0
         while begin != self.begin_offset:  # if it changes, retention may have deleted what was found: look again
             begin = self.begin_offset
-            found = await self._engine.look(partial(LogReader.offset_at, view=self._engine.view(), time_ns=wanted))
+            found = await self._engine.reader.look(
+                partial(LogReader.offset_at, view=self._engine.view(), time_ns=wanted)
+            )
         return max(found, begin)
 
     # --- the rest

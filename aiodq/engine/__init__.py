@@ -1,10 +1,9 @@
 """The asyncio heart of a store: one engine per store, one per topic, one per channel.
 
-Each topic has one *ioLoop*, the only thing that changes the log's positions: a turn of it, `TopicEngine._turn`, takes
-what has happened meanwhile and starts what may start now. It decides, others do: the *segment writer* encodes and
-writes, the *syncer* has the device synced (by a thread or the kernel: `SyncBackend`), the *prefetching reader* reads
-ahead for channels that are behind, the *ack persister* keeps journals and checkpoints and deletes files. Data flows one
-way:
+Each topic has one *ioLoop*, the only thing that changes the log's positions: a turn of it, `IoLoop.turn`, takes what
+has happened meanwhile and starts what may start now. It decides, others do: the *segment writer* encodes and writes,
+the *syncer* has the device synced (by a thread or the kernel: `SyncBackend`), the *prefetching reader* reads ahead for
+channels that are behind, the *ack persister* keeps journals and checkpoints and deletes files. Data flows one way:
 
     caller -> open batch -> ioLoop -> segment writer -> disk
                                        disk -> prefetching reader -> lease -> caller
@@ -22,7 +21,7 @@ The life of a put:
         `Syncer.start`             `SyncBackend.start` has the log synced; its end comes to `GroupCommit.synced_lone`
       `GroupCommit.place`          likewise, of a put that another process has sent (`aiodq.shared.session`)
       `GroupCommit.accept`         otherwise: into the open batch, with a future. `PutBuffer.enter` waits for room first
-        `TopicEngine._advance`     takes the batch once the one before it is written, under "always" once it is durable:
+        `IoLoop._advance`          takes the batch once the one before it is written, under "always" once it is durable:
                                    what came in meanwhile shares one write and one sync. This is the group commit
         `GroupCommit.write`        `SegmentWriter.write_at_once`, or `SegmentWriter.write` where it is long or rolls
         `GroupCommit.written`      `Publisher.written`: shown now, or under "always" behind `Publisher.unsynced`

@@ -414,7 +414,7 @@ class StoreEngine:
                 if self.options.alarms:
                     tasks.start_soon(self._guarded, self.thresholds.run)
                 while (engine := await self._wanted.get()) is not None:
-                    tasks.start_soon(self._guarded, engine.run)
+                    tasks.start_soon(self._guarded, engine.io_loop.run)
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - as in `_guarded`
             self.fail(error)

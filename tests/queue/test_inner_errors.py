@@ -131,7 +131,7 @@ def caused_by_injection(error: BaseException | None) -> bool:
 
 PLACES: Final = [
     "anyio create_task_group",
-    "aiodq.engine.topic.topic_engine:TopicEngine _advance",
+    "aiodq.engine.topic.io_loop:IoLoop _advance",
     "aiodq.engine.topic.group_commit:GroupCommit write",
     "aiodq.engine.topic.group_commit:GroupCommit _sync_lone",
     "aiodq.engine.topic.group_commit:GroupCommit synced",

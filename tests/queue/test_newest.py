@@ -274,7 +274,7 @@ async def test_a_topic_where_nothing_happens_wakes_nobody(machine: Machine) -> N
         await waiting.put(b"a")
         machine.clock.advance(2 * IDLE)
         await until(lambda: empty(machine, 1))
-        timers = [topic._engine._ticker for topic in (idle.topic, kept, waiting.topic)]
+        timers = [topic._engine.io_loop.ticker for topic in (idle.topic, kept, waiting.topic)]
         await until(lambda: not any(timer.due for timer in timers))
         await ticks(store)
         assert not any(timer.due for timer in timers)

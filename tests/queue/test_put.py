@@ -12,8 +12,8 @@ import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
+from aiodq.engine.topic.io_loop import IoLoop
 from aiodq.engine.topic.retention import TopicRetention
-from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.format.frame import encode_run
 from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.queue.support import (
@@ -443,7 +443,7 @@ class TestSyncAlways:
         fs, turned = WatchedFileSystem(), []
         async with queue(path, fs=fs, sync_interval=3600) as jobs:
             await fill(jobs, numbered(3))
-            monkeypatch.setattr(TopicEngine, "_take_reports", lambda _: turned.append(1))
+            monkeypatch.setattr(IoLoop, "_take_reports", lambda _: turned.append(1))
             since = len(fs.passed)
             assert [await soon(jobs.put(b"alone")) for _ in range(5)] == [3, 4, 5, 6, 7]
             assert (log_syncs(fs, since), turned) == (5, [])

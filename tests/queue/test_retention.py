@@ -162,7 +162,7 @@ class TestConsumed:
                 held[bases[gone]].ack_nowait()
                 await until(partial(is_gone, path, bases[gone]))
             assert len(kept(path)) == len(bases) - 3
-            await until(lambda: jobs.topic._engine._ticker.due is None)
+            await until(lambda: jobs.topic._engine.io_loop.ticker.due is None)
         assert max(asked) == _ASKED
 
     async def test_no_message_is_lost_to_a_bound_where_something_consumed_may_go(self, path: Path) -> None:
@@ -273,7 +273,7 @@ class TestBounds:
             retention = Retention(consumed="keep", unconsumed="delete", max_bytes=bound)
             options = aiodq.StoreOptions(segment_bytes=SMALL, sync_interval=0.005, retention=retention)
             await soon(jobs.topic.configure(options))
-            await until(lambda: jobs.topic._engine._ticker.due is None)
+            await until(lambda: jobs.topic._engine.io_loop.ticker.due is None)
             await soon(jobs.sync())
             await until(lambda: segments(path) == found[-spare:])  # a thread deletes them
 

@@ -126,9 +126,9 @@ async def test_puts_to_many_topics_set_one_timer(tmp_path: Path, monkeypatch: py
         topics = [store.topic(f"t{number}") for number in range(50)]
         for topic in topics:
             await topic.put(b"")
-            topic._engine._ticker.ring()  # as if the interval were over
+            topic._engine.io_loop.ticker.ring()  # as if the interval were over
         async with asyncio.timeout(20):
-            while any(topic._engine.stirred or topic._engine._ticker.due for topic in topics):
+            while any(topic._engine.stirred or topic._engine.io_loop.ticker.due for topic in topics):
                 await asyncio.sleep(0.001)
         timers = 0
 
@@ -145,5 +145,5 @@ async def test_puts_to_many_topics_set_one_timer(tmp_path: Path, monkeypatch: py
         for topic in topics:
             await topic.put(b"")
         monkeypatch.undo()
-        assert all(topic._engine._ticker.due for topic in topics)
+        assert all(topic._engine.io_loop.ticker.due for topic in topics)
         assert timers <= 2

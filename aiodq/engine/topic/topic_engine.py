@@ -1,12 +1,11 @@
-"""A topic's ioLoop: the only task that moves the log's positions."""
+"""The engine of a topic: what it consists of, what its channels and handles ask of it, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
-
-import anyio
 
 from aiodq.engine.channel.ack_persister import AckPersister, Job, fold_all
 from aiodq.engine.futures import settle, tell_all
@@ -15,16 +14,15 @@ from aiodq.engine.monitoring.metrics import SyncTimer
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.reading.prefetch_reader import PrefetchingReader
 from aiodq.engine.reading.tail_cache import TailCache
-from aiodq.engine.ticker import Ticker
 from aiodq.engine.topic.creation import Creation
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.exclusive_work import ExclusiveWork
 from aiodq.engine.topic.expirations import Expirations
 from aiodq.engine.topic.group_commit import GroupCommit
+from aiodq.engine.topic.io_loop import IoLoop
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.publisher import Publisher
 from aiodq.engine.topic.put_buffer import PutBuffer
-from aiodq.engine.topic.request_queue import RequestQueue
 from aiodq.engine.topic.requests import Operation, SyncWanted
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.segment_writer import SegmentWriter
@@ -34,7 +32,7 @@ from aiodq.options import seconds
 from aiodq.storage.log.backlog_bytes import BacklogBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
     from aiodq.clock import Clock
@@ -46,12 +44,11 @@ if TYPE_CHECKING:
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.put_batch import Part
-    from aiodq.engine.topic.requests import Request, Written
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.errors import StorageError
     from aiodq.options import StoreOptions
     from aiodq.storage.log.topic_log import LogOptions, TopicLog
-    from aiodq.storage.read.log_reader import LogReader, LogView
+    from aiodq.storage.read.log_reader import LogView
 
 __all__ = ["TopicEngine"]
 
@@ -82,6 +79,8 @@ class TopicEngine:
         stirred: whether the next tick is scheduled.
         writer: writes its segments.
         exclusive_work: the operations that need the log for themselves.
+        io_loop: decides what is done when.
+        durably: whether a message becomes visible only once it is synced.
         group_commit: writes messages to the log.
         abandoned: whether its files were closed, so that what a thread opens later is to be closed at once.
         publisher: makes what is written visible to channels.
@@ -131,34 +130,29 @@ class TopicEngine:
         self.transactions: OpenTransactions = host.transactions
         self.crash_suspects: CrashSuspects = host.crash_suspects
         self._host = host
-        self._durably = options.sync == "always"
-        self._requests = RequestQueue(host.loop, self._guarded_turn)
-        self.writer: SegmentWriter = SegmentWriter(log, host.clock, host.threads, self._writer_reported)
+        self.durably: bool = options.sync == "always"
+        self._persister = AckPersister(
+            host.syncs, self.wait_durable, SyncTimer(host.metrics, name), self.look_behind, durable=self.durably
+        )
+        self.io_loop: IoLoop = IoLoop(self, host, self._persister)
+        self.writer: SegmentWriter = SegmentWriter(log, host.clock, host.threads, self.io_loop.wrote)
         self.creation: Creation = Creation(
             self,
             lambda: host.make_log(name, self.effective_options.record),
             exists=log is not None or unusable is not None,
         )
         self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.threads, self.view, self._ahead)
-        self._persister = AckPersister(
-            host.syncs, self.wait_durable, SyncTimer(host.metrics, name), self.look_behind, durable=self._durably
-        )
         self.put_buffer: PutBuffer = PutBuffer(self)
         self.retention: TopicRetention = TopicRetention(self, self.reader, self._persister, host)
         self.publisher: Publisher = Publisher(self)
         self.expirations: Expirations = Expirations(self)
         self.backlog_bytes: BacklogBytes = BacklogBytes()
         self.syncer: Syncer = Syncer(
-            options, host.syncs, SyncTimer(host.metrics, name), self._requests.wake, self._sync_reported
+            options, host.syncs, SyncTimer(host.metrics, name), self.io_loop.requests.wake, self.io_loop.synced
         )
-        self.exclusive_work: ExclusiveWork = ExclusiveWork(host, self._requests.wake)
+        self.exclusive_work: ExclusiveWork = ExclusiveWork(host, self.io_loop.requests.wake)
         self.group_commit: GroupCommit = GroupCommit(self, host)
-        self._requests.hear = self.group_commit.stop_inline
-        self._retain_queued = self._in_turn = self._tick_due = False
-        self._in_writer_ended: tuple[int, Written] | None = None
-        self._sync_result: tuple[BaseException | None] | None = None
-        self._stopping = asyncio.Event()
-        self._ticker = Ticker(host.ticks, self._tick)
+        self.io_loop.requests.hear = self.group_commit.stop_inline
         self.effective_options: EffectiveOptions = EffectiveOptions(self, host, self._persister)
         self.in_writer: list[Part] = []
 
@@ -173,7 +167,7 @@ class TopicEngine:
         self._host.check()
         if self.unusable is not None:
             raise copy(self.unusable) from self.unusable
-        self._requests.check()
+        self.io_loop.requests.check()
 
     @property
     def store(self) -> str:
@@ -197,7 +191,8 @@ class TopicEngine:
     @property
     def at_rest(self) -> bool:
         """Whether nothing is being written, and no operation runs, waits or was asked for."""
-        return not (self.group_commit.writing or self.stopped or self.exclusive_work.busy or self._requests.asked)
+        busy = self.group_commit.writing or self.exclusive_work.busy or self.io_loop.requests.asked
+        return not (busy or self.stopped)
 
     def opened(self, *, ready: bool = False) -> None:
         """Note that the open batch is no longer empty; `ready`: nothing has to be created or written before it."""
@@ -206,7 +201,7 @@ class TopicEngine:
         if not ready:
             self.creation.create()
             self.creation.again()
-        self._requests.wake()
+        self.io_loop.requests.wake()
 
     def hinder_puts(self) -> None:
         """Have the next put retry what could not be created or written."""
@@ -214,20 +209,24 @@ class TopicEngine:
 
     def turn(self) -> None:
         """See `WrittenTopic.turn`."""
-        self._requests.turn_now()
+        self.io_loop.requests.turn_now()
 
     def retain_soon(self) -> None:
         """Look for segments to delete as soon as nothing else is under way."""
-        if not self._retain_queued:
-            self._retain_queued = True
-            self._requests.wake()
+        self.io_loop.retain_soon()
         self.stir()
+
+    def retain_if_idle(self) -> None:
+        """Look for segments to delete, unless a thread is changing the list of segments."""
+        # A roll or an operation changes the list of segments in a thread.
+        if not self.writer.rolling and not self.exclusive_work.running:
+            self.retention.retain()
 
     def stir(self) -> None:
         """Note a change that the next tick has to look at."""
         if not self.stirred:
             self.stirred = True
-            self._ticker.within(seconds(self.options.sync_interval))
+            self.io_loop.ticker.within(seconds(self.options.sync_interval))
 
     def created(self, log: TopicLog) -> None:
         """Take over the topic's new files."""
@@ -279,15 +278,11 @@ class TopicEngine:
         It is one small write at most. Nothing is done under `"always"`, where messages become visible once they are
         synced, nor for another thread, which may only read.
         """
-        if self._durably or self._in_turn or not self.put_buffer.pending:
+        if self.durably or self.io_loop.in_turn or not self.put_buffer.pending:
             return
-        try:
+        with suppress(WrongContextError):
             self.check_context()
-            self._turn()
-        except WrongContextError:
-            return
-        except Exception as error:  # noqa: BLE001 - as in `_guarded`
-            self._host.fail(error)
+            self.io_loop.turn()
 
     @property
     def pending(self) -> int:
@@ -298,7 +293,7 @@ class TopicEngine:
         """Apply other options."""
         self.group_commit.hinder()
         self.options = options
-        self._durably = self._persister.durable = options.sync == "always"
+        self.durably = self._persister.durable = options.sync == "always"
         self.syncer.options = options
         self.tail.limit = self._quarter
         self.put_buffer.configure()
@@ -314,13 +309,6 @@ class TopicEngine:
     def _ahead(self) -> int:
         """Return how much each channel may read ahead, in bytes, given how many there are."""
         return max(self._quarter // max(len(self.channel_engines), 1), _LEAST_AHEAD)
-
-    async def look(self, function: Callable[[LogReader], T]) -> T:
-        """Look something up in the log, off the loop.
-
-        Cancellation: nothing changes.
-        """
-        return await self.reader.look(function)
 
     def settled(self, channel_engine: Settlement) -> None:
         """See `ChannelEngineHost.settled`."""
@@ -384,7 +372,7 @@ class TopicEngine:
 
         Cancellation: it becomes durable all the same.
         """
-        if self.log.durable < self.visible and (self._durably or self.retention.pinned is not None):
+        if self.log.durable < self.visible and (self.durably or self.retention.pinned is not None):
             await self.sync_log()
 
     async def sync_log(self) -> None:
@@ -393,7 +381,7 @@ class TopicEngine:
         Cancellation: it is synced all the same.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._requests.ask(SyncWanted(done))
+        self.io_loop.requests.ask(SyncWanted(done))
         await done
 
     async def operate(self, work: Callable[[], T]) -> T:
@@ -413,7 +401,7 @@ class TopicEngine:
             self.put_buffer.close_batch()
         told = cast("Callable[[object, Exception | None], None]", finish)
         self.submitted += 1
-        self._requests.ask(Operation(work, told, self.serial if after is None else after))
+        self.io_loop.requests.ask(Operation(work, told, self.serial if after is None else after))
 
     async def persist(self, work: Callable[[], T], *, acks_first: bool = False) -> T:
         """Have the metadata persister do a job.
@@ -451,29 +439,12 @@ class TopicEngine:
         self.stopped = True
         self.expirations.stop()
         self.group_commit.hinder()
-        self._ticker.end()
+        self.io_loop.ticker.end()
         parts = [part.fail for part in self.in_writer]
         own = [self.put_buffer.fail, self.publisher.fail, self.syncer.fail, self.exclusive_work.fail]
         channel_engines = [channel_engine.end for channel_engine in self.channel_engines.values()]
-        tell_all(error, [*parts, *own, self._persister.fail, *channel_engines, self._requests.close])
-        self._stopping.set()
-
-    # --- the task
-
-    async def run(self) -> None:
-        """Serve until stopped."""
-        async with anyio.create_task_group() as tasks:
-            self.stir()
-            for coroutine in (self.writer.run, self.reader.run, self._persister.run):
-                tasks.start_soon(self._guarded, coroutine)
-            await self._guarded(self._serve)
-            tasks.cancel_scope.cancel()
-
-    async def _guarded(self, coroutine: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await coroutine()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
-            self._host.fail(error)
+        tell_all(error, [*parts, *own, self._persister.fail, *channel_engines, self.io_loop.requests.close])
+        self.io_loop.stop()
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
         """Return `function` as a callback for the event loop: an exception stops the store."""
@@ -481,119 +452,7 @@ class TopicEngine:
         def callback(*args: P.args, **kwargs: P.kwargs) -> None:
             try:
                 function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
                 self._host.fail(error)
 
         return callback
-
-    async def _serve(self) -> None:
-        self._requests.begin()
-        try:
-            if not self.stopped:
-                await self._stopping.wait()
-        finally:
-            self._requests.end()
-
-    def _guarded_turn(self) -> None:
-        try:
-            self._turn()
-        except Exception as error:  # noqa: BLE001 - as in `_guarded`
-            self._host.fail(error)
-
-    def _turn(self) -> None:
-        if self.stopped:
-            return
-        self._in_turn = True
-        try:
-            self._take_reports()
-            asked = self._requests.asked
-            while asked and not self.stopped:
-                self._handle(asked.popleft())
-            if not self.stopped:
-                self._advance()
-                # Under "always" no put is written at once while others wait: the last look stands until they are told.
-                if not (self._durably and self.group_commit.ready and self.put_buffer.pending):
-                    self.group_commit.look()
-        finally:
-            self._in_turn = False
-
-    def _take_reports(self) -> None:
-        """Handle what has ended since the last turn."""
-        written, self._in_writer_ended = self._in_writer_ended, None
-        if written is not None:
-            self.group_commit.written(*written)
-        result, self._sync_result = self._sync_result, None
-        if result is not None:
-            self.group_commit.synced(*result)
-        if self._tick_due:
-            self._tick_due = False
-            self._ticked()
-        if self._retain_queued:
-            self._retain_queued = False
-            self.retain_if_idle()
-
-    def _writer_reported(self, serial: int, result: Written) -> None:
-        self._in_writer_ended = serial, result
-        self._requests.wake()
-
-    def _sync_reported(self, _: None, error: BaseException | None) -> None:
-        if self.group_commit.undisturbed and error is None:
-            self.group_commit.synced_lone()
-            return
-        self._sync_result = (error,)
-        if self._in_turn:
-            self._requests.wake()
-        else:
-            self._requests.turn_now()
-
-    def _tick(self) -> None:
-        self._tick_due = True
-        self._requests.wake()
-
-    def _handle(self, request: Request) -> None:
-        if isinstance(request, SyncWanted):
-            self.syncer.wait(self.serial, request.done)
-        else:
-            self.exclusive_work.add(request)
-
-    def _advance(self) -> None:
-        """Start whatever may start now. Every decision of the ioLoop is made here."""
-        if self.exclusive_work.running:
-            return
-        at_rest = not self.group_commit.writing and not self.syncer.busy and not self.publisher.unsynced
-        if at_rest and self.exclusive_work.waiting and self._start_operation():
-            return
-        batch = self.put_buffer.next_batch()
-        if batch is not None and not self.group_commit.writing and self.group_commit.may_write(batch):
-            self.group_commit.write(batch)
-        if not self.writer.rolling and self.syncer.needed():
-            self.writer.syncing = True
-            self.syncer.start(self.real_log())
-        if self.syncer.waiting:
-            self.syncer.resolve()
-
-    def _start_operation(self) -> bool:
-        """Start the next operation, the log being at rest; return whether it runs."""
-        if self._durably and self.syncer.lagging and self.exclusive_work.may_start(self.syncer.written):
-            self.syncer.sync_now()
-            return False
-        return self.exclusive_work.start_next(self.syncer.written)
-
-    def retain_if_idle(self) -> None:
-        """Look for segments to delete, unless a thread is changing the list of segments."""
-        # A roll or an operation changes the list of segments in a thread.
-        if not self.writer.rolling and not self.exclusive_work.running:
-            self.retention.retain()
-
-    def _ticked(self) -> None:
-        if self.stirred:
-            self.stirred = False
-            self.retention.begin_round()
-        if self.options.sync == "interval":
-            self.syncer.due = True
-            if self._persister.unsynced:
-                self._persister.submit(Job(lambda: None, self.retention.ignore, acks_first=True))
-                self.stir()
-        self.retain_if_idle()
-        if (again := self.retention.next_look()) is not None:
-            self._ticker.within(again)
