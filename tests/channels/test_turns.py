@@ -89,6 +89,6 @@ async def test_whoever_waits_looks_again_once_a_letter_is_put(machine: Machine) 
         engine._out_of_turn.letters = MOST_LETTERS
         getting = asyncio.ensure_future(jobs.get())
         await until(lambda: engine.waits)
-        engine._posted(asyncio.get_running_loop().create_future())
+        engine._giving_up._posted(asyncio.get_running_loop().create_future())
         assert (await soon(getting)).body == b"last"
         engine._out_of_turn.letters = 0

@@ -11,11 +11,12 @@ from aiodq.delivery.leases import MEASURED
 from aiodq.delivery.timers import later_than
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.delivery_filter import NEVER, DeliveryFilter
+from aiodq.engine.channel.giving_up import EXPIRED
 from aiodq.engine.channel.held_by_task import HeldByTask
 from aiodq.engine.channel.loop_turn import LONGEST_TURN
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.out_of_turn import MOST_LETTERS
-from aiodq.engine.channel.settlement import EXPIRED, SECOND, Settlement
+from aiodq.engine.channel.settlement import SECOND, Settlement
 from aiodq.engine.clock_timer import monotonic_ns
 from aiodq.engine.futures import release, settle, wait_in
 from aiodq.engine.home_loop import BY_THREAD
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.channel_host import ChannelEngineHost
     from aiodq.engine.channel.message_lease import Makers
     from aiodq.engine.channel.place import Place
-    from aiodq.engine.channel.settlement import ChannelEngineHost
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.engine.home_loop import HomeLoop
     from aiodq.options import ChannelOptions
@@ -66,7 +67,7 @@ class ChannelEngine(Settlement, Generic[M]):
     def __init__(
         self,
         name: str,
-        host: ChannelEngineHost,
+        host: ChannelEngineHost[Settlement],
         makers: Makers[M],
         clock: Clock,
         home: HomeLoop,
@@ -335,9 +336,9 @@ class ChannelEngine(Settlement, Generic[M]):
                 state.expire(offset)
             else:
                 state.counters.expired += 1
-                self._give_up(state, batch, number, EXPIRED)
+                self._giving_up.give_up(state, batch, number, EXPIRED)
         elif self._is_spent(state, offset):
-            self._give_up(state, batch, number, f"delivered {state.attempts(offset)} times")
+            self._giving_up.give_up(state, batch, number, f"delivered {state.attempts(offset)} times")
         else:
             return True
         self.source.requeue_cache.discard(offset)

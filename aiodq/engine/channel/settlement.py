@@ -2,140 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.leases import ACKED, APART, MEASURED, SETTLED
 from aiodq.delivery.range_set import among
-from aiodq.engine.channel.dead_letters import DeadLetter, send_dead_letter
 from aiodq.engine.channel.failure_causes import NO_CAUSE, Cause, header_text
+from aiodq.engine.channel.giving_up import GivingUp
 from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.message_source import MessageSource
-from aiodq.engine.channel.out_of_turn import MOST_LETTERS, OutOfTurn
+from aiodq.engine.channel.out_of_turn import OutOfTurn
 from aiodq.engine.channel.transaction_holds import TransactionHolds
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.clock_timer import Alarm, monotonic_ns
 from aiodq.engine.monitoring.latency import LatencyMeter
 from aiodq.engine.store_refs import nobody
 from aiodq.errors import NotInFlightError, OffsetError
-from aiodq.format.frame import Batch
 from aiodq.options import ChannelOptions
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.delivery.leases import Lease
+    from aiodq.engine.channel.channel_host import ChannelEngineHost
     from aiodq.engine.channel.crash_suspects import CrashSuspects
-    from aiodq.engine.lifetimes import Lifetimes
-    from aiodq.engine.monitoring.reporter import Reporter
-    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
-    from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.engine.transactions.task_transactions import OpenTransactions
+    from aiodq.format.frame import Batch
     from aiodq.storage.state.channel_journal import ChannelJournal
 
-__all__ = ["EXPIRED", "SECOND", "ChannelEngineHost", "Settlement"]
+__all__ = ["SECOND", "Settlement"]
 
 SECOND: Final = 1_000_000_000
-EXPIRED: Final = "expired"
-"""The reason for giving up a message that has expired."""
-
 _MOST_AT_A_RING: Final = 300
 """The most messages that have become due, and the most that have timed out, handled in one turn of the loop."""
-
-_DEAD_LETTER_RETRY_SECONDS: Final = 1.0
-"""Seconds until another try to give up a message for which the dead-letter topic had no room."""
-
-
-class _Creation(Protocol):
-    """See `aiodq.engine.topic.creation.Creation`."""
-
-    def again(self) -> None: ...
-
-
-class _Expirations(Protocol):
-    """See `aiodq.engine.topic.expirations.Expirations`."""
-
-    def in_turn(self, work: Callable[[], None]) -> None: ...
-
-
-class ChannelEngineHost(Protocol):
-    """What a channel engine needs of its topic's engine.
-
-    Attributes:
-        visible: the offset up to which channels may deliver.
-        waiting: the channels with waiting getters: they are woken when a message is visible.
-    """
-
-    name: str
-    paused: bool
-    visible: int
-    waiting: dict[Any, None]
-    loop: asyncio.AbstractEventLoop
-    tail: TailCache
-    reader: PrefetchingReader
-    reporter: Reporter
-    lifetimes: Lifetimes
-    transactions: OpenTransactions
-    crash_suspects: CrashSuspects
-
-    @property
-    def creation(self) -> _Creation:
-        """The creation of the topic's files and channels."""
-        ...
-
-    @property
-    def expirations(self) -> _Expirations:
-        """The expirations of the topic's messages."""
-        ...
-
-    @property
-    def pending(self) -> int:
-        """The number of messages accepted and not yet visible to channels."""
-        ...
-
-    def check(self) -> None:
-        """Raise if the store has failed or is closed to this caller."""
-        ...
-
-    def check_context(self) -> None:
-        """Raise if the store belongs to another loop or process than the caller's."""
-        ...
-
-    def acked(self, channel_engine: Settlement) -> None:
-        """Note the first ack since the state was last checked."""
-        ...
-
-    def awaited(self, channel_engine: Settlement) -> None:
-        """Note that somebody waits for what was settled to be durable."""
-        ...
-
-    def settled(self, channel_engine: Settlement) -> None:
-        """Note that something was settled or requeued that is not on disk yet."""
-        ...
-
-    def moved(self, offset: int) -> None:
-        """Note that a channel starts to deliver, or goes on elsewhere, at this offset."""
-        ...
-
-    def write_now(self, channel_engine: Settlement) -> None:
-        """Write what the channel has unwritten, without a sync."""
-        ...
-
-    def settled_elsewhere(self, channel_engine: Settlement) -> None:
-        """Note that something was settled that is durable though not yet in the channel's journal."""
-        ...
-
-    def fail_store(self, error: Exception) -> None:
-        """Stop the store for this reason."""
-        ...
-
-    def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
-        """Put a message into its dead-letter topic; `done` is called once it is durable there, or with the error."""
-        ...
 
 
 class Settlement(ABC):
@@ -158,7 +61,7 @@ class Settlement(ABC):
         counting: whether deliveries are written down before the getter has the message.
     """
 
-    def __init__(self, name: str, host: ChannelEngineHost, clock: Clock) -> None:
+    def __init__(self, name: str, host: ChannelEngineHost[Settlement], clock: Clock) -> None:
         """Start without a state."""
         self.name = name
         self.options: ChannelOptions = ChannelOptions()
@@ -186,6 +89,9 @@ class Settlement(ABC):
         self._idlers: list[asyncio.Future[None]] = []
         self._renewed: dict[int, int] = {}
         self._out_of_turn = OutOfTurn()
+        self._giving_up = GivingUp(
+            self, host, clock, alarm=self._alarm, out_of_turn=self._out_of_turn, changed=self._changed
+        )
         self.turn: LoopTurn = LoopTurn(clock.monotonic)
 
     @property
@@ -385,7 +291,9 @@ class Settlement(ABC):
         state = self._in_flight(offset, delivery)
         if options.max_attempts is not None and attempts >= options.max_attempts:
             state.counters.requeued += 1
-            self._give_up(state, batch, 0, f"delivered {attempts} times{cause.note}", attempts, error=cause.error)
+            self._giving_up.give_up(
+                state, batch, 0, f"delivered {attempts} times{cause.note}", attempts, error=cause.error
+            )
             self._changed()
             return None
         if delay is None and options.backoff is not None:
@@ -424,7 +332,7 @@ class Settlement(ABC):
             NotInFlightError: it is not in flight under that delivery number.
         """
         state = self._in_flight(batch.first, delivery)
-        done = self._give_up(state, batch, 0, header_text(reason or "rejected"), attempts, error=cause.error)
+        done = self._giving_up.give_up(state, batch, 0, header_text(reason or "rejected"), attempts, error=cause.error)
         self._changed()
         return done
 
@@ -505,56 +413,6 @@ class Settlement(ABC):
         if self._wait_queue.line or self._joiners or self._idlers:
             self.wake()
         self._host.settled_elsewhere(self)
-
-    def _give_up(
-        self,
-        state: ChannelState,
-        batch: Batch,
-        number: int,
-        reason: str,
-        attempts: int | None = None,
-        *,
-        error: str = "",
-    ) -> asyncio.Future[None]:
-        """Settle a message for good, once it is in the dead-letter topic if there is one."""
-        offset, target = batch.first + number, self.options.dead_letter
-        delivered = state.attempts(offset) if attempts is None else attempts
-        if target is None:
-            state.hold(offset)
-            state.send_dead_letter(offset)
-            self._host.reporter.dead(self._host.name, self.name, offset, delivered, reason, target=None)
-            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            settled.set_result(None)
-            return settled
-        columns = batch.columns.slice(number, number + 1)
-        time_ns = batch.time_ns if columns.times is None else columns.times[0]
-        alone = Batch(offset, time_ns, columns)
-        if attempts is not None:
-            # If the process is killed before the letter is put, the message is not redelivered more often than allowed.
-            state.count(offset, attempts)
-
-        def failed() -> None:
-            # It counts as expired only once it is settled. With `attempts`, a consumer gave it up that had it in hand.
-            state.counters.expired -= attempts is None and reason == EXPIRED
-            if self._over is None:
-                due = monotonic_ns(self._clock) + int(_DEAD_LETTER_RETRY_SECONDS * SECOND)
-                state.nack(offset, delivered, due)
-                self._out_of_turn.hinder(due, 1)
-                self._out_of_turn.wait(offset, state)
-                self._alarm.set(due)
-
-        letter = DeadLetter(target, self._host.name, self.name, alone, delivered, reason, error)
-        self._out_of_turn.letters += 1
-        put = send_dead_letter(state, letter, self._host.send_dead_letter, failed, self._changed)
-        put.add_done_callback(self._posted)
-        return put
-
-    def _posted(self, _: asyncio.Future[None]) -> None:
-        """Go on after a dead letter was put or failed: others may follow."""
-        self._out_of_turn.letters -= 1
-        self.settle_ahead()
-        if self._out_of_turn.letters == MOST_LETTERS - 1:
-            self.wake()
 
     def _in_flight(self, offset: int, delivery: int) -> ChannelState:
         self.check_context()

@@ -1,0 +1,110 @@
+"""What a channel's engine needs of its topic's engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from aiodq.engine.channel.crash_suspects import CrashSuspects
+    from aiodq.engine.channel.dead_letters import DeadLetter
+    from aiodq.engine.lifetimes import Lifetimes
+    from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
+    from aiodq.engine.reading.tail_cache import TailCache
+    from aiodq.engine.transactions.task_transactions import OpenTransactions
+
+__all__ = ["ChannelEngineHost"]
+
+C_contra = TypeVar("C_contra", contravariant=True)
+"""The channel's engine."""
+
+
+class _Creation(Protocol):
+    """See `aiodq.engine.topic.creation.Creation`."""
+
+    def again(self) -> None: ...
+
+
+class _Expirations(Protocol):
+    """See `aiodq.engine.topic.expirations.Expirations`."""
+
+    def in_turn(self, work: Callable[[], None]) -> None: ...
+
+
+class ChannelEngineHost(Protocol[C_contra]):
+    """What a channel engine needs of its topic's engine.
+
+    Attributes:
+        visible: the offset up to which channels may deliver.
+        waiting: the channels with waiting getters: they are woken when a message is visible.
+    """
+
+    name: str
+    paused: bool
+    visible: int
+    waiting: dict[Any, None]
+    loop: asyncio.AbstractEventLoop
+    tail: TailCache
+    reader: PrefetchingReader
+    reporter: Reporter
+    lifetimes: Lifetimes
+    transactions: OpenTransactions
+    crash_suspects: CrashSuspects
+
+    @property
+    def creation(self) -> _Creation:
+        """The creation of the topic's files and channels."""
+        ...
+
+    @property
+    def expirations(self) -> _Expirations:
+        """The expirations of the topic's messages."""
+        ...
+
+    @property
+    def pending(self) -> int:
+        """The number of messages accepted and not yet visible to channels."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the store has failed or is closed to this caller."""
+        ...
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
+    def acked(self, channel_engine: C_contra) -> None:
+        """Note the first ack since the state was last checked."""
+        ...
+
+    def awaited(self, channel_engine: C_contra) -> None:
+        """Note that somebody waits for what was settled to be durable."""
+        ...
+
+    def settled(self, channel_engine: C_contra) -> None:
+        """Note that something was settled or requeued that is not on disk yet."""
+        ...
+
+    def moved(self, offset: int) -> None:
+        """Note that a channel starts to deliver, or goes on elsewhere, at this offset."""
+        ...
+
+    def write_now(self, channel_engine: C_contra) -> None:
+        """Write what the channel has unwritten, without a sync."""
+        ...
+
+    def settled_elsewhere(self, channel_engine: C_contra) -> None:
+        """Note that something was settled that is durable though not yet in the channel's journal."""
+        ...
+
+    def fail_store(self, error: Exception) -> None:
+        """Stop the store for this reason."""
+        ...
+
+    def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+        """Put a message into its dead-letter topic; `done` is called once it is durable there, or with the error."""
+        ...
