@@ -1,4 +1,4 @@
-"""A topic's log, as its owner writes it: append, roll, sync, give up, recover."""
+"""A topic's log, as its owner writes it: append, roll, sync, adopt, delete."""
 
 from __future__ import annotations
 

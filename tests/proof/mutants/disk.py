@@ -155,5 +155,5 @@ change(
     noted_watermark,
     "is_foreign(values, salt)",
     "salt < 0",
-    test="tests/storage/log/test_recovery.py::test_another_topic_s_watermark_promises_nothing_and_is_set_aside",
+    test="tests/storage/log/test_opening.py::test_another_topic_s_watermark_promises_nothing_and_is_set_aside",
 )

@@ -175,7 +175,7 @@ change(
     opening._continue,
     "opener.create(max(end, promised))",
     "opener.create(end)",
-    test="tests/storage/log/test_recovery.py"
+    test="tests/storage/log/test_opening.py"
     "::test_a_watermark_ahead_of_the_data_is_a_reported_loss_and_no_offset_is_given_again",
 )
 change(
@@ -276,7 +276,7 @@ change(
     opening._continue,
     "max(promised, meta.begin, *",
     "max(promised, 0, *",
-    test="tests/storage/log/test_recovery.py::test_numbers_that_were_purged_are_not_given_again",
+    test="tests/storage/log/test_opening.py::test_numbers_that_were_purged_are_not_given_again",
 )
 change(
     "marks behind damage are not looked for",
