@@ -115,11 +115,11 @@ class TopicLog:
         self._slots = WatermarkFile(fs, os.path.join(directory, WATERMARK))
         active = None
         try:
-            listed, active, found, self.cut_bytes = open_segments(
-                fs, directory, self.description, self._slots, self._opener
-            )
-            self._list(listed)
-            self.damages: list[Damage] = damages + found
+            found = open_segments(fs, directory, self.description, self._slots, self._opener)
+            active = found.active
+            self._list(found.listed)
+            self.damages: list[Damage] = damages + found.damages
+            self.cut_bytes: int = found.cut_bytes
             self.active: ActiveSegment = active
             self.durable: int = active.segment.end
             self._slots.write(self.durable, topic_salt(meta.uuid))
