@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from asyncio import _get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.errors import WrongContextError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,19 +32,48 @@ class HomeLoop:
         loop: the event loop; for `NOWHERE` an object that is no loop.
         thread: the thread in which the loop runs; 0, which no thread has, in a forked child and for `NOWHERE`.
         is_running: the loop's method.
+        forked: whether this is a forked child, where no caller runs on it.
     """
 
-    __slots__ = ("is_running", "loop", "thread")
+    __slots__ = ("forked", "is_running", "loop", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Start with the running loop, or None for no loop. Must be called on the loop."""
         self.loop: object = self if loop is None else loop
         self.thread: int = 0 if loop is None else get_ident()
         self.is_running: Callable[[], bool] = bool if loop is None else loop.is_running
+        self.forked: bool = False
+
+    def check(self) -> None:
+        """Raise if the caller does not run on it.
+
+        Raises:
+            WrongContextError: it is on another loop, in another thread, or in a forked child.
+        """
+        if get_ident() == self.thread and self.is_running() if BY_THREAD else _get_running_loop() is self.loop:
+            return
+        if self.forked:
+            raise WrongContextError(
+                "this store was opened before a fork, and is the parent's: open one in the child after the fork, "
+                "once the parent has closed its own"
+            )
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongContextError(
+                "this store is to be used on the event loop that opened it, not from another thread or without a loop: "
+                "from a thread, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()"
+            ) from None
+        if here is not self.loop:
+            raise WrongContextError(
+                "this store was opened on another event loop than the one that runs here: open it in the "
+                "asyncio.run(...) that uses it, and once for each"
+            )
 
     def leave(self) -> None:
         """Belong to no thread any more, in a forked child, which appears to have the parent's thread."""
         self.thread = 0
+        self.forked = True
 
 
 NOWHERE: Final = HomeLoop(None)

@@ -1,17 +1,10 @@
-"""The engine of a store: the lock, the threads, one ioLoop per topic, opening and closing."""
+"""The engine of a store: what its topics share, which topics there are, and how it starts, fails and ends."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
-import warnings
-import weakref
-from asyncio import _get_running_loop
 from contextlib import ExitStack, suppress
-from functools import partial
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -23,32 +16,34 @@ from aiodq.engine.channel_management import create_channel
 from aiodq.engine.deletions import Deletions
 from aiodq.engine.emergency_flush import abandon, flush_accepted
 from aiodq.engine.futures import as_failure, tell_all
-from aiodq.engine.home_loop import BY_THREAD, HomeLoop
-from aiodq.engine.lock_wait import running_loop, when_unlocked
+from aiodq.engine.home_loop import HomeLoop
+from aiodq.engine.live_stores import LIVE, closing_of
+from aiodq.engine.lock_wait import running_loop
 from aiodq.engine.loop_turns import LoopTurns
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
-from aiodq.engine.monitoring.reporter import STORE, Reporter
+from aiodq.engine.monitoring.reporter import Reporter
 from aiodq.engine.monitoring.watch import Watch
-from aiodq.engine.opening import make_log, open_store
+from aiodq.engine.opening import make_log
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.alarms import Thresholds
 from aiodq.engine.stats.stats_publisher import StatsPublisher
-from aiodq.engine.store_refs import StoreRef
+from aiodq.engine.store_closing import StoreClosing
+from aiodq.engine.store_opening import StoreOpening
 from aiodq.engine.sync_backend import SyncBackend, SystemSyncs
+from aiodq.engine.taking_over import take_over
 from aiodq.engine.ticker import Ticks
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.transactions.task_transactions import OpenTransactions
 from aiodq.engine.worker_threads import WorkerThreads
-from aiodq.errors import AiodqError, InvalidNameError, StoreFailedError, WrongContextError
+from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import codec_number
-from aiodq.names import check_topic_name, is_ephemeral
+from aiodq.names import is_ephemeral
 from aiodq.options import StoreOptions, ephemeral
 from aiodq.storage.io.file_pool import PooledFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.io.memory import MemoryFileSystem
-from aiodq.storage.state.parked_transactions import drop_owed
 from aiodq.storage.state.stored_options import holding
 from aiodq.storage.state.watermark import WATERMARK
 
@@ -60,15 +55,13 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.channel.dead_letters import DeadLetter
     from aiodq.engine.channel.message_lease import Makers
-    from aiodq.engine.opened_files import OpenedStore, OpenedTopic
+    from aiodq.engine.opened_files import OpenedStore
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.store_identity import StoreIdentity
     from aiodq.storage.state.stored_options import StoredOptions
 
 __all__ = ["Seams", "StoreEngine"]
-
-_LIVE: Final[weakref.WeakSet[StoreEngine]] = weakref.WeakSet()
 
 
 class Seams(NamedTuple):
@@ -120,6 +113,7 @@ class StoreEngine:
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
         self.home: HomeLoop = HomeLoop(self.loop)
+        self.check_context: Callable[[], None] = self.home.check
         self.turns: LoopTurns = LoopTurns(self.loop)
         self.ticks: Ticks = Ticks(self.loop)
         self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor, self.fail)
@@ -131,19 +125,15 @@ class StoreEngine:
         self.crash_suspects: CrashSuspects = CrashSuspects()
         self.failure: StoreFailedError | None = None
         self.closing: bool = False
-        self.forked: bool = False
         self.draining: bool = False
         self.reclaiming: bool = False
-        self._opening = threading.Lock()
-        self._opened: OpenedStore | None = None
+        self._opening = StoreOpening(self.fs, self.clock, path, options, self.threads)
         self._committer: Committer | None = None
         self._memory = MemoryFileSystem()
-        self._given_up = False
         self._wanted: asyncio.Queue[TopicEngine | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._closed: asyncio.Task[None] | None = None
-        self._store_ref: weakref.ref[StoreRef] | None = None
-        self._dropped = False
+        self._closing = StoreClosing(self)
+        self.store_ref: Callable[[], object] = self._closing.store_ref
         self.deletions: Deletions = Deletions(self)
         self._dead_letter_office = DeadLetterOffice(self.clock, self.fail)
         self._adopting = Adopting(self, path)
@@ -173,10 +163,9 @@ class StoreEngine:
             codec_number(self.given.compression)
         began = self.clock.monotonic()
         try:
-            # A dropped store of this directory is still closing, as after a notebook cell was run again.
-            if going := [task for other in list(_LIVE) if (task := other.going(self.path)) is not None]:
+            if going := closing_of(self.path):
                 await asyncio.wait(going)
-            opened = await when_unlocked(partial(self.threads.call, self._open_unless_given_up, create=create), wait)
+            opened = await self._opening.open(create=create, wait=wait)
             self.reporter.opened(self.clock.monotonic() - began, opened.topics, opened.identity.damages)
             self._start(opened, makers)
         except BaseException:
@@ -189,40 +178,10 @@ class StoreEngine:
             self._watch.stay(opened.lock.removed, self.fail)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
-        for name, topic in opened.topics.items():
-            engine = self.start_topic(name, topic, makers)
-            if name in opened.brought:
-                channels = {acks.channel for acks in opened.brought[name].acks}
-                channel_engines = [
-                    channel_engine
-                    for channel_engine in engine.channel_engines.values()
-                    if channel_engine.name in channels
-                ]
-                self._committer.recovered(engine, channel_engines, topic.left)
-        for name in opened.brought.keys() - opened.topics.keys():
-            engine = self.new_topic(name)
-            self._committer.recovered(engine, (), [puts.columns for _, puts in opened.brought[name].puts])
-        self._own_up(opened)
-        # The engine has taken over what was brought; kept any longer, it would only take memory.
-        self._opened = opened._replace(topics={}, brought={})
-        opened.transactions.found.clear()
+        take_over(self, opened, makers, self._adopting)
+        self._opening.taken_over()
         self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
-        _LIVE.add(self)
-
-    def _own_up(self, opened: OpenedStore) -> None:
-        """Report the topics that cannot be used, and go on without them."""
-        for name, error in (*opened.unusable.items(), *opened.owing.items()):
-            text = f"topic {name!r} cannot be used, and what it is owed is kept: {error}"
-            self.reporter.warn(STORE, text, name)
-        for name, error in opened.unusable.items():
-            self._add(TopicEngine(name, self.options, self, None, unusable=error))
-        for name, error in opened.owing.items():
-            with suppress(InvalidNameError):  # of an older aiodq; no topic can be called so any more
-                self.new_topic(check_topic_name(name)).creation.refused(error)
-                self._adopting.owing.add(name)
-        self._adopting.blocked |= opened.blocked
-        if opened.taken:
-            self.committer.take_up(partial(drop_owed, self.fs, opened.taken))
+        LIVE.add(self)
 
     @property
     def committer(self) -> Committer:
@@ -235,39 +194,11 @@ class StoreEngine:
         """See `TopicEngineHost.without_transactions`."""
         return self.committer.without_transactions()
 
-    def _open_unless_given_up(self, *, create: bool) -> OpenedStore:
-        opened = open_store(self.fs, self.clock, self.path, self.given, create=create)
-        with self._opening:
-            self._opened = opened
-            if self._given_up:
-                opened.abandon()
-        return opened
-
     def _give_up_opening(self) -> None:
-        """Close what was opened, as nobody waits for the store any more; a thread still opening it does so itself."""
         self._files.retire()
-        with self._opening:
-            self._given_up = True
-            if self._opened is not None:
-                self._opened.abandon()
+        self._opening.give_up()
         self.syncs.close()
         self.threads.shutdown(wait=False)
-
-    def start_topic(self, name: str, topic: OpenedTopic, makers: Makers[Any]) -> TopicEngine:
-        """Start a topic's ioLoop, with the channels and options found on disk."""
-        meta = topic.log.meta
-        engine = self._add(TopicEngine(name, holding(None, meta.options, self.given), self, topic.log))
-        paused = meta.paused
-        engine.paused = "" in paused
-        for channel, (journal, state) in topic.channels.items():
-            channel_engine = self.channel_engine(engine, channel, makers)
-            channel_engine.configure(meta.channel_options.get(channel, channel_engine.options))
-            channel_engine.pause(paused=channel in paused)
-            if self.reclaiming:
-                channel_engine.reclaim(under_way=True)
-            channel_engine.attach(journal, state)
-            engine.attached(channel_engine)
-        return engine
 
     def engine(self, name: str, options: StoreOptions | None = None) -> TopicEngine:
         """Return the ioLoop of a topic that was named, started if it is new.
@@ -286,13 +217,14 @@ class StoreEngine:
     def new_topic(self, name: str) -> TopicEngine:
         """Start an ioLoop for a topic whose files the first message or channel will create."""
         options = holding(None, None, self.given)
-        return self._add(TopicEngine(name, ephemeral(options) if is_ephemeral(name) else options, self, None))
+        return self.add(TopicEngine(name, ephemeral(options) if is_ephemeral(name) else options, self, None))
 
     def unnamed(self, name: str) -> TopicEngine:
         """Return the ioLoop of a topic that was not named here, started if it is new."""
         return self.topics.get(name) or self.new_topic(name)
 
-    def _add(self, engine: TopicEngine) -> TopicEngine:
+    def add(self, engine: TopicEngine) -> TopicEngine:
+        """Start the ioLoop of a topic, and return the engine."""
         self.topics[engine.name] = engine
         if engine.unusable is not None:
             return engine
@@ -312,7 +244,7 @@ class StoreEngine:
 
     def identity_for(self, topic: str) -> StoreIdentity | None:
         """Return the identity that a topic's creation makes and its deletion drops; None for a topic in memory."""
-        return None if self._opened is None or is_ephemeral(topic) else self._opened.identity
+        return None if is_ephemeral(topic) else self._opening.identity
 
     async def delete_topic(self, name: str) -> None:
         """See `Deletions.topic`.
@@ -369,33 +301,6 @@ class StoreEngine:
         if self.closing:
             raise QueueShutDown("the store is closed")
 
-    def check_context(self) -> None:
-        """Raise if the caller may not use the store.
-
-        Raises:
-            WrongContextError: it is on another loop, in another thread, or in a forked child.
-        """
-        home = self.home
-        if get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop:
-            return
-        if self.forked:
-            raise WrongContextError(
-                "this store was opened before a fork, and is the parent's: open one in the child after the fork, "
-                "once the parent has closed its own"
-            )
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            raise WrongContextError(
-                "this store is to be used on the event loop that opened it, not from another thread or without a loop: "
-                "from a thread, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()"
-            ) from None
-        if here is not self.loop:
-            raise WrongContextError(
-                "this store was opened on another event loop than the one that runs here: open it in the "
-                "asyncio.run(...) that uses it, and once for each"
-            )
-
     def fail(self, error: Exception) -> None:
         """Stop the store for this reason, and fail everyone who waits."""
         if self.failure is not None:
@@ -429,16 +334,16 @@ class StoreEngine:
 
     def _end(self) -> None:
         """Release everything, whatever its state. Blocking, as no task is left to wait for."""
-        if self.forked:
+        if self.home.forked:
             return  # the files and the lock are the parent's
-        self._begin_closing()
+        self.begin_closing()
         self.ticks.end()
         self.syncs.close()
         self.threads.shutdown()
         with ExitStack() as ending:
-            ending.callback(_LIVE.discard, self)
+            ending.callback(LIVE.discard, self)
             ending.callback(self._files.retire)
-            ending.callback(self._unlock)
+            ending.callback(self._opening.release)
             ending.callback(self._stats_publisher.end)
             for engine in (*self.topics.values(), *self.deletions.ending):
                 if not engine.closed:
@@ -449,7 +354,7 @@ class StoreEngine:
 
     def release_if_dead(self) -> None:
         """Release everything if the event loop was closed under the store, so that its own tasks cannot."""
-        if self.loop.is_closed() and self in _LIVE:
+        if self.loop.is_closed() and self.live:
             self._end()
 
     def _flush_accepted(self, engine: TopicEngine) -> None:
@@ -465,10 +370,6 @@ class StoreEngine:
         with suppress(AiodqError):
             abandon(engine)
 
-    def _unlock(self) -> None:
-        if self._opened is not None:
-            self._opened.abandon()
-
     # --- ending
 
     def refuse_puts(self) -> None:
@@ -478,44 +379,14 @@ class StoreEngine:
             if engine.unusable is None:
                 engine.put_buffer.shut_down()
 
-    def store_ref(self) -> object:
-        """Return the reference that a handle holds to keep the store open; None if it is being dropped already."""
-        if self._store_ref is None:
-            store_ref = StoreRef(self)
-            self._store_ref = weakref.ref(store_ref)
-            return store_ref
-        return self._store_ref()
+    @property
+    def live(self) -> bool:
+        """Whether it is open, and not closed yet."""
+        return self in LIVE
 
-    def dropped(self) -> None:
-        """Warn that no handle is left, finish what was accepted, and release the directory."""
-        if self.close_asked or self.forked:
-            return
-        self._dropped = True
-        try:
-            self.loop.call_soon_threadsafe(self._let_go)
-        except RuntimeError:  # the loop is closed
-            self.release_if_dead()
-        if self.failure is None:
-            warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
-
-    def _let_go(self) -> None:
-        if self._closed is None and self in _LIVE:
-            self._begin_closing()
-            self._closed = self.loop.create_task(self._close())
-            self._closed.add_done_callback(self._gone)
-
-    def _gone(self, closed: asyncio.Task[None]) -> None:
-        error = None if closed.cancelled() else closed.exception()
-        if error is not None:
-            text = f"a store that was never closed could not be closed as it should [{self.path}]"
-            self.loop.call_exception_handler({"message": text, "exception": error})
-
-    def going(self, path: str) -> asyncio.Task[None] | None:
-        """Return the task that closes the store of this directory, if it was dropped on the running loop."""
-        if self.path == path and self._dropped and self.loop is asyncio.get_running_loop():
-            self._let_go()
-            return self._closed
-        return None
+    def closing_of(self, path: str) -> asyncio.Task[None] | None:
+        """See `LiveStore.closing_of`."""
+        return self._closing.after_drop() if self.path == path else None
 
     async def close(self) -> None:
         """Finish what was accepted, make it durable, release everything. Repeated calls wait for the same end.
@@ -526,12 +397,10 @@ class StoreEngine:
         Cancellation: closing goes on in the store's own task.
         """
         self.check_context()
-        if self._closed is None:
-            self._begin_closing()
-            self._closed = self.loop.create_task(self._close())
-        await asyncio.shield(self._closed)
+        await self._closing.close()
 
-    def _begin_closing(self) -> None:
+    def begin_closing(self) -> None:
+        """Accept nothing from now on."""
         self.closing = True
         self._stop_inline()
 
@@ -545,25 +414,25 @@ class StoreEngine:
     @property
     def usable(self) -> bool:
         """See `TopicEngineHost.usable`."""
-        return self.failure is None and not self.closing and not self.forked
+        return self.failure is None and not self.closing and not self.home.forked
 
     @property
     def standing(self) -> str:
         """The store's state in a word, for status displays."""
         if self.failure is not None:
             return "failed"
-        if self.forked:
+        if self.home.forked:
             return "of the parent process"
-        if self._closed is not None and self._closed.done():
+        if self._closing.over:
             return "closed"
         return "closing" if self.closing else "open"
 
-    @property
-    def close_asked(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed is not None
+    async def finish(self) -> None:
+        """Finish what was accepted, make it durable, release everything.
 
-    async def _close(self) -> None:
+        Raises:
+            StoreFailedError: something could not be made durable.
+        """
         results: list[BaseException | None] = []
         results += await asyncio.gather(self.deletions.end(), return_exceptions=True)
         results += await asyncio.gather(self._dead_letter_office.close(), return_exceptions=True)
@@ -582,15 +451,5 @@ class StoreEngine:
 
     def after_fork(self) -> None:
         """Mark the store as unusable in a forked child."""
-        self.forked = True
         self.home.leave()
         self._stop_inline()
-
-
-def _mark_children() -> None:
-    for store_engine in list(_LIVE):
-        store_engine.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_children)

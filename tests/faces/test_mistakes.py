@@ -523,7 +523,7 @@ async def test_a_store_is_not_for_the_child_of_a_fork(machine: Machine) -> None:
         store._store_engine.after_fork()
         with pytest.raises(aiodq.WrongContextError, match=r"opened before a fork.*: open one in the child"):
             await store.queue("jobs").put(b"x")
-        store._store_engine.forked = False
+        store._store_engine.home.forked = False
 
 
 async def test_a_datetime_in_utc_is_what_the_texts_propose(machine: Machine) -> None:

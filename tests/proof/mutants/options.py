@@ -50,6 +50,7 @@ def a_topic_goes_by_what_open_was_given() -> Iterator[None]:
     always = property(lambda _: True, lambda _, __: None)
     with (
         mock.patch("aiodq.engine.store_engine.holding", forgetful),
+        mock.patch("aiodq.engine.taking_over.holding", forgetful),
         mock.patch.object(EffectiveOptions, "acting", always, create=True),
     ):
         yield

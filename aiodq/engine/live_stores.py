@@ -1,0 +1,41 @@
+"""The open stores of this process: a forked child must not use them, and a dropped one may still be closing."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["LIVE", "LiveStore", "closing_of"]
+
+
+class LiveStore(Protocol):
+    """What is needed of an open store: `aiodq.engine.store_engine.StoreEngine` has it."""
+
+    def closing_of(self, path: str) -> asyncio.Task[None] | None:
+        """Return the task that closes the store of this directory, if it was dropped on the running loop."""
+        ...
+
+    def after_fork(self) -> None:
+        """Mark the store as unusable in a forked child."""
+        ...
+
+
+LIVE: Final[weakref.WeakSet[LiveStore]] = weakref.WeakSet()
+
+
+def closing_of(path: str) -> list[asyncio.Task[None]]:
+    """Return the tasks that close stores of this directory: a notebook's cell that is run again drops its store."""
+    return [task for store in list(LIVE) if (task := store.closing_of(path)) is not None]
+
+
+def _mark_children() -> None:
+    for store in list(LIVE):
+        store.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_children)

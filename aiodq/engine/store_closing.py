@@ -1,0 +1,120 @@
+"""When a store closes: as somebody asks for it, or because no handle of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Protocol
+
+from aiodq.engine.store_refs import StoreRef
+
+if TYPE_CHECKING:
+    from aiodq.engine.home_loop import HomeLoop
+    from aiodq.errors import StoreFailedError
+
+__all__ = ["ClosableStore", "StoreClosing"]
+
+
+class ClosableStore(Protocol):
+    """What closing needs of a store: `aiodq.engine.store_engine.StoreEngine` has it."""
+
+    path: str
+    loop: asyncio.AbstractEventLoop
+    home: HomeLoop
+    failure: StoreFailedError | None
+
+    @property
+    def live(self) -> bool:
+        """Whether the store is open."""
+        ...
+
+    def begin_closing(self) -> None:
+        """Accept nothing from now on."""
+        ...
+
+    async def finish(self) -> None:
+        """Finish what was accepted, make it durable, release everything."""
+        ...
+
+    def release_if_dead(self) -> None:
+        """Release everything if the event loop was closed under the store."""
+        ...
+
+
+class StoreClosing:
+    """The closing of one store, which happens once, in a task of its own."""
+
+    __slots__ = ("_dropped", "_store", "_store_ref", "_task")
+
+    def __init__(self, store: ClosableStore) -> None:
+        """Start with a store that nobody has asked to close."""
+        self._store = store
+        self._task: asyncio.Task[None] | None = None
+        self._store_ref: weakref.ref[StoreRef] | None = None
+        self._dropped = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether `close` was called, or the store dropped and its loop has noticed."""
+        return self._task is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether the store is closed."""
+        return self._task is not None and self._task.done()
+
+    async def close(self) -> None:
+        """Close the store. Repeated calls wait for the same end.
+
+        Raises:
+            StoreFailedError: something could not be made durable.
+
+        Cancellation: closing goes on in the store's own task.
+        """
+        if self._task is None:
+            self._store.begin_closing()
+            self._task = self._store.loop.create_task(self._store.finish())
+        await asyncio.shield(self._task)
+
+    # --- without being asked
+
+    def store_ref(self) -> object:
+        """Return the reference that a handle holds to keep the store open; None if it is being dropped already."""
+        if self._store_ref is None:
+            store_ref = StoreRef(self)
+            self._store_ref = weakref.ref(store_ref)
+            return store_ref
+        return self._store_ref()
+
+    def dropped(self) -> None:
+        """Warn that no handle is left, finish what was accepted, and release the directory."""
+        store = self._store
+        if self.asked or store.home.forked:
+            return
+        self._dropped = True
+        try:
+            store.loop.call_soon_threadsafe(self._let_go)
+        except RuntimeError:  # the loop is closed
+            store.release_if_dead()
+        if store.failure is None:
+            warnings.warn(f"store was never closed [{store.path}]", ResourceWarning, 3, source=store)
+
+    def after_drop(self) -> asyncio.Task[None] | None:
+        """Return the task that closes the store, if it was dropped on the running loop."""
+        if self._dropped and self._store.loop is asyncio.get_running_loop():
+            self._let_go()
+            return self._task
+        return None
+
+    def _let_go(self) -> None:
+        if self._task is None and self._store.live:
+            self._store.begin_closing()
+            self._task = self._store.loop.create_task(self._store.finish())
+            self._task.add_done_callback(self._gone)
+
+    def _gone(self, closed: asyncio.Task[None]) -> None:
+        error = None if closed.cancelled() else closed.exception()
+        if error is not None:
+            text = f"a store that was never closed could not be closed as it should [{self._store.path}]"
+            self._store.loop.call_exception_handler({"message": text, "exception": error})
