@@ -13,7 +13,7 @@ from aiodq.message import Message
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.handing import HandingChannel
     from aiodq.engine.channel.message_lease import MessageLease
 
 __all__ = ["Commit", "ack_all"]
@@ -24,7 +24,7 @@ class Commit:
 
     __slots__ = ("_channel_engine",)
 
-    def __init__(self, channel_engine: ChannelEngine[Message]) -> None:
+    def __init__(self, channel_engine: HandingChannel[Message]) -> None:
         """Wait, when awaited, for this channel."""
         self._channel_engine = channel_engine
 
@@ -33,7 +33,7 @@ class Commit:
         return self._channel_engine.committed().__await__()
 
 
-def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message]) -> None:
+def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]) -> None:
     """Settle messages of a channel: all of them, or none if one cannot be settled.
 
     Raises:
@@ -64,7 +64,7 @@ def ack_all(channel_engine: ChannelEngine[Message], messages: Iterable[Message])
 
 
 def _divided(
-    channel_engine: ChannelEngine[Message], messages: list[Message]
+    channel_engine: HandingChannel[Message], messages: list[Message]
 ) -> tuple[dict[MessageLease, tuple[int, int]], list[Message]]:
     """Return the runs of consecutive messages of a lease, as `get_many` gives them, and all other messages.
 
@@ -115,7 +115,7 @@ def _stretches(leases: list[MessageLease], places: list[int]) -> Iterator[tuple[
         at = stop
 
 
-def _delivery(channel_engine: ChannelEngine[Message], message: object) -> int:
+def _delivery(channel_engine: HandingChannel[Message], message: object) -> int:
     if not isinstance(message, Message):
         raise InvalidOptionTypeError(
             f"what is acked is a message, not {message!r:.100} ({type(message).__name__}): write "

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiodq.engine.graceful_stop import handling
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import TypeAlias
 
-    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.graceful_stop import StoppableChannel
 
     InThread: TypeAlias = Callable[[Callable[[], object]], Awaitable[object]]
 
@@ -33,7 +33,7 @@ class Call:
 
     def __init__(
         self,
-        channel_engine: ChannelEngine[Any],
+        channel_engine: StoppableChannel,
         function: Callable[..., object],
         *arguments: object,
         in_thread: InThread | None = None,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.calling import InThread
-    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.handing import HandingChannel
     from aiodq.handlers import Handler
     from aiodq.message import Message
 
@@ -42,7 +42,7 @@ class Consumer:
 
     def __init__(
         self,
-        channel_engine: ChannelEngine[Message],
+        channel_engine: HandingChannel[Message],
         check: Callable[[], None],
         handler: Handler,
         *,

@@ -12,7 +12,7 @@ from aiodq.message import Message
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.handing import HandingChannel
     from aiodq.engine.channel.held_by_task import HeldByTask, TakenByTask
 
 __all__ = ["iterate"]
@@ -21,7 +21,7 @@ __all__ = ["iterate"]
 # One function with the bodies of others instead of calls to them: all of this runs for every message.
 # ruff: noqa: SLF001
 async def iterate(
-    channel_engine: ChannelEngine[Message],
+    channel_engine: HandingChannel[Message],
     store_ref: object,
     handed: Callable[[Message], Message],
     held_by_task: HeldByTask[Message] | None,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import SupportsIndex
 
-    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.channel.settling import SettlingChannel
     from aiodq.engine.transactions.task_transactions import Joinable
     from aiodq.options import Backoff
 
@@ -97,7 +97,7 @@ class Message(AsyncBlock, StoredMessage):
         return self._run.marks[self._index] >= ACKED
 
     @property
-    def _channel_engine(self) -> Settlement | None:
+    def _channel_engine(self) -> SettlingChannel | None:
         return self._run.channel_engine
 
     async def ack(self) -> None:
@@ -373,7 +373,7 @@ class Message(AsyncBlock, StoredMessage):
         """
         return Transaction(self._take().transactions.host, self)
 
-    def _claim(self) -> tuple[Settlement, int]:
+    def _claim(self) -> tuple[SettlingChannel, int]:
         """Return the channel and the delivery number by which a transaction settles the message; for `Transaction`.
 
         Raises:
@@ -441,7 +441,7 @@ class Message(AsyncBlock, StoredMessage):
             with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
                 self.ack_nowait()
 
-    def _take(self) -> Settlement:
+    def _take(self) -> SettlingChannel:
         if self._run.marks[self._index] >= ACKED:
             raise AlreadySettledError(
                 f"message {self.offset} of {self.topic!r} was settled before: ack, nack, reject or the end of "

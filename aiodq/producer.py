@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from aiodq.engine.put_batch import Accepted
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.topic.putting import PuttableTopic
     from aiodq.format.layout import BytesLike
 
 __all__ = ["Producer"]
@@ -34,7 +34,7 @@ _FEW: Final = 250
 class Producer(Uncopied):
     """The base class of topics and queues, which put messages into a topic."""
 
-    _engine: TopicEngine
+    _engine: PuttableTopic
 
     async def put(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from aiodq.channel import Channel
+from aiodq.channel_handle import ChannelHandle
 from aiodq.errors import InvalidOptionTypeError
 from aiodq.message import Message
 from aiodq.onlyasync import AsyncBlock
@@ -16,26 +17,22 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.topic.putting import ReadTopic
+    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.options import ChannelOptions
     from aiodq.stats import TopicStats
     from aiodq.topic import Topic
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "QueueHandle"]
 
 
-class Queue(Producer, Channel, AsyncBlock):
-    """A topic with one channel, under the names of `asyncio.Queue` as of Python 3.13.
+class QueueHandle(Producer, ChannelHandle, AsyncBlock):
+    """What a queue does whichever process owns its store."""
 
-    `get` returns a `Message`, and a message stays until it is acked: that is the difference. Everything of `Topic` and
-    `Channel` is here too. Made by `aiodq.open_queue` and `Store.queue`.
-    """
-
-    def __init__(self, topic: Topic, channel: Channel, close: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Called by the store. `close` closes the store, if the queue was opened by `aiodq.open_queue`."""
-        super().__init__(channel._engine, channel._channel_engine)  # noqa: SLF001 - a queue is a channel and a topic in one
-        self._topic = topic
-        self._held_by_task = self._channel_engine.held_by_task
-        self._close = close
+    _engine: ReadTopic
+    _topic: Topic
+    _close: Callable[[], Awaitable[None]] | None
 
     def _described(self) -> str:
         return f"Queue {self._engine.name!r}"
@@ -180,28 +177,6 @@ class Queue(Producer, Channel, AsyncBlock):
         """Everything below this offset survives a power cut."""
         return self._topic.durable_offset
 
-    async def configure(self, options: ChannelOptions | StoreOptions) -> None:
-        """Change the options of the queue's channel, with `ChannelOptions`, or of its topic, with `StoreOptions`.
-
-        They are on disk when this returns, and nothing is deleted or settled by them before. They count as named, in
-        this process and in later ones.
-
-        Args:
-            options: all options, not only those that change; `start` is ignored.
-
-        Raises:
-            InvalidOptionError: these are neither, or the dead-letter topic is this topic.
-            MissingExtraError: a codec is not installed.
-            StorageError: they could not be written; the earlier ones stay in effect.
-            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
-
-        Cancellation: it is done all the same.
-        """
-        if isinstance(options, StoreOptions):
-            await self._topic.configure(options)
-        else:
-            await super().configure(options)
-
     def topic_stats(self) -> TopicStats:
         """Return the statistics of the topic; `stats` returns those of the channel."""
         return self._topic.stats()
@@ -269,3 +244,43 @@ class Queue(Producer, Channel, AsyncBlock):
     ) -> None:
         """Close."""
         await self.aclose()
+
+
+class Queue(QueueHandle, Channel):
+    """A topic with one channel, under the names of `asyncio.Queue` as of Python 3.13.
+
+    `get` returns a `Message`, and a message stays until it is acked: that is the difference. Everything of `Topic` and
+    `Channel` is here too. Made by `aiodq.open_queue` and `Store.queue`.
+    """
+
+    _engine: TopicEngine
+    _channel_engine: ChannelEngine[Message]
+
+    def __init__(self, topic: Topic, channel: Channel, close: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Called by the store. `close` closes the store, if the queue was opened by `aiodq.open_queue`."""
+        super().__init__(channel._engine, channel._channel_engine)  # noqa: SLF001 - a queue is a channel and a topic in one
+        self._topic = topic
+        self._held_by_task = self._channel_engine.held_by_task
+        self._close = close
+
+    async def configure(self, options: ChannelOptions | StoreOptions) -> None:
+        """Change the options of the queue's channel, with `ChannelOptions`, or of its topic, with `StoreOptions`.
+
+        They are on disk when this returns, and nothing is deleted or settled by them before. They count as named, in
+        this process and in later ones.
+
+        Args:
+            options: all options, not only those that change; `start` is ignored.
+
+        Raises:
+            InvalidOptionError: these are neither, or the dead-letter topic is this topic.
+            MissingExtraError: a codec is not installed.
+            StorageError: they could not be written; the earlier ones stay in effect.
+            QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
+
+        Cancellation: it is done all the same.
+        """
+        if isinstance(options, StoreOptions):
+            await self._topic.configure(options)
+        else:
+            await super().configure(options)

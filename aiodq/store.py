@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.stats.health import health
+from aiodq.engine.transactions.task_transactions import TransactionHost
 from aiodq.handlers import checked_choice
 from aiodq.names import check_name, check_topic_name
 from aiodq.onlyasync import AsyncBlock
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
 
-__all__ = ["QUEUE_CHANNEL", "Store"]
+__all__ = ["QUEUE_CHANNEL", "OpenStore", "Store", "StoreHandle"]
 
 QUEUE_CHANNEL: Final = "default"
 """The channel of a topic that is used as a queue."""
@@ -38,16 +40,29 @@ _GOING_ON: Final[set[asyncio.Task[None]]] = set()
 """Keeps tasks that nobody else holds."""
 
 
-class Store(AsyncBlock):
-    """A directory of topics, owned by this process. Made by `aiodq.open`.
+class OpenStore(TransactionHost, Protocol):
+    """What a handle needs of a store's engine, or of what stands in for it where another process owns the store."""
 
-    All methods are to be called on the event loop that opened it.
-    """
+    @property
+    def standing(self) -> str:
+        """The state of the store, in a word."""
+        ...
 
-    def __init__(self, store_engine: StoreEngine) -> None:
-        """Called by `aiodq.open`."""
+    def store_ref(self) -> object:
+        """Return what a handle holds to keep the store open."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted, and leave the store."""
+        ...
+
+
+class StoreHandle(AsyncBlock):
+    """What a store does whichever process owns it; `Store` adds what needs its engine at hand."""
+
+    def __init__(self, store_engine: OpenStore) -> None:
+        """Stand for this store, and keep it open."""
         self._store_engine = store_engine
-        self._topics: dict[str, Topic] = {}
         self._store_ref = store_engine.store_ref()
 
     def __repr__(self) -> str:
@@ -59,6 +74,57 @@ class Store(AsyncBlock):
     def path(self) -> str:
         """The store's directory."""
         return self._store_engine.path
+
+    @abstractmethod
+    def topics(self) -> list[str]:
+        """Return the names of the topics."""
+
+    def transaction(self) -> Transaction:
+        """Return a transaction: `async with store.transaction() as tx`, with `tx.ack` and `tx.put` in the block.
+
+        Raises:
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
+        """
+        self._store_engine.check()
+        transaction = Transaction(self._store_engine)
+        transaction.store_ref = self._store_ref
+        return transaction
+
+    async def aclose(self) -> None:
+        """Write what was accepted, make it durable, and release the directory. Repeating it is safe.
+
+        Those who wait for a message or for room get `QueueShutDown`.
+
+        Raises:
+            StoreFailedError: what was accepted could not be made durable.
+
+        Cancellation: it goes on in the store's own task; awaiting again is safe.
+        """
+        await self._store_engine.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the store."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.aclose()
+
+
+class Store(StoreHandle):
+    """A directory of topics, owned by this process. Made by `aiodq.open`.
+
+    All methods are to be called on the event loop that opened it.
+    """
+
+    _store_engine: StoreEngine
+
+    def __init__(self, store_engine: StoreEngine) -> None:
+        """Called by `aiodq.open`."""
+        super().__init__(store_engine)
+        self._topics: dict[str, Topic] = {}
 
     def topic(self, name: str, options: StoreOptions | None = None) -> Topic:
         """Return a topic, created when first named: without I/O here, and kept from its first put or channel on.
@@ -127,17 +193,6 @@ class Store(AsyncBlock):
         self._store_engine.check()
         self._topics.pop(name, None)
         await self._store_engine.delete_topic(name)
-
-    def transaction(self) -> Transaction:
-        """Return a transaction: `async with store.transaction() as tx`, with `tx.ack` and `tx.put` in the block.
-
-        Raises:
-            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
-        """
-        self._store_engine.check()
-        transaction = Transaction(self._store_engine)
-        transaction.store_ref = self._store_ref
-        return transaction
 
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None
@@ -282,28 +337,6 @@ class Store(AsyncBlock):
             for channel_engine in engine.channel_engines.values()
         ]
         await stop_channels(channel_engines, wait, self._store_engine.close)
-
-    async def aclose(self) -> None:
-        """Write what was accepted, make it durable, and release the directory. Repeating it is safe.
-
-        Those who wait for a message or for room get `QueueShutDown`.
-
-        Raises:
-            StoreFailedError: what was accepted could not be made durable.
-
-        Cancellation: it goes on in the store's own task; awaiting again is safe.
-        """
-        await self._store_engine.close()
-
-    async def __aenter__(self) -> Self:
-        """Return the store."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        await self.aclose()
 
 
 def _going_on(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -25,26 +25,28 @@ if TYPE_CHECKING:
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.store_engine import StoreEngine
+    from aiodq.engine.topic.putting import LookedAtTopic
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.stats import TopicStats
 
-__all__ = ["Topic"]
+__all__ = ["Topic", "TopicHandle"]
 
 _PIECE: Final = 256 * 1024
 
 T = TypeVar("T")
 
 
-class Topic(Producer):
-    """One ordered log, and the channels that read it. Made by `Store.topic`."""
+class TopicHandle(Producer):
+    """What a topic does whichever process owns its store; `Topic` adds what needs the log at hand."""
 
-    def __init__(self, store_engine: StoreEngine, engine: TopicEngine) -> None:
-        """Called by the store."""
-        self._store_engine = store_engine
+    _engine: LookedAtTopic
+
+    def __init__(self, engine: LookedAtTopic, store_ref: object) -> None:
+        """Stand for this topic, and keep its store open."""
         self._engine = engine
-        self._store_ref = store_engine.store_ref()
+        self._store_ref = store_ref
 
     def __repr__(self) -> str:
         """Show its name, state, contents and directory."""
@@ -58,6 +60,37 @@ class Topic(Producer):
         """The topic's name."""
         return self._engine.name
 
+    @property
+    def options(self) -> StoreOptions:
+        """The options in effect for the topic."""
+        return self._engine.options
+
+    @property
+    def begin_offset(self) -> int:
+        """The first offset kept."""
+        return self._engine.log.begin
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last message written."""
+        return self._engine.log.end
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below this offset survives a power cut."""
+        return self._engine.log.durable
+
+
+class Topic(TopicHandle):
+    """One ordered log, and the channels that read it. Made by `Store.topic`."""
+
+    _engine: TopicEngine
+
+    def __init__(self, store_engine: StoreEngine, engine: TopicEngine) -> None:
+        """Called by the store."""
+        super().__init__(engine, store_engine.store_ref())
+        self._store_engine = store_engine
+
     async def sync(self) -> None:
         """Wait until everything accepted or acked before is on disk, whatever the `sync` policy.
 
@@ -68,11 +101,6 @@ class Topic(Producer):
         """
         self._engine.check()
         await self._engine.sync()
-
-    @property
-    def options(self) -> StoreOptions:
-        """The options in effect for the topic."""
-        return self._engine.options
 
     async def configure(self, options: StoreOptions) -> None:
         """Change the topic's options; those that concern its data are on disk when this returns.
@@ -314,21 +342,6 @@ class Topic(Producer):
             QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.
         """
         return pause_topic(self._engine, paused=False)
-
-    @property
-    def begin_offset(self) -> int:
-        """The first offset kept."""
-        return self._engine.log.begin
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last message written."""
-        return self._engine.log.end
-
-    @property
-    def durable_offset(self) -> int:
-        """Everything below this offset survives a power cut."""
-        return self._engine.log.durable
 
     def stats(self) -> TopicStats:
         """Return the topic's statistics. No I/O."""

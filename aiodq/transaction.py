@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
-    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.channel.settling import SettlingChannel
     from aiodq.engine.transactions.participants import Channel, Topic
     from aiodq.engine.transactions.pending_puts import Checked
     from aiodq.engine.transactions.task_transactions import TransactionHost
@@ -48,7 +48,7 @@ class Held(Protocol):
         """Its offset there."""
         ...
 
-    def _claim(self) -> tuple[Settlement, int]:
+    def _claim(self) -> tuple[SettlingChannel, int]:
         """Return the channel and the delivery number by which the transaction settles it."""
         ...
 

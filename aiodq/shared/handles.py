@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiodq.acking import ack_all
 from aiodq.channel import Channel
+from aiodq.channel_handle import ChannelHandle
 from aiodq.deferred import DeferredMessage
 from aiodq.engine.futures import to_its_end
 from aiodq.engine.graceful_stop import stop_channels
@@ -47,18 +48,15 @@ from aiodq.shared.history import History
 from aiodq.shared.options_json import channel_options, moment, moment_ns, topic_options
 from aiodq.shared.stats_json import read_channel_stats, read_health, read_topic_stats
 from aiodq.stats import ChannelStats, Health, StoreStats, TopicStats
-from aiodq.store import QUEUE_CHANNEL, Store
-from aiodq.topic import Topic
+from aiodq.store import QUEUE_CHANNEL, Store, StoreHandle
+from aiodq.topic import Topic, TopicHandle
 from aiodq.values import check_offset, check_position, check_scan, check_whole, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.monitoring.events import Events
-    from aiodq.engine.store_engine import StoreEngine
-    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
     from aiodq.options import Position
     from aiodq.shared.remote_channel import RemoteChannel
@@ -90,8 +88,8 @@ class SharedChannel(Channel):
 
     def __init__(self, topic: RemoteTopic, channel: RemoteChannel) -> None:
         """Made by the topic."""
-        # Not `super()`: in a queue, that would be `Queue`, which builds all this from a topic and a channel.
-        Channel.__init__(self, cast("TopicEngine", topic), cast("ChannelEngine[Message]", channel))
+        # Not `super()`: that is of a channel with its state at hand, and in a queue, of a topic and a channel.
+        ChannelHandle.__init__(self, topic, channel)
         self._remote_topic = topic
         self._remote = channel
 
@@ -261,7 +259,8 @@ class SharedTopic(Topic):
 
     def __init__(self, store: RemoteStore, topic: RemoteTopic) -> None:
         """Made by the store."""
-        super().__init__(cast("StoreEngine", store), cast("TopicEngine", topic))
+        # Not `super()`: that is of a topic with its log at hand.
+        TopicHandle.__init__(self, topic, store.store_ref())
         self._store = store
         self._remote = topic
 
@@ -410,7 +409,8 @@ class SharedStore(Store):
 
     def __init__(self, store: RemoteStore) -> None:
         """Made by `aiodq.open`."""
-        super().__init__(cast("StoreEngine", store))
+        # Not `super()`: that is of a store with its engine at hand.
+        StoreHandle.__init__(self, store)
         self._remote = store
 
     def topic(self, name: str, options: StoreOptions | None = None) -> SharedTopic:

@@ -9,7 +9,7 @@ import asyncio
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.message_lease import MessageLease
@@ -32,7 +32,6 @@ from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.message import Message
     from aiodq.options import ChannelOptions
@@ -194,11 +193,7 @@ class RemoteChannel(RemoteSettlement):
             # Numbers of this process's own: two owners may use the same.
             count = len(batch.columns.bodies)
             number, self._number = self._number, self._number + count
-            # Not a `Settlement`, but with everything that a message needs of one.
-            settles = cast("Settlement", self)
-            lease = MessageLease(
-                self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=settles,
-            )  # fmt: skip
+            lease = MessageLease(self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=self)
             self._ready.add(lease, batch.columns.bodies)
             delivery = said.delivery + batch.first - said.first
             self._holdings.add(number, batch.first, delivery, count, said.attempts)

@@ -62,11 +62,18 @@ class ShortCut:
     def accept_nowait(self, _body: object) -> None:
         """Leave the message to the buffer."""
 
-    def put_many_now(self, _bodies: object, _cost: int) -> int:
+    def put_now(self, _body: object, *, gave_way: bool = False) -> int:  # noqa: ARG002 - of `PutAtOnce`, as all of these
+        """Leave the message to the buffer."""
+        return NOT_NOW
+
+    def put_lone(self, _body: object) -> None:
+        """Leave the message to the buffer."""
+
+    def put_many_now(self, _columns: object, _cost: int, *, gave_way: bool = False) -> int:  # noqa: ARG002
         """Leave the messages to the buffer."""
         return NOT_NOW
 
-    def put_labelled_now(self, _message: object, _body: object) -> int:
+    def put_labelled_now(self, _message: object, _body: object, *, gave_way: bool = False) -> int:  # noqa: ARG002
         """Leave the message to the buffer."""
         return NOT_NOW
 

@@ -213,6 +213,13 @@ class RemoteSettlement:
         """Return whether a message is still held under that number."""
         return self.error is None and self._holdings.is_free(offset, held)
 
+    def holds_all(self, start: int, stop: int, held: int) -> bool:
+        """Return whether messages are still held under numbers from this one on."""
+        return self.error is None and self._holdings.all_free(range(held, held + stop - start))
+
+    def acked(self, _lease: object) -> None:
+        """Do nothing: as its lease has no home, no message is marked before `ack_run` was called."""
+
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message; `commit` waits until the owner confirms that it is durable.
 

@@ -10,7 +10,7 @@ import os
 import warnings
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiodq.clock import Clock
-    from aiodq.engine.transactions.task_transactions import TransactionHost
     from aiodq.shared.inside import Inside
     from aiodq.shared.remote_channel import RemoteChannel
     from aiodq.storage.io.filesystem import FileSystem
@@ -83,7 +82,7 @@ class RemoteStore:
         self.options: StoreOptions = options or StoreOptions()
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
-        self.transactions: OpenTransactions = OpenTransactions(cast("TransactionHost", self))
+        self.transactions: OpenTransactions = OpenTransactions(self)
         self.topics: dict[str, RemoteTopic] = {}
         self.seen: dict[str, Mapping[str, Any]] = {}
         self.threads: WorkerThreads = WorkerThreads(self.loop)

@@ -12,7 +12,7 @@ from aiodq.engine.home_loop import NOWHERE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.channel.settling import SettlingChannel
     from aiodq.engine.home_loop import HomeLoop
     from aiodq.format.frame import Batch
 
@@ -39,14 +39,14 @@ class MessageLease(Lease):
 
     def __init__(
         self, topic: str, batch: Batch, *, number: int = 0, attempts: int = 1, timeout: int | None = None,
-        channel_engine: Settlement | None = None, home: HomeLoop = NOWHERE,
+        channel_engine: SettlingChannel | None = None, home: HomeLoop = NOWHERE,
     ) -> None:  # fmt: skip
         """Start with the messages of a batch."""
         columns = batch.columns
         super().__init__(batch.first, len(columns.bodies), timeout)
         self.number = number
         self.topic: str = topic
-        self.channel_engine: Settlement | None = channel_engine
+        self.channel_engine: SettlingChannel | None = channel_engine
         self.home: HomeLoop = home
         self.attempts: int = attempts
         self.time_ns: int = batch.time_ns
@@ -60,7 +60,7 @@ class MessageLease(Lease):
     @classmethod
     def of_one(
         cls, topic: str, batch: Batch, place: int, *, number: int = 0, attempts: int = 0,
-        channel_engine: Settlement | None = None,
+        channel_engine: SettlingChannel | None = None,
     ) -> MessageLease:  # fmt: skip
         """Return a lease for a message outside the open lease: it is only peeked at, or has an entry of its own."""
         offset = batch.first + place
@@ -73,7 +73,7 @@ class MessageLease(Lease):
 
     @classmethod
     def of_apart(
-        cls, topic: str, batch: Batch, *, number: int, attempts: int, channel_engine: Settlement | None
+        cls, topic: str, batch: Batch, *, number: int, attempts: int, channel_engine: SettlingChannel | None
     ) -> MessageLease:
         """Return a lease for a batch of messages that have an entry of their own each."""
         lease = cls(topic, batch, number=number, attempts=attempts, channel_engine=channel_engine)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
 from aiodq.engine.futures import settle, tell_all
 from aiodq.engine.queue_errors import QueueShutDown
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.monitoring.metrics import SyncTimer
-    from aiodq.engine.transactions.participants import Channel, Topic
+    from aiodq.engine.transactions.participants import Channel, CommittedTopic, HoldingChannel, Topic
     from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.columns import Columns
     from aiodq.format.producers import Origin
@@ -78,8 +78,8 @@ class HeldRun(NamedTuple):
         held: the number by which the first one is held; the others have the following numbers.
     """
 
-    engine: Topic
-    channel_engine: Channel
+    engine: CommittedTopic
+    channel_engine: HoldingChannel
     start: int
     stop: int
     delivery: int
@@ -87,8 +87,8 @@ class HeldRun(NamedTuple):
 
 
 # Getters in C: they read a field of very many runs.
-_TOPIC: Final[Callable[[HeldRun], Topic]] = itemgetter(0)
-_CHANNEL: Final[Callable[[HeldRun], tuple[Topic, Channel]]] = itemgetter(0, 1)
+_TOPIC: Final[Callable[[HeldRun], CommittedTopic]] = itemgetter(0)
+_CHANNEL: Final[Callable[[HeldRun], tuple[CommittedTopic, HoldingChannel]]] = itemgetter(0, 1)
 _RANGE: Final[Callable[[HeldRun], tuple[int, int]]] = itemgetter(2, 3)
 _CHANNEL_OF: Final[Callable[[HeldAck], object]] = itemgetter(1)
 _STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
@@ -96,7 +96,7 @@ _STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
 
 def held_runs(settlements: Iterable[HeldAck]) -> Iterator[HeldRun]:
     """Yield the runs that messages form; none is held yet."""
-    before: tuple[Topic, Channel] | None = None
+    before: tuple[CommittedTopic, HoldingChannel] | None = None
     start = stop = first = 0
     for engine, channel_engine, offset, delivery in settlements:
         if before is not None:
@@ -105,7 +105,9 @@ def held_runs(settlements: Iterable[HeldAck]) -> Iterator[HeldRun]:
                 stop = offset + 1
                 continue
             yield HeldRun(*before, start, stop, first, 0)
-        before, start, stop, first = (engine, channel_engine), offset, offset + 1, delivery
+        # A committer gets messages of its own store only, whose topics and channels have what it needs besides.
+        before = cast("tuple[CommittedTopic, HoldingChannel]", (engine, channel_engine))
+        start, stop, first = offset, offset + 1, delivery
     if before is not None:
         yield HeldRun(*before, start, stop, first, 0)
 
@@ -123,7 +125,7 @@ class _Entry:
     """
 
     settlements: list[HeldRun]
-    puts: Sequence[tuple[Topic, Columns, int]]
+    puts: Sequence[tuple[CommittedTopic, Columns, int]]
     done: asyncio.Future[None]
     origin: Origin | None
     room: ReservedRoom
@@ -150,7 +152,7 @@ class _Entry:
 
     def commit(self) -> Commit:
         """Return what the transaction log is to hold of it: nothing of ephemeral topics and channels."""
-        by_channel: dict[tuple[Topic, Channel], list[tuple[int, int]]] = {}
+        by_channel: dict[tuple[CommittedTopic, Channel], list[tuple[int, int]]] = {}
         for channel, runs in groupby(self.settlements, _CHANNEL):
             by_channel.setdefault(channel, []).extend(map(_RANGE, runs))
         acks = [
@@ -203,8 +205,8 @@ class Committer:
         self._fail = fail
         self._waiting: deque[_Entry] = deque()
         self._undecided: dict[asyncio.Future[None], _Entry] = {}
-        self._appenders: dict[Topic, TopicAppender] = {}
-        self._settled: dict[Channel, Topic] = {}
+        self._appenders: dict[CommittedTopic, TopicAppender] = {}
+        self._settled: dict[Channel, CommittedTopic] = {}
         # Committed transactions whose acks are not all entered in their channels yet.
         self._settling: dict[_Entry, None] = {}
         self._turn, self._wake = asyncio.Lock(), asyncio.Event()
@@ -217,7 +219,7 @@ class Committer:
 
     # --- recovery
 
-    def recovered(self, engine: Topic, channel_engines: Iterable[Channel], left: Sequence[Columns]) -> None:
+    def recovered(self, engine: CommittedTopic, channel_engines: Iterable[Channel], left: Sequence[Columns]) -> None:
         """Take over a topic that transactions in the transaction log refer to.
 
         Args:
@@ -289,18 +291,19 @@ class Committer:
         Cancellation: nothing was done, or it is committed and only the caller does not know.
         """
         room = ReservedRoom(Counter(map(_CHANNEL_OF, settlements)), pressing=bool(settlements))
-        entry = _Entry([], puts, asyncio.get_running_loop().create_future(), origin, room)
-        for engine, _, _ in puts:
+        own = cast("Sequence[tuple[CommittedTopic, Columns, int]]", puts)  # see `held_runs`
+        entry = _Entry([], own, asyncio.get_running_loop().create_future(), origin, room)
+        for engine, _, _ in own:
             # INVARIANT: before any topic is made. What is refused at once leaves no empty one behind.
             engine.put_buffer.check_open(pressing=bool(settlements))
-        for engine, _, _ in puts:
+        for engine, _, _ in own:
             engine.creation.create()  # all of them before the first one is waited for: threads make several at a time
-        for engine, _, _ in puts:
+        for engine, _, _ in own:
             # INVARIANT: the topics exist, so that committed messages can be put there as soon as the disk has room.
             with suppress(DiskFullError):
                 await engine.creation.made()
         try:
-            await room.reserve([Share(engine, len(columns.bodies), cost) for engine, columns, cost in puts])
+            await room.reserve([Share(engine, len(columns.bodies), cost) for engine, columns, cost in own])
             await self._hold(entry, settlements)
         except BaseException:
             entry.release()
@@ -348,7 +351,7 @@ class Committer:
             await self._empty()
             yield
 
-    def forget(self, engine: Topic) -> None:
+    def forget(self, engine: CommittedTopic) -> None:
         """Give up what waits for room in a topic that is being deleted."""
         if engine in self._appenders:
             self._appenders[engine].forget()
@@ -443,7 +446,7 @@ class Committer:
     async def _wait_durable(self, entries: list[_Entry]) -> None:
         """Wait until every message that these transactions settle is durable."""
         # A dict keeps the order, unlike a set: a simulated run is the same each time.
-        stops: dict[Topic, int] = {}
+        stops: dict[CommittedTopic, int] = {}
         for engine, runs in groupby(chain.from_iterable(entry.settlements for entry in entries), _TOPIC):
             stops[engine] = max(*map(_STOP, runs), stops.get(engine, 0))
         for engine, stop in stops.items():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiodq.engine.put_batch import Accepted, Draft
     from aiodq.format.columns import Columns
 
-__all__ = ["Channel", "Topic"]
+__all__ = ["Channel", "CommittedTopic", "HoldingChannel", "Topic"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,14 +33,9 @@ class _Holds(Protocol):
 
 
 class Channel(Protocol):
-    """A channel of which a transaction settles a message: `aiodq.engine.channel.settlement.Settlement` is one."""
+    """A channel of which a transaction settles a message, whichever process owns its store."""
 
     name: str
-
-    @property
-    def transaction_holds(self) -> _Holds:
-        """The messages that transactions are about to settle."""
-        ...
 
     def check_all(self, start: int, stop: int, delivery: int) -> None:
         """Raise unless these messages are in flight, with consecutive delivery numbers from this one on."""
@@ -51,13 +46,34 @@ class Channel(Protocol):
         ...
 
 
+class HoldingChannel(Channel, Protocol):
+    """A channel of a store whose owner this is: `aiodq.engine.channel.settlement.Settlement` is one."""
+
+    @property
+    def transaction_holds(self) -> _Holds:
+        """The messages that transactions are about to settle."""
+        ...
+
+
 class _Bound(Protocol):
     """See `aiodq.engine.topic.backlog_bound.BacklogBound`."""
 
     credit: int
 
 
-class _PutBuffer(Protocol):
+class _Checks(Protocol):
+    """Checks what is put, whichever process owns the store."""
+
+    def body(self, body: bytes | bytearray | memoryview) -> bytes: ...
+
+    def accepted(self, draft: Draft) -> Accepted: ...
+
+    def accepted_many(
+        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
+    ) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]: ...
+
+
+class _PutBuffer(_Checks, Protocol):
     """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
 
     pending: int
@@ -72,14 +88,6 @@ class _PutBuffer(Protocol):
     def drops(self) -> bool:
         """Whether it drops old messages to make room."""
         ...
-
-    def body(self, body: bytes | bytearray | memoryview) -> bytes: ...
-
-    def accepted(self, draft: Draft) -> Accepted: ...
-
-    def accepted_many(
-        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
-    ) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]: ...
 
     def check_open(self, *, pressing: bool) -> None: ...
 
@@ -120,9 +128,24 @@ class _Retention(Protocol):
 
 
 class Topic(Protocol):
-    """A topic that a transaction puts into: `aiodq.engine.topic.topic_engine.TopicEngine` is one."""
+    """A topic that takes part in a transaction, whichever process owns its store."""
 
     name: str
+
+    @property
+    def put_buffer(self) -> _Checks:
+        """What checks the messages that are put."""
+        ...
+
+    @property
+    def channel_engines(self) -> Mapping[str, object]:
+        """Its channels, by name."""
+        ...
+
+
+class CommittedTopic(Topic, Protocol):
+    """A topic of a store whose owner this is: `aiodq.engine.topic.topic_engine.TopicEngine` is one."""
+
     closed: bool
     stopped: bool
 
@@ -144,11 +167,6 @@ class Topic(Protocol):
     @property
     def retention(self) -> _Retention:
         """Its retention, which deletes segments."""
-        ...
-
-    @property
-    def channel_engines(self) -> Mapping[str, object]:
-        """Its channels, by name."""
         ...
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:

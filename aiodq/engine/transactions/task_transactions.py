@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from aiodq.errors import WrongContextError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from aiodq.engine.transactions.group_committer import Committer
+    from aiodq.engine.transactions.group_committer import HeldAck
     from aiodq.engine.transactions.participants import Topic
+    from aiodq.format.columns import Columns
 
 __all__ = ["Joinable", "OpenTransactions", "TransactionHost"]
 
@@ -28,8 +29,26 @@ class Joinable(NamedTuple):
     end: Callable[[BaseException], None]
 
 
+class _Committer(Protocol):
+    """Commits transactions: `aiodq.engine.transactions.group_committer.Committer` does."""
+
+    @property
+    def largest(self) -> int:
+        """Most bytes of messages that a transaction may put."""
+        ...
+
+    async def commit(
+        self,
+        settlements: Sequence[HeldAck],
+        puts: Sequence[tuple[Topic, Columns, int]],
+        late: Callable[[BaseException | None], None],
+    ) -> None:
+        """Commit a transaction; return when all of it is durable."""
+        ...
+
+
 class TransactionHost(Protocol):
-    """What a transaction needs of its store's engine."""
+    """What a transaction needs of its store's engine, or of what stands in where another process owns the store."""
 
     path: str
     transactions: OpenTransactions
@@ -40,7 +59,7 @@ class TransactionHost(Protocol):
         ...
 
     @property
-    def committer(self) -> Committer:
+    def committer(self) -> _Committer:
         """The committer of transactions."""
         ...
 

@@ -1,0 +1,340 @@
+"""What a channel does whichever process owns its store: it hands messages out, and ends that."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aiodq.acking import ack_all
+from aiodq.consumer import Consumer
+from aiodq.engine.graceful_stop import stop_channels
+from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
+from aiodq.engine.stats.topic_stats import channel_standing
+from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError
+from aiodq.handlers import checked_handler, checked_hook
+from aiodq.iteration import iterate
+from aiodq.onlyasync import AsyncIteration
+from aiodq.values import check_flag, check_whole, span_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from datetime import timedelta
+
+    from aiodq.engine.channel.handing import HandingChannel
+    from aiodq.engine.channel.held_by_task import HeldByTask
+    from aiodq.engine.topic.putting import ReadTopic
+    from aiodq.message import Message
+    from aiodq.options import ChannelOptions
+
+__all__ = ["ChannelHandle"]
+
+
+class ChannelHandle(AsyncIteration):
+    """What a channel does whichever process owns its store; `Channel` adds what needs the channel's state at hand."""
+
+    _engine: ReadTopic
+    _channel_engine: HandingChannel[Message]
+
+    def __init__(self, engine: ReadTopic, channel_engine: HandingChannel[Message]) -> None:
+        """Stand for this channel, and keep its store open."""
+        self._engine = engine
+        self._channel_engine = channel_engine
+        self._store_ref = channel_engine.store_ref()
+        # Notes which task got which message; only a `Queue` needs it.
+        self._held_by_task: HeldByTask[Message] | None = None
+
+    def __repr__(self) -> str:
+        """Show its name, state, counts and directory."""
+        standing = self._engine.standing
+        standing = channel_standing(self._channel_engine) if standing == "open" else standing
+        counts = f"{self.qsize()} ready, {self.in_flight()} in flight, {self.deferred()} deferred"
+        return f"<{self._described()} {standing}, {counts} [{self._engine.store}]>"
+
+    def _described(self) -> str:
+        return f"Channel {self.name!r} of topic {self._engine.name!r}"
+
+    @property
+    def name(self) -> str:
+        """The channel's name."""
+        return self._channel_engine.name
+
+    @property
+    def options(self) -> ChannelOptions:
+        """The options that hold for the channel."""
+        return self._channel_engine.options
+
+    @property
+    def paused(self) -> bool:
+        """Whether the channel or its topic is paused."""
+        return self._channel_engine.paused
+
+    def check(self) -> None:
+        """Raise if the channel cannot be used.
+
+        Raises:
+            StorageError: its files could not be created.
+            StoreFailedError: the store has stopped.
+            QueueShutDown: the store is closed.
+        """
+        self._engine.check()
+        if self._channel_engine.error is not None:
+            raise self._channel_engine.error
+
+    async def get(self, timeout: float | timedelta | None = None) -> Message:
+        """Wait for the next message and take it.
+
+        Args:
+            timeout: seconds to wait at most, or a `timedelta`; None waits for ever, 0 or less does not wait.
+
+        Raises:
+            TimeoutError: nothing came in time.
+            InvalidOptionError: not a span of time; also a `TypeError` if the type is wrong. Nothing was taken.
+            QueueShutDown: shut down and nothing is ready, or the store is closed.
+            StorageError: the message could not be read; it is not lost because of that.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: nothing is lost and the order is kept.
+        """
+        if timeout is None:
+            channel_engine = self._channel_engine
+            message = channel_engine.take_next(self._store_ref) or await channel_engine.get(self._store_ref)
+            if channel_engine.special:
+                return self._handed(message)
+            if self._held_by_task is not None:
+                self._held_by_task.note(message)
+            return message
+        wait = span_seconds("timeout", timeout, past=True)
+        if not wait:
+            try:
+                return self.get_nowait()
+            except QueueEmpty:
+                raise TimeoutError from None
+        async with asyncio.timeout(wait):
+            message = await self._channel_engine.get(self._store_ref)
+        return self._handed(message)
+
+    def get_nowait(self) -> Message:
+        """Take the next message. If none is in memory, this reads a little from disk.
+
+        A channel just named is made durable first, if it has messages: a sync or two, for which the event loop waits.
+
+        Raises:
+            QueueEmpty: nothing may be delivered now, or making the channel durable takes more than half a second.
+            QueueShutDown: shut down and nothing is ready, or the store is closed.
+            StorageError: the channel could not be created.
+        """
+        self._engine.check()
+        message = self._take_now()
+        if message is None:
+            if self._channel_engine.finished:
+                raise QueueShutDown("the queue was shut down")
+            named = "the channel was just named: it delivers once it is on disk, for which get() waits"
+            raise QueueEmpty(named if self._channel_engine.state is None else "nothing may be delivered now")
+        return self._handed(message)
+
+    def _take_now(self, *, cold: bool = True, thorough: bool = True) -> Message | None:
+        channel_engine = self._channel_engine
+        message: Message | None = channel_engine.take(self._store_ref, cold=cold, thorough=thorough)
+        if message is None and self._engine.pending:
+            self._engine.catch_up()
+            message = channel_engine.take(self._store_ref, cold=cold, thorough=thorough)
+        if message is None and channel_engine.state is None and self._made_now():
+            return channel_engine.take(self._store_ref, cold=True, thorough=thorough)
+        return message
+
+    @abstractmethod
+    def _made_now(self) -> bool:
+        """Create a channel just named at once, if it has messages; return whether that was tried."""
+
+    async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
+        """Wait for at least one message and take up to `max_items`: as many as are ready, also those not in memory.
+
+        Args:
+            max_items: at least 1.
+            linger: seconds, or a `timedelta`, to wait for more once there is one.
+
+        Raises:
+            InvalidOptionError: `max_items` or `linger` is out of range; also a `TypeError` if a type is wrong. Nothing
+                was taken.
+            QueueShutDown: shut down and nothing is ready, or the store is closed.
+            StorageError: a message could not be read; it is not lost because of that.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: nothing is lost and the order is kept.
+        """
+        check_whole("max_items", max_items, least=1, example=100)
+        wait = span_seconds("linger", linger)
+        channel_engine = self._channel_engine
+        messages: list[Message] = [await channel_engine.get(self._store_ref)]
+        deadline = asyncio.get_running_loop().time() + wait
+        try:
+            await self._take_more(messages, max_items)
+            if wait:
+                async with asyncio.timeout_at(deadline):
+                    while len(messages) < max_items:
+                        messages.append(await channel_engine.get(self._store_ref))
+                        await self._take_more(messages, max_items)
+        except (TimeoutError, AiodqError):
+            pass  # what was taken so far is returned; an error is raised by the next call
+        except BaseException:
+            self._give_back(messages)
+            raise
+        return self._handed_many(messages) or await self.get_many(max_items, linger=linger)
+
+    async def _take_more(self, messages: list[Message], most: int) -> None:
+        """Take what is ready, up to `most` messages in all; the event loop gets its turn whenever that takes long."""
+        channel_engine, taken, read = self._channel_engine, 0, self._channel_engine.read_here
+        while len(messages) < most:
+            messages += channel_engine.take_run(most - len(messages), self._store_ref)
+            if len(messages) == most:
+                return
+            if channel_engine.turn.is_over_amid(len(messages) - taken, most, channel_engine.read_here - read):
+                await channel_engine.turn.leave()
+                taken, read = len(messages), channel_engine.read_here
+            message = self._take_now(cold=False, thorough=False)
+            if message is not None:
+                messages.append(message)
+            elif not await channel_engine.was_read():
+                return
+
+    def _give_back(self, messages: list[Message]) -> None:
+        for message in messages:
+            if not message.settled:
+                # If the channel has ended meanwhile, its messages are redelivered anyway.
+                with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
+                    message.release()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Iterate over messages until shutdown; none is acked automatically."""
+        return iterate(self._channel_engine, self._store_ref, self._handed, self._held_by_task)
+
+    def _handed(self, message: Message) -> Message:
+        """Do what is due before the caller gets a message: ack it, write its delivery down, note the task."""
+        channel_engine = self._channel_engine
+        if channel_engine.options.auto_ack:
+            message.ack_nowait()
+            return message
+        if channel_engine.counting:
+            channel_engine.note_deliveries()
+        if self._held_by_task is not None:
+            self._held_by_task.note(message)
+        return message
+
+    def _handed_many(self, messages: list[Message]) -> list[Message]:
+        """Do as `_handed` for several; with `auto_ack`, return only those not taken away meanwhile."""
+        channel_engine = self._channel_engine
+        if channel_engine.options.auto_ack:
+            messages = [message for message in messages if message.held]
+            ack_all(channel_engine, messages)
+            return messages
+        if channel_engine.counting:
+            channel_engine.note_deliveries()
+        if self._held_by_task is not None:
+            self._held_by_task.note_many(messages)
+        return messages
+
+    @abstractmethod
+    def qsize(self) -> int:
+        """Return the number of messages that may be delivered now."""
+
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Return the number of messages handed out and not settled."""
+
+    @abstractmethod
+    def deferred(self) -> int:
+        """Return the number of messages that are not due yet."""
+
+    def empty(self) -> bool:
+        """Return whether nothing is ready."""
+        return self.qsize() == 0
+
+    async def consume(
+        self,
+        handler: Callable[[Message], object],
+        *,
+        concurrency: int = 1,
+        timeout: float | timedelta | None = None,
+        renew: bool = True,
+        on_error: Callable[[Message, BaseException], object] | None = None,
+    ) -> None:
+        """Process messages with a handler until the channel is stopped or shut down, or until cancelled.
+
+        A message is acked when its handler returns. A handler fails if it raises, if its task is cancelled from within,
+        or if it takes longer than `timeout`. Then the message is redelivered after the channel's `backoff`, or without
+        one after 1 s, 2 s, 4 s … up to 15 minutes, while others are processed; after `max_attempts` it is given up.
+        `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` gives the message up. If the handler
+        settles the message itself (`await message.nack()`: again at once), that stands. No handler can end `consume`.
+        With `max_attempts`, messages in flight when their process died also wait before the next attempt: if one of
+        them was the cause, the others do not lose their attempts to it.
+
+        Each failed attempt is logged once by the logger `aiodq.delivery` at WARNING, with `topic`, `channel`, `offset`,
+        `attempt` and `next` as attributes of the record; the last one with its traceback.
+
+        Args:
+            handler: called with each message, in a task of its own. A coroutine function, or whatever else returns
+                an awaitable, runs on the event loop. A plain function runs in a thread, of which there are
+                `concurrency`. There it may read the message; what settles it belongs on the event loop, and raises
+                `WrongContextError`: it returns or raises instead, or calls `anyio.from_thread.run(message.touch)`.
+                Nothing can stop a thread: where its time is up, or `consume` is cancelled, the message is settled,
+                and the function goes on to its end unheard. A worker takes its next message only after that end.
+            concurrency: how many messages are worked off at once.
+            timeout: seconds, or a `timedelta`, that a handler has; then it is cancelled. One that returns all the same
+                is done. None: for ever.
+            renew: keep messages from timing out as long as their handlers run (see `Message.renewing`). Without, the
+                `visibility_timeout` is all the time that a handler has before somebody else gets the message, too.
+            on_error: called with the message, which is settled by then, and the exception of each failed attempt, on
+                the event loop. It may be a coroutine function. What it raises is logged and changes nothing. A `Retry`
+                and a `Reject` are no failures.
+
+        Raises:
+            InvalidOptionError: the handler or the hook cannot be called like that, or an option is out of its range; a
+                `TypeError` too where a type is wrong.
+            QueueShutDown: the store is closed already.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: handlers under way are cancelled, and their messages released as if never handed out. The message
+        of one that returns all the same is acked.
+        """
+        check_flag("renew", renew)
+        checked_hook(on_error)
+        consumer = Consumer(
+            self._channel_engine,
+            self.check,
+            checked_handler(handler),
+            concurrency=check_whole("concurrency", concurrency, least=1, example=4),
+            timeout=None if timeout is None else span_seconds("timeout", timeout, positive=True),
+            renew=renew,
+            on_error=on_error,
+        )
+        self.check()
+        await consumer.run()
+
+    async def stop(self, grace: float | timedelta = 10.0) -> None:
+        """End deliveries gently, for as long as the store is open: for SIGTERM.
+
+        From the call on no message is handed out: `consume` and `async for` end, `get` raises `QueueShutDown`, `join`
+        returns. What is under way may end: `stop` waits until nothing is in flight. After `grace`, handlers of
+        `consume` are cancelled and their messages released; what others hold stays theirs to settle. What nobody has
+        acked is redelivered when the store is next opened. Puts go on. Repeating it is safe; the shortest grace counts.
+
+        Nothing stops a thread: a plain function that still runs after `grace` goes on unheard, and its message is
+        released. So is that of a handler that has not ended 5 s after it was cancelled.
+
+        Called by a handler of the channel, or by what it awaits or started, it does not wait, as it would wait for
+        itself: it returns at once, and the rest goes on.
+
+        Args:
+            grace: seconds, or a `timedelta`, for what is under way; 0 cancels at once.
+
+        Raises:
+            InvalidOptionError: no such time; a `TypeError` too where it is of another type. Nothing was done.
+            WrongContextError: another event loop, or a forked child.
+
+        Cancellation: it goes on; calling it again waits for the same end.
+        """
+        wait = span_seconds("grace", grace)
+        self._engine.check_context()
+        await stop_channels([self._channel_engine], wait)

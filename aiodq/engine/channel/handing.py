@@ -1,0 +1,117 @@
+"""What handles and consumers need of a channel's engine.
+
+Two have it: the engine of a channel, and what stands in for it where another process owns the store. As these are
+Protocols, a type checker notices where one of them uses what only one of the two has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from aiodq.engine.channel.settling import SettlingChannel
+from aiodq.engine.graceful_stop import StoppableChannel
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.crash_suspects import CrashSuspects
+    from aiodq.engine.channel.held_by_task import HeldByTask
+    from aiodq.engine.channel.loop_turn import LoopTurn
+    from aiodq.engine.channel.message_lease import MessageLease
+
+__all__ = ["HandingChannel"]
+
+M = TypeVar("M")
+
+
+class HandingChannel(SettlingChannel, StoppableChannel, Protocol[M]):
+    """A channel that hands out messages: `aiodq.engine.channel.channel_engine.ChannelEngine` is one.
+
+    Attributes:
+        lease, bodies, until, monotonic: the fast way, see `ChannelEngine`.
+        turn: how long the getters have held the event loop.
+        held_by_task: which task holds which messages, as far as a `Queue` handed them out.
+        crash_suspects: those of the store.
+        counting: whether deliveries are written down before the getter has the message.
+        ending: set once it is to end.
+    """
+
+    lease: MessageLease
+    bodies: list[bytes]
+    until: float
+    monotonic: Callable[[], float]
+    turn: LoopTurn
+    held_by_task: HeldByTask[Any]
+    crash_suspects: CrashSuspects
+    counting: bool
+    ending: asyncio.Event
+
+    @property
+    def store_ref(self) -> Callable[[], object]:
+        """Returns the reference that a handle holds to keep the store open."""
+        ...
+
+    @property
+    def special(self) -> bool:
+        """Whether more is to be done with each message before the getter has it."""
+        ...
+
+    @property
+    def state(self) -> ChannelState | None:
+        """Its state; None until it is created, or where it is not known here."""
+        ...
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it cannot be used, or None."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is shut down with nothing ready."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is delivered."""
+        ...
+
+    @property
+    def shut(self) -> bool:
+        """Whether it ends once nothing is ready."""
+        ...
+
+    @property
+    def read_here(self) -> int:
+        """Bytes read on the event loop so far."""
+        ...
+
+    async def was_read(self) -> bool:
+        """Wait for what is being read; return whether there may be more messages then."""
+        ...
+
+    async def get(self, store_ref: object) -> M:
+        """Wait for the next message, which is to hold `store_ref`."""
+        ...
+
+    def take_next(self, store_ref: object) -> M | None:
+        """Hand out the next message if nothing has to be checked for it."""
+        ...
+
+    def take(self, store_ref: object, *, cold: bool = False, thorough: bool = False) -> M | None:
+        """Hand out the next message, or None if none may be delivered or none is in memory."""
+        ...
+
+    def take_run(self, most: int, store_ref: object) -> list[M]:
+        """Hand out up to `most` messages that follow each other."""
+        ...
+
+    def note_deliveries(self) -> None:
+        """Have deliveries written down."""
+        ...
+
+    def wake(self, *, everybody: bool = False) -> None:
+        """Wake getters for which there is a message."""
+        ...

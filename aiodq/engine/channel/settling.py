@@ -1,0 +1,115 @@
+"""What a message needs of the engine of its channel.
+
+Two have it: the engine of a channel, and what stands in for it where another process owns the store. As this is a
+Protocol, a type checker notices where a message uses what only one of the two has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aiodq.engine.channel.failure_causes import NO_CAUSE
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiodq.delivery.leases import Lease
+    from aiodq.engine.channel.failure_causes import Cause
+    from aiodq.engine.transactions.task_transactions import OpenTransactions
+    from aiodq.format.frame import Batch
+    from aiodq.options import ChannelOptions
+
+__all__ = ["SettlingChannel"]
+
+
+class SettlingChannel(Protocol):
+    """A channel whose messages are settled: `aiodq.engine.channel.settlement.Settlement` is one.
+
+    Attributes:
+        name: the channel's name.
+        options: how it delivers.
+        transactions: the open transactions of the store.
+    """
+
+    name: str
+    options: ChannelOptions
+    transactions: OpenTransactions
+
+    @property
+    def place(self) -> str:
+        """The channel and its topic, in words."""
+        ...
+
+    @property
+    def check_context(self) -> Callable[[], None]:
+        """Raises if the store belongs to another loop or process than the caller's."""
+        ...
+
+    def check(self, offset: int, delivery: int) -> None:
+        """Raise unless the message is in flight."""
+        ...
+
+    def check_all(self, start: int, stop: int, delivery: int) -> None:
+        """Raise unless these messages are in flight, with consecutive delivery numbers from this one on."""
+        ...
+
+    def holds(self, offset: int, held: int) -> bool:
+        """Return whether a message is still held under that number."""
+        ...
+
+    def holds_all(self, start: int, stop: int, held: int) -> bool:
+        """Return whether these messages are, under consecutive numbers from this one on."""
+        ...
+
+    def acked(self, lease: Lease) -> None:
+        """Note that a message of a lease was marked as acked."""
+        ...
+
+    def ack(self, offset: int, delivery: int) -> None:
+        """Settle a message."""
+        ...
+
+    def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
+        """Settle messages: all of them, or none if one cannot be settled."""
+        ...
+
+    def ack_run(self, lease: Lease, first: int, count: int) -> None:
+        """Settle `count` messages of a lease."""
+        ...
+
+    def nack(
+        self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
+    ) -> int | None:
+        """Make a message ready again, after a delay in nanoseconds; return the delay, or None if it is given up."""
+        ...
+
+    def release(self, batch: Batch, delivery: int, attempts: int) -> None:
+        """Make a message ready again as if it had never been handed out."""
+        ...
+
+    def reject(
+        self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
+    ) -> asyncio.Future[Any]:
+        """Give a message up; the future ends once that is durable."""
+        ...
+
+    def touch(self, offset: int, delivery: int, extend: int | None) -> None:
+        """Restart a message's visibility timeout."""
+        ...
+
+    def renew(self, delivery: int) -> None:
+        """Restart a message's timeout regularly, until `renew_no_more` was called as often as this."""
+        ...
+
+    def renew_no_more(self, delivery: int) -> bool:
+        """Undo one call of `renew`; return whether it was the last."""
+        ...
+
+    def commit(self) -> Awaitable[None]:
+        """Wait until what was settled last is durable."""
+        ...
+
+    async def committed(self) -> None:
+        """Wait until everything settled before is durable."""
+        ...
