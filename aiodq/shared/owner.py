@@ -239,6 +239,22 @@ class Owner:
         await asyncio.gather(*ending)
 
     async def _accept(self, listening: Listening) -> None:
+        try:
+            await self._accept_all(listening)
+        except asyncio.CancelledError:
+            if listening is self._listening and not self._closing:
+                self._abandon(listening)
+            raise
+
+    def _abandon(self, listening: Listening) -> None:
+        """Leave the clients to another owner, as the event loop ends with the store open, for which it is released."""
+        self._closing = True
+        # INVARIANT: nobody is left to answer. Who could still connect would wait as for an owner that hangs.
+        listening.close()
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def _accept_all(self, listening: Listening) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:

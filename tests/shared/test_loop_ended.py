@@ -1,0 +1,57 @@
+"""An event loop that ends with a store open, as where `asyncio.run` ends with an error: others own the store next."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from typing import TYPE_CHECKING
+
+import aiodq
+import aiodq.sync
+from tests.processes import WATCHDOG
+from tests.shared.support import QUICK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def kept() -> Iterator[list[aiodq.Store]]:
+    """Hold what is left open, as a traceback does; it is dropped at the end."""
+    stores: list[aiodq.Store] = []
+    yield stores
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        stores.clear()
+        gc.collect()
+
+
+async def _left_open(path: Path, kept: list[aiodq.Store]) -> None:
+    store = await aiodq.open(path, QUICK, mode="shared")
+    kept.append(store)
+    await store.queue("jobs").put(b"a")
+
+
+async def _got(path: Path) -> bytes:
+    async with aiodq.open(path, QUICK, mode="shared") as store, asyncio.timeout(WATCHDOG):
+        return (await store.queue("jobs").get()).body
+
+
+def test_the_next_loop_owns_it(tmp_path: Path, kept: list[aiodq.Store]) -> None:
+    asyncio.run(_left_open(tmp_path, kept))
+    assert asyncio.run(_got(tmp_path)) == b"a"
+
+
+def test_who_was_connected_goes_on(tmp_path: Path, kept: list[aiodq.Store]) -> None:
+    async def connected() -> aiodq.sync.Store:
+        await _left_open(tmp_path, kept)
+        return await asyncio.to_thread(aiodq.sync.open, tmp_path, QUICK, mode="shared")
+
+    with asyncio.run(connected()) as other:
+        jobs = other.queue("jobs")
+        assert jobs.put(b"b", timeout=WATCHDOG) == 1
+        assert [jobs.get(timeout=WATCHDOG).body for _ in range(2)] == [b"a", b"b"]
