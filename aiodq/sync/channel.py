@@ -68,7 +68,7 @@ class Channel(Uncopied):
 
         Interrupted: nothing is lost and the order is kept.
         """
-        return self._handed(self._loop_thread.take(partial(self._get, timeout), self._give_one_back))
+        return self._loop_thread.take(partial(self._get, timeout), self._give_one_back, self._handed)
 
     async def _get(self, timeout: float | timedelta | None) -> Message:
         return Message(self._loop_thread, await self._channel.get(timeout))
@@ -87,7 +87,7 @@ class Channel(Uncopied):
 
         Interrupted: nothing is lost and the order is kept.
         """
-        return self._handed(self._loop_thread.take(self._get_now, self._give_one_back))
+        return self._loop_thread.take(self._get_now, self._give_one_back, self._handed)
 
     async def _get_now(self) -> Message:
         return Message(self._loop_thread, self._channel.get_nowait())
@@ -112,18 +112,18 @@ class Channel(Uncopied):
         Interrupted: nothing is lost and the order is kept.
         """
         get_many = partial(self._get_many, max_items, linger, seconds(timeout))
-        messages = self._loop_thread.take(get_many, give_back)
-        for each in messages:
-            self._handed(each)
-        return messages
+        return self._loop_thread.take(get_many, give_back, self._handed_many)
 
     async def _get_many(self, most: int, linger: float | timedelta, wait: float | None) -> list[Message]:
         found = await within(wait, self._channel.get_many(most, linger=linger))
         return [Message(self._loop_thread, each) for each in found]
 
-    def _handed(self, message: Message) -> Message:
+    def _handed(self, message: Message) -> None:
         """Note that this thread has a message, where that matters."""
-        return message
+
+    def _handed_many(self, messages: Iterable[Message]) -> None:
+        for each in messages:
+            self._handed(each)
 
     def __iter__(self) -> Iterator[Message]:
         """Iterate over messages until shutdown. Nothing is acked automatically."""

@@ -45,6 +45,7 @@ class _Turn(Generic[T]):
         "_function",
         "_given_up",
         "_loop",
+        "_note",
         "_signal",
         "_task",
         "_undo",
@@ -60,6 +61,7 @@ class _Turn(Generic[T]):
         *,
         awaits: bool,
         undo: Callable[[T], object] | None = None,
+        note: Callable[[T], object] | None = None,
     ) -> None:
         """Prepare.
 
@@ -68,6 +70,7 @@ class _Turn(Generic[T]):
             function: the function to call.
             awaits: whether its result is awaited, which then gives the result.
             undo: called on the loop with a result that nobody has got, as the waiter was interrupted.
+            note: called with the result by the waiter; if that is interrupted, nobody has got the result either.
         """
         self.over: bool = False
         self.result: T | None = None
@@ -76,6 +79,7 @@ class _Turn(Generic[T]):
         self._function: Callable[[], Any] | None = function
         self._awaits = awaits
         self._undo = undo
+        self._note = note
         self._given_up = False
         self._task: asyncio.Task[T] | None = None
         self._context = copy_context()
@@ -98,6 +102,8 @@ class _Turn(Generic[T]):
                 self._sleep()
             else:
                 self.error = _closed()
+            if self._note is not None and self.error is None:
+                self._note(cast("T", self.result))
         except BaseException:
             if self._loop.post(self.give_up) and not self.over:
                 self._sleep()
@@ -283,8 +289,8 @@ class LoopThread(Uncopied):
 
     def __del__(self) -> None:
         """End the thread, once the store is closed, which the engine's own handles bring about."""
-        loop = self._loop
-        if loop.pid == os.getpid():
+        loop = getattr(self, "_loop", None)  # None if a signal's handler has raised before there was one
+        if loop is not None and loop.pid == os.getpid():
             loop.dropped = True
             loop.post(loop.stop)
 
@@ -306,10 +312,15 @@ class LoopThread(Uncopied):
         self._check()
         return _Turn[T](self._loop, partial(function, *args, **kwargs), awaits=True).wait()
 
-    def take(self, function: Callable[[], Awaitable[T]], undo: Callable[[T], object]) -> T:
-        """Run as `run` does; `undo` takes a result that an interrupted caller has not got."""
+    def take(
+        self,
+        function: Callable[[], Awaitable[T]],
+        undo: Callable[[T], object],
+        note: Callable[[T], object] | None = None,
+    ) -> T:
+        """Run as `run` does; `undo` takes a result that an interrupted caller has not got, `note` one that it gets."""
         self._check()
-        return _Turn(self._loop, function, awaits=True, undo=undo).wait()
+        return _Turn(self._loop, function, awaits=True, undo=undo, note=note).wait()
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that returns at once on the loop; see `run`."""

@@ -91,9 +91,8 @@ class Queue(Producer, Channel):
         """Return whether a put would have to wait or be refused now: `depth` counts, not `qsize`."""
         return self._loop_thread.look(self._queue.full)
 
-    def _handed(self, message: Message) -> Message:
+    def _handed(self, message: Message) -> None:
         self._held.note(message)
-        return message
 
     def task_done(self, message: Message | None = None) -> None:
         """Ack a message, durable with the next commit.

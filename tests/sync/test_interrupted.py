@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 import aiodq
 import aiodq.sync
+from aiodq.sync.loop_thread import LoopThread
 from tests.processes import WATCHDOG
 
 if TYPE_CHECKING:
@@ -128,6 +131,29 @@ def test_a_message_that_comes_at_that_very_moment_goes_back(tmp_path: Path) -> N
         assert jobs.get().body == b"a"
 
 
+@pytest.mark.parametrize("verb", ["get", "get_nowait", "get_many"])
+def test_a_message_goes_back_if_the_interruption_comes_as_it_is_noted(tmp_path: Path, verb: str) -> None:
+    with aiodq.sync.open_queue(tmp_path) as jobs:
+        jobs.put_many([b"a", b"b"])
+        calls: dict[str, Callable[[], Any]] = {
+            "get": jobs.get,
+            "get_nowait": jobs.get_nowait,
+            "get_many": lambda: jobs.get_many(2),
+        }
+        jobs.topic.settle_in()
+        noted: list[aiodq.sync.Message] = []
+
+        def note(message: aiodq.sync.Message) -> None:
+            noted.append(message)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt), mock.patch.object(jobs._held, "note", note):
+            calls[verb]()
+        assert noted
+        assert jobs.in_flight() == 0
+        assert [message.attempts for message in jobs.get_many(2)] == [1, 1]
+
+
 def test_an_ack_is_applied_though_the_interruption_comes_before_the_loop_has_seen_it(tmp_path: Path) -> None:
     with aiodq.sync.open_queue(tmp_path) as jobs:
         jobs.put(b"a")
@@ -201,3 +227,10 @@ def test_closing_goes_on(tmp_path: Path) -> None:
     jobs.close()
     with aiodq.sync.open_queue(tmp_path):
         pass
+
+
+def test_an_interrupted_open_leaves_nothing(tmp_path: Path) -> None:
+    with mock.patch("aiodq.sync.loop_thread._Loop", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        LoopThread(str(tmp_path))
+    gc.collect()  # pytest reports what a finalizer raises
+    aiodq.sync.open(tmp_path).close()
