@@ -194,7 +194,8 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
         require_store(fs, path)
     # A process that waits for the lock comes here many times, and syncs the directory's name only as the owner.
     there = directory_exists(fs, path)
-    if not there and name_exists(fs, path):
+    # Others may make it between any two of these questions: several processes often open a new store at once.
+    if not there and name_exists(fs, path) and not directory_exists(fs, path):
         raise NotAStoreError(NO_DIRECTORY, path)
     made = not there and ensure_directory(fs, path)
     check_store_directory(fs, path)

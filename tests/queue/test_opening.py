@@ -13,16 +13,20 @@ import threading
 import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 import aiodq
+from aiodq.storage.io.filesystem import name_exists
 from tests.processes import killed_at_last
 from tests.queue.support import Tasks, queue, ready_now, soon, store, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from aiodq.storage.io.filesystem import FileSystem
 
 OWNER = """
 import asyncio, sys
@@ -314,3 +318,16 @@ class TestMessages:
 
             with pytest.raises(aiodq.WrongContextError, match=r"opened on another event loop .* asyncio\.run"):
                 await asyncio.to_thread(asyncio.run, elsewhere())
+
+
+async def test_somebody_else_makes_the_directory_meanwhile(tmp_path: Path) -> None:
+    """As of several workers, of which each finds none and makes it."""
+    path = tmp_path / "s"
+
+    def look(fs: FileSystem, name: str) -> bool:
+        path.mkdir(exist_ok=True)
+        return name_exists(fs, name)
+
+    with mock.patch("aiodq.engine.opening.name_exists", look):
+        async with aiodq.open(path) as opened:
+            await opened.queue("jobs").put(b"a")
