@@ -24,6 +24,7 @@ from aiodq.wire.packets import Fail, Handover
 from aiodq.wire.stream import PacketReader, encode_packet
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
     from aiodq.engine.store_engine import StoreEngine
@@ -226,9 +227,10 @@ class Owner:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+        # INVARIANT: the loop no longer watches the socket when it is closed: its number may be another's at once.
+        await self._accept_no_more()
         if self._listening is not None:
             self._listening.close()
-        await self._accept_no_more()
         for connection in list(self._connections):
             connection.send(Handover(self.epoch))
             connection.end()
@@ -258,7 +260,11 @@ class Owner:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, _ = await loop.sock_accept(listening.sock)
+                # Not `sock_accept`: asyncio's fails if it is cancelled just as somebody comes, and loses who came.
+                await _readable(loop, listening.sock)
+                sock, _ = listening.sock.accept()
+            except BlockingIOError:
+                continue  # who came has gone
             except OSError:
                 await asyncio.sleep(0.1)  # usually no descriptor is left: one may be freed soon
                 continue
@@ -295,6 +301,21 @@ class Owner:
 def _recall(logs: Sequence[TopicLog]) -> None:
     for log in logs:
         log.recall()
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    """Wait until somebody may be accepted."""
+    waiter: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(sock, _set, waiter)
+    try:
+        await waiter
+    finally:
+        loop.remove_reader(sock)
 
 
 class _Connection(asyncio.Protocol):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.rendezvous import listen
+from aiodq.shared.rendezvous import connect, listen
 from aiodq.storage.store_layout import CLIENTS
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import (
@@ -45,6 +45,7 @@ from tests.shared.support import PATIENCE, RawClient, owned
 from tests.wire.support import EXAMPLES
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from pathlib import Path
 
@@ -449,3 +450,21 @@ async def test_who_holds_messages_is_told_before_the_answer_of_what_takes_them_a
         assert [said.ranges for said in gone] == [(Range(offset, delivery, 1),)]
         for client in (holder, mover):
             await client.close()
+
+
+async def test_who_comes_in_the_turn_in_which_the_owner_accepts_no_more_is_no_error(tmp_path: Path) -> None:
+    reported: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    came: list[socket.socket | None] = []
+    async with owned(tmp_path / "s") as (_, owner):
+        await asyncio.sleep(0)
+        assert owner._watching is not None
+        # In the next turn the loop notices who came, and `close` goes on.
+        owner._watching.add_done_callback(lambda _: came.append(connect(owner.engine.path)))
+        await owner.close()
+    assert len(came) == 1
+    for each in came:
+        assert each is not None
+        each.close()
+    assert not reported
