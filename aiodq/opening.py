@@ -77,7 +77,7 @@ class StoreOpening(AsyncBlock):
             FormatVersionError: a newer aiodq wrote it; it was left untouched.
             StorageError: the system refused.
 
-        Cancellation: what was opened is closed again.
+        Cancellation: what was opened is closed again; another `open` in this process waits for that.
         """
         return self._open().__await__()
 

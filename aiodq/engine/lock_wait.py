@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeVar
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from aiodq.errors import StoreLockedError, WrongContextError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    class Call(Protocol):
+        """Runs a function in a thread, as `aiodq.engine.worker_threads.WorkerThreads.call` does."""
+
+        def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
+
 
 __all__ = ["running_loop", "when_unlocked"]
 
@@ -36,8 +44,51 @@ def running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
-async def when_unlocked(attempt: Callable[[], Awaitable[T]], wait: float) -> T:
-    """Return what `attempt` returns; it is repeated for up to `wait` seconds while another owner has the store.
+class _Attempt(Generic[T]):
+    """An attempt to open a store in a thread, where it goes on to its end though nobody waits for it any more."""
+
+    def __init__(self, path: str, opening: Callable[[], T]) -> None:
+        self.path = path
+        self._opening = opening
+        self._ended = False
+
+    def run(self) -> T:
+        """Make the attempt; in a thread."""
+        try:
+            return self._opening()
+        finally:
+            with _MUTEX:
+                self._ended = True
+                _GIVEN_UP.discard(self)
+
+    def give_up(self) -> None:
+        """Note that the attempt lets go of the store by itself, unless it has ended."""
+        with _MUTEX:
+            if not self._ended:
+                _GIVEN_UP.add(self)
+
+
+_MUTEX: Final = threading.Lock()
+_GIVEN_UP: Final[weakref.WeakSet[_Attempt[Any]]] = weakref.WeakSet()
+"""Attempts whose callers were cancelled, and which may have the store until they end."""
+
+
+def _passing(path: str) -> bool:
+    """Return whether an attempt of this process that was given up may have the store still."""
+    with _MUTEX:
+        return any(attempt.path == path for attempt in _GIVEN_UP)
+
+
+async def when_unlocked(path: str, call: Call, opening: Callable[[], T], wait: float) -> T:
+    """Return what `opening` returns; it is repeated for up to `wait` seconds while another owner has the store.
+
+    An opening of this process that was cancelled is no owner: it is waited for.
+
+    Args:
+        path: the store's directory.
+        call: runs a function in a thread.
+        opening: opens the store; it blocks, and where its caller was cancelled closes what it opened.
+        wait: seconds.
 
     Raises:
         StoreLockedError: the other owner still has it.
@@ -47,14 +98,21 @@ async def when_unlocked(attempt: Callable[[], Awaitable[T]], wait: float) -> T:
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + wait, _FIRST
     while True:
+        passing = _passing(path)  # before the attempt: it may let go between the refusal and a look
+        attempt = _Attempt(path, opening)
         try:
-            return await attempt()
+            return await call(attempt.run)
+        except asyncio.CancelledError:
+            attempt.give_up()
+            raise
         except StoreLockedError as error:
             left = deadline - loop.time()
-            if left <= 0 < wait:
+            if passing or _passing(path):
+                left = max(left, _FIRST)
+            elif left <= 0 < wait:
                 text = f"{error.message}; waited {wait:g} s for it"
                 raise StoreLockedError(text, error.path, pid=error.pid) from error
-            if left <= 0:
+            elif left <= 0:
                 raise
         await _sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST)

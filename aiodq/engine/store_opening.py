@@ -50,7 +50,8 @@ class StoreOpening:
 
         Cancellation: `give_up` has to be called.
         """
-        return await when_unlocked(partial(self._threads.call, self._open_unless_given_up, create=create), wait)
+        opening = partial(self._open_unless_given_up, create=create)
+        return await when_unlocked(self._path, self._threads.call, opening, wait)
 
     def _open_unless_given_up(self, *, create: bool) -> OpenedStore:
         opened = open_store(self._fs, self._clock, self._path, self._given, create=create)

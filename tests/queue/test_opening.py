@@ -19,6 +19,7 @@ import pytest
 
 import aiodq
 from aiodq.storage.io.filesystem import name_exists
+from aiodq.testing import WatchedFileSystem
 from tests.processes import killed_at_last
 from tests.queue.support import Tasks, queue, ready_now, soon, store, until
 
@@ -158,6 +159,27 @@ class TestWaiting:
             child.communicate(b"\n", timeout=60)
         async with aiodq.open(path) as opened:
             assert opened.topics() == ["queue"]
+
+    async def test_an_open_that_was_cancelled_here_is_waited_for(
+        self, path: Path, tasks: Tasks, refused: asyncio.Event
+    ) -> None:
+        async with store(path) as opened:
+            await opened.topic("jobs").put(b"a")
+        fs = WatchedFileSystem()
+        gate = fs.gate("open", match="topic.json")
+        opening = tasks.start(aiodq.open(path, fs=fs)._open())
+        await gate.wait()
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await soon(opening)
+        again = tasks.start(aiodq.open(path)._open())
+        await soon(refused.wait())
+        gate.open()
+        opened = await soon(again)
+        with pytest.raises(aiodq.StoreLockedError, match="use that object"):
+            await aiodq.open(path)
+        await opened.aclose()
+        assert fs.open_files == 0
 
     async def test_the_time_is_over(self, path: Path) -> None:
         async with store(path):
