@@ -17,12 +17,12 @@ from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.counters import Counters
 from aiodq.delivery.leases import LONGEST, Lease, Leases
 from aiodq.delivery.log_end import OwnEnd
+from aiodq.delivery.progress import Progress
 from aiodq.delivery.range_set import RangeSet, among
 from aiodq.delivery.ready_again import ReadyAgain
 from aiodq.delivery.requeue_ops import deferrals, deliveries
 from aiodq.delivery.state_snapshot import StateSnapshot
 from aiodq.delivery.timers import Deadlines, Deferrals
-from aiodq.delivery.unnoted import Unnoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,22 +59,20 @@ class ChannelState:
         self.max_in_flight = max_in_flight
         self.counting: bool = False
         self.orphans: dict[int, bool] = {}
-        self._floor = floor
         self._cursor = floor
-        self._settled = RangeSet() if settled is None else settled
+        self._attempts = Attempts({} if attempts is None else attempts)
+        self._progress = Progress(floor, RangeSet() if settled is None else settled, self._attempts)
         self._counters = Counters()
-        self._leases = Leases(self._settle_plain, self._settle_runs, self._set_apart)
+        self._leases = Leases(self._progress.settle_plain, self._progress.settle_runs, self._set_apart)
         # Delivery numbers of messages in flight that are in no lease.
         self._apart: dict[int, int] = {}
         self._deadlines = Deadlines(self._apart)
         self.again: ReadyAgain = ReadyAgain(self.is_ready)
         # Messages beyond the cursor that it is to skip: they were deferred or handed out out of turn.
         self._passed = RangeSet()
-        self._attempts = Attempts({} if attempts is None else attempts)
         # From this offset on, no message was delivered by another process before.
         self._unseen = max(self._attempts.before, default=-1) + 1
         self._deliveries = 0
-        self._unnoted = Unnoted(floor)
 
     def snapshot(self, wall: int = 0, now: int = 0) -> StateSnapshot:
         """Return a copy of the state, noted at this wall time and moment."""
@@ -94,29 +92,24 @@ class ChannelState:
         if leases.dirty or (lease is not None and lease.counted != lease.next):
             if self.counting and lease is not None:
                 # INVARIANT: before acked messages are settled, which forgets their deliveries again.
-                self._note(range(lease.first + lease.counted, lease.first + lease.next), 1)
+                self._progress.delivered(range(lease.first + lease.counted, lease.first + lease.next), 1)
             handed, acked = leases.look()
             if handed and lease is not None:
                 self._cursor = lease.first + lease.next
             self._counters.delivered += handed
             self._counters.acked += acked
 
-    def _note(self, offsets: range, attempts: int) -> None:
-        """Note how often messages were delivered, this time included."""
-        self._attempts.note(offsets, attempts)
-        self._unnoted.deliveries += offsets
-
     @property
     def floor(self) -> int:
         """The offset below which everything is settled."""
         self._look()
-        return self._floor
+        return self._progress.floor
 
     @property
     def settled(self) -> RangeSet:
         """The settled offsets above the floor."""
         self._look()
-        return self._settled
+        return self._progress.settled
 
     @property
     def counters(self) -> Counters:
@@ -128,7 +121,7 @@ class ChannelState:
     def depth(self) -> int:
         """The number of unsettled messages."""
         self._look()
-        return self.log.visible - self._floor - self._settled.total
+        return self.log.visible - self._progress.floor - self._progress.settled.total
 
     @property
     def flying(self) -> int:
@@ -175,12 +168,12 @@ class ChannelState:
     def fresh(self) -> int:
         """Return the next offset never handed out, settled or deferred; `end` if there is none."""
         self._look()
-        self._cursor = max(self._cursor, self._floor)
-        if self._settled.total or self._passed.total:
+        self._cursor = max(self._cursor, self._progress.floor)
+        if self._progress.settled.total or self._passed.total:
             before = -1
             while before != self._cursor:
                 before = self._cursor
-                self._cursor = self._passed.next_missing(self._settled.next_missing(before))
+                self._cursor = self._passed.next_missing(self._progress.settled.next_missing(before))
             self._passed.discard_below(self._cursor)
         return min(self.log.visible, self._cursor)
 
@@ -195,7 +188,7 @@ class ChannelState:
         if offset != self._cursor:
             return 0
         stop = min(stop, self.log.visible, offset + LONGEST)
-        stop = min(self._settled.next_present(offset, stop), self._passed.next_present(offset, stop))
+        stop = min(self._progress.settled.next_present(offset, stop), self._passed.next_present(offset, stop))
         if offset < self._unseen:
             stop = self._attempts.first_of(offset, stop)
         return stop - offset
@@ -251,7 +244,7 @@ class ChannelState:
         self._deliveries += 1
         self._apart[offset] = self._deliveries
         if self.counting:
-            self._note(range(offset, offset + 1), attempts)
+            self._progress.delivered(range(offset, offset + 1), attempts)
         if deadline is not None:
             self._deadlines.add(deadline, offset, self._deliveries)
         if offset >= self._cursor and not (self._passed.total and offset in self._passed):
@@ -275,7 +268,7 @@ class ChannelState:
         def takes(at: int) -> bool:
             return before.get(at, 0) == number and at not in apart and not (waiting and at in deferred) and fits(at)
 
-        stop = self._settled.next_present(start, min(fresh, start + min(most, self.credit)))
+        stop = self._progress.settled.next_present(start, min(fresh, start + min(most, self.credit)))
         stop = self.again.take_neighbours(stop, takes)
         if start == stop:
             return None
@@ -286,7 +279,7 @@ class ChannelState:
         self._deliveries += len(offsets)
         self._apart.update(zip(offsets, range(first, first + len(offsets)), strict=True))
         if self.counting:
-            self._note(offsets, attempts)
+            self._progress.delivered(offsets, attempts)
         if deadline is not None:
             self._deadlines.add_all(deadline, offsets, first)
         return offsets, attempts, first
@@ -330,7 +323,7 @@ class ChannelState:
     def count(self, offset: int, attempts: int) -> None:
         """Note how often a message was delivered, for its next delivery."""
         self._attempts.before[offset] = attempts
-        self._unnoted.requeues.append(offset)
+        self._progress.unnoted.requeues.append(offset)
 
     def touch(self, offset: int, deadline: int) -> None:
         """Give a message in flight another deadline."""
@@ -396,7 +389,7 @@ class ChannelState:
         for offset in range(start, stop):
             self._land(offset)
         self._counters.acked += stop - start
-        self._settle(start, stop)
+        self._progress.settle(start, stop)
 
     def nack(self, offset: int, attempts: int, due: int | None = None) -> None:
         """Requeue a message in flight, now or when it is due, as delivered `attempts` times."""
@@ -432,7 +425,7 @@ class ChannelState:
     def defer_all(self, offsets: Sequence[int], dues: Sequence[int], ahead: int = 0) -> None:
         """Defer new messages as `defer` does, given their offsets in order and their due times less `ahead`."""
         start, stop = offsets[0], offsets[-1] + 1
-        if stop - start > len(offsets) or start < max(self.fresh(), self._settled.last, self._passed.last):
+        if stop - start > len(offsets) or start < max(self.fresh(), self._progress.settled.last, self._passed.last):
             for offset, due in zip(offsets, dues, strict=True):
                 self.defer(offset, due + ahead)
             return
@@ -444,7 +437,7 @@ class ChannelState:
         """Settle a message in flight as a dead letter."""
         self._land(offset)
         self._counters.dead += 1
-        self._settle(offset, offset + 1)
+        self._progress.settle(offset, offset + 1)
 
     def expire(self, offset: int) -> None:
         """Settle a ready message that has expired."""
@@ -472,12 +465,11 @@ class ChannelState:
     def seek(self, offset: int, deferred: Deferrals | None = None, passed: RangeSet | None = None) -> None:
         """Move to an offset: all below is settled, `deferred` waits (`passed` says the same), all else is ready."""
         self._look()
-        self._floor = self._cursor = offset
-        self._settled, self._passed, self.deferred = RangeSet(), passed or RangeSet(), deferred or Deferrals()
-        for forgotten in (self._apart, self._leases, self._deadlines, self.again, self._attempts):
+        self._cursor = offset
+        self._passed, self.deferred = passed or RangeSet(), deferred or Deferrals()
+        for forgotten in (self._apart, self._leases, self._deadlines, self.again):
             forgotten.clear()
-        self.all_noted()
-        self._unnoted.seek = offset
+        self._progress.seek(offset)
 
     def lose(self, start: int, stop: int) -> int:
         """Settle offsets that can no longer be read; return how many were unsettled."""
@@ -495,9 +487,9 @@ class ChannelState:
         """Settle the `count` oldest messages not in flight (`spare`: before the first in flight); return them."""
         dropped, at = list[int](), self.floor
         for _ in range(min(count, self.depth - self.flying)):
-            at = self._settled.next_missing(max(at, self._floor))
+            at = self._progress.settled.next_missing(max(at, self._progress.floor))
             while (flying := self.delivery(at) is not None) and not spare:
-                at = self._settled.next_missing(at + 1)
+                at = self._progress.settled.next_missing(at + 1)
             if flying:
                 break
             self._counters.dropped += self._give_up(at, at + 1)
@@ -511,13 +503,14 @@ class ChannelState:
     def settled_all(self, start: int, stop: int) -> bool:
         """Return whether everything from `start` to `stop` is settled."""
         self._look()
-        return stop <= self._floor or self._settled.covers(max(start, self._floor), stop)
+        return self._progress.covers(start, stop)
 
     @property
     def unnoted(self) -> int:
         """How much `take_ops` has still to return, besides the floor."""
         self._look()
-        return max(len(self._unnoted.acks), len(self._unnoted.requeues))
+        unnoted = self._progress.unnoted
+        return max(len(unnoted.acks), len(unnoted.requeues))
 
     def take_ops(self, wall: int = 0, now: int = 0, most: int = sys.maxsize) -> list[Op]:
         """Return what happened since the last call in as few operations as possible, noted at this time and moment.
@@ -528,8 +521,9 @@ class ChannelState:
             most: the most acks, and the most requeues, oldest first; later calls return the others.
         """
         self._look()
-        ops = self._unnoted.take_settled(self._floor, most)
-        requeued, delivered = self._unnoted.take_deliveries(most)
+        unnoted = self._progress.unnoted
+        ops = unnoted.take_settled(self._progress.floor, most)
+        requeued, delivered = unnoted.take_deliveries(most)
         if requeued or delivered:
             requeued = sorted(filter(self._is_open, set(requeued)))
             ops += deliveries(self._attempts.to_tell(requeued, delivered), self._attempts, self.orphans)
@@ -539,15 +533,16 @@ class ChannelState:
 
     def all_noted(self) -> None:
         """Forget what `take_ops` has still to return: an `image` holds it instead."""
-        self._unnoted.clear(self.floor)
+        self._look()
+        self._progress.all_noted()
 
     def renote(self) -> None:
         """Make `take_ops` return everything again, as its last result did not reach the disk."""
         self._look()
-        self._unnoted = Unnoted.everything(self._floor, self._settled, self._attempts.before, self._attempts.noted)
+        self._progress.renote()
 
     def _is_open(self, offset: int) -> bool:
-        return self._floor <= offset < self.log.visible and offset not in self._settled
+        return self._progress.floor <= offset < self.log.visible and offset not in self._progress.settled
 
     def _give_up(self, start: int, stop: int) -> int:
         start, stop = max(start, self.floor), min(stop, self.log.visible)
@@ -560,7 +555,7 @@ class ChannelState:
         self._leases.take_away(start, stop)
         if self.deferred:
             self.deferred.discard_range(start, stop)
-        self._settle(start, stop)
+        self._progress.settle(start, stop)
         return before - self.depth
 
     def _land(self, offset: int) -> None:
@@ -569,32 +564,3 @@ class ChannelState:
             self._look()
             self._leases.pop(offset)
         self._attempts.land(offset)
-
-    def _settle(self, start: int, stop: int) -> None:
-        self._attempts.settle(start, stop)
-        self._settle_plain(start, stop)
-
-    def _settle_plain(self, start: int, stop: int) -> None:
-        """Settle messages delivered at most once, which have no number of attempts but the noted ones."""
-        self._attempts.settle_noted(start, stop)
-        if start == self._floor and not self._settled:
-            self._floor = stop
-            return
-        self._settled.add(start, stop)
-        self._unnoted.acks.append((start, stop))
-        if start == self._floor:
-            self._advance()
-
-    def _settle_runs(self, edges: list[int]) -> None:
-        """Settle ranges of messages that were in flight, as `_settle_plain`: each start and its stop, in order."""
-        # INVARIANT: messages in flight are not settled yet.
-        self._settled.add_new(edges)
-        for start, stop in zip(edges[0::2], edges[1::2], strict=True) if self._attempts.noted else ():
-            self._attempts.settle_noted(start, stop)
-        self._unnoted.acks += zip(edges[0::2], edges[1::2], strict=True)
-        if edges[0] == self._floor:
-            self._advance()
-
-    def _advance(self) -> None:
-        self._floor = self._settled.next_missing(self._floor)
-        self._settled.discard_below(self._floor)

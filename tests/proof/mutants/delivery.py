@@ -63,7 +63,7 @@ def deliveries_are_counted_only_in_memory() -> Patch:
 
     def forgetful(state: ChannelState, *times: int) -> list[Op]:
         state._look()
-        state._unnoted.deliveries.clear()
+        state._progress.unnoted.deliveries.clear()
         return taken(state, *times)
 
     return mock.patch.object(ChannelState, "take_ops", forgetful)
@@ -141,8 +141,8 @@ change(
 change(
     "an ack of what was delivered before settles one message more",
     ChannelState.ack,
-    "self._settle(start, stop)",
-    "self._settle(start, stop + 1)",
+    "self._progress.settle(start, stop)",
+    "self._progress.settle(start, stop + 1)",
     test="tests/delivery/test_channel_machine.py::test_any_sequence",
 )
 change(
