@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from aiodq.acking import Commit, ack_all
 from aiodq.channel_handle import ChannelHandle
-from aiodq.deferred import look_at_deferred
-from aiodq.engine.channel_management import make_now, pause_channel
+from aiodq.deferred import cancel_deferred, look_at_deferred
+from aiodq.engine.channel_management import make_now, pause_channel, purge_channel
 from aiodq.engine.futures import to_its_end
 from aiodq.engine.stats.preview import state_of
 from aiodq.engine.stats.topic_stats import channel_stats
@@ -123,14 +123,7 @@ class Channel(ChannelHandle):
         """
         check_offset("offset", offset)
         self.check()
-        await to_its_end(self._cancel(offset))
-
-    async def _cancel(self, offset: int) -> None:
-        self._catch_up()
-        if self._channel_engine.state is None:
-            await self._engine.settle_in(self.name)
-        self._channel_engine.cancel(offset)
-        await self._channel_engine.committed()
+        await to_its_end(cancel_deferred(self._engine, self._channel_engine, offset))
 
     async def peek(self) -> Message | None:
         """Return the next message without taking it, or None when nothing is ready.
@@ -226,16 +219,7 @@ class Channel(ChannelHandle):
         Cancellation: it is done all the same.
         """
         self._engine.check()
-        return await to_its_end(self._purge())
-
-    async def _purge(self) -> int:
-        await self._engine.settle_in(self.name)
-        state = self._channel_engine.state
-        count = 0 if state is None else state.purge()
-        self._channel_engine.reset()
-        self._engine.settled(self._channel_engine)
-        await self._channel_engine.committed()
-        return count
+        return await to_its_end(purge_channel(self._engine, self._channel_engine))
 
     async def seek(self, position: Position) -> None:
         """Go on from another place: everything before it counts as settled, everything from there on is redelivered.

@@ -1,4 +1,4 @@
-"""Looks at the deferred messages of a channel without taking them."""
+"""The deferred messages of a channel: looked at without being taken, and given up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.format.frame import Batch
 
-__all__ = ["DeferredMessage", "look_at_deferred"]
+__all__ = ["DeferredMessage", "cancel_deferred", "look_at_deferred"]
 
 _PAGE: Final = 64
 """The most deferred messages handled in one turn of the event loop."""
@@ -82,3 +82,17 @@ async def _batch(
         return found
     result = await engine.reader.look(partial(LogReader.read, view=engine.view(), offset=offset, max_bytes=1))
     return next((batch for batch in result.batches if batch.first <= offset < batch.stop), None)
+
+
+async def cancel_deferred(engine: TopicEngine, channel_engine: ChannelEngine[Message], offset: int) -> None:
+    """Settle a deferred message that is not to be delivered, and wait until that is durable.
+
+    Raises:
+        OffsetError: it is not deferred.
+    """
+    if engine.pending:
+        engine.catch_up()
+    if channel_engine.state is None:
+        await engine.settle_in(channel_engine.name)
+    channel_engine.cancel(offset)
+    await channel_engine.committed()

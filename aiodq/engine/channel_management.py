@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.channel_journal import ChannelJournal
 
-__all__ = ["create_channel", "delete_channel", "make_now", "pause_channel", "pause_topic"]
+__all__ = ["create_channel", "delete_channel", "make_now", "pause_channel", "pause_topic", "purge_channel"]
 
 _LONGEST_HOLD: Final = 0.5
 """The most seconds for which `make_now` holds up the event loop."""
@@ -203,3 +203,14 @@ def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, pa
             engine.real_log().description.pause(channel_engine.name, paused=paused)
 
     return asyncio.ensure_future(engine.operate(work))
+
+
+async def purge_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> int:
+    """Settle everything accepted so far, in flight or not, durably; return the number of messages."""
+    await engine.settle_in(channel_engine.name)
+    state = channel_engine.state
+    count = 0 if state is None else state.purge()
+    channel_engine.reset()
+    engine.settled(channel_engine)
+    await channel_engine.committed()
+    return count
