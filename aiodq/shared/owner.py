@@ -222,6 +222,9 @@ class Owner:
     async def close(self) -> None:
         """Tell all clients to look for another owner, and stop serving."""
         self._closing = True
+        # INVARIANT: nothing that is given back below is given up, though its time to live be over: who has it in hand
+        # keeps it under the next owner.
+        self._hold_back(under_way=True)
         if self._reclaiming is not None:
             self._reclaiming.cancel()
         if self._watching is not None:

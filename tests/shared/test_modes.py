@@ -480,6 +480,27 @@ async def test_an_owner_that_closes_hands_over(tmp_path: Path) -> None:
             await first.queue("jobs").put(b"x")
 
 
+@pytest.mark.parametrize("dead_letter", [None, "dead"])
+async def test_what_outlives_its_time_in_a_hand_stays_there_when_the_owner_ends(
+    tmp_path: Path, dead_letter: str | None
+) -> None:
+    clock, options = FakeClock(), aiodq.ChannelOptions(dead_letter=dead_letter, visibility_timeout=None)
+    owner = await aiodq.open(tmp_path / "s", QUICK, mode="shared", clock=clock)
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared", clock=clock) as other:
+        queue = other.queue("jobs", options)
+        await queue.put_many([b"in hand", b"not"], ttl=5)
+        message = await queue.get()
+        clock.advance(10)
+        async with asyncio.timeout(PATIENCE):
+            while await counts(queue) != (0, 1, 0):
+                await asyncio.sleep(0.002)
+        await owner.aclose()
+        await message.ack()
+        assert await counts(queue) == (0, 0, 0)
+        letters = [letter.body async for letter in other.topic("dead").scan()] if dead_letter else []
+        assert letters == [b"not"] * len(letters)
+
+
 async def test_puts_go_on_while_owners_come_and_go(tmp_path: Path) -> None:
     async with (
         aiodq.open(tmp_path / "s", QUICK, mode="client", failover=0.05)
