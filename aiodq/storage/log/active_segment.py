@@ -353,7 +353,7 @@ class ActiveSegment:
         segment.oldest_ns = index.oldest_ns
         if position >= self._opens_at:
             self._indexed, self._opens_at = self._indexed + 1, position + INDEX_STRIDE
-            self._ahead.open_window(self._position, self._limit, self._position - position)
+            self._ahead.wrote(self._position, self._limit, self._position - position)
             self._fit()
 
     def _count(self) -> None:
@@ -399,7 +399,7 @@ class ActiveSegment:
             raise storage_error(cause, self.segment.path, self._position) from cause
         self._staged.clear()
         self._staged_bytes = 0
-        self._ahead.top_up(self._position, self._limit)
+        self._ahead.wrote(self._position, self._limit, self._position - position)
 
     def _write(self, data: BytesLike, position: int) -> int:
         """Write one frame; return the position after it."""

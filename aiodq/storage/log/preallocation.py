@@ -40,7 +40,7 @@ _FIRST_WINDOW: Final = 64 * 1024
 """Bytes of frames from which on a segment has write windows: most topics are small."""
 
 _LARGEST: Final = 16 * 1024
-"""Bytes of a frame above which a window gains nothing: writing the zeros takes as long as it saves."""
+"""Bytes of a write above which a window gains nothing: writing the zeros takes as long as it saves."""
 
 _SHARE: Final = 100
 """One part in so many of the free space is used at most, so that many topics leave room for others."""
@@ -69,6 +69,21 @@ class Preallocation:
         """Note that everything before `position` is on the device. May be called at any time."""
         self._synced = position
 
+    def wrote(self, position: int, limit: int, size: int) -> None:
+        """Prepare for what follows a write: zeros where each sync covers little, else a window where writes are small.
+
+        Args:
+            position: where it ended, which is the frames' end.
+            limit: the position behind which nothing is written.
+            size: its bytes.
+        """
+        synced = self._synced
+        if synced is not None and position - synced <= _SMALL:
+            if position >= self._end:
+                self.top_up(position, limit)
+        elif size <= _LARGEST and position >= _FIRST_WINDOW and position + 2 * _PAGE >= self._window_end:
+            self._open_window(position, limit)
+
     def top_up(self, position: int, limit: int) -> None:
         """Write zeros from the frames' end on, not beyond `limit`, if few are left. Failing to do so is no error."""
         synced = self._synced
@@ -78,21 +93,13 @@ class Preallocation:
         if target - position >= _PAGE:
             self._fill(position, target, position)
 
-    def open_window(self, position: int, limit: int, frame_bytes: int) -> None:
-        """Have what follows be written through memory, into zeros, where puts are many and syncs are few.
-
-        Args:
-            position: the frames' end.
-            limit: the position behind which nothing is written.
-            frame_bytes: the length of the last frame, like which those to come may be.
-        """
-        pooled, synced = self._pooled, self._synced
-        if pooled is None or position < _FIRST_WINDOW or position + 2 * _PAGE < self._window_end or self._refused:
-            return
-        if frame_bytes > _LARGEST or (synced is not None and position - synced <= _SMALL):
-            return
+    def _open_window(self, position: int, limit: int) -> None:
+        """Have what follows be written through memory, into zeros, as far as `limit`."""
+        pooled = self._pooled
         target = min(position + _MOST, limit) // _PAGE * _PAGE
-        if target - position < _SMALL or not self._fill(max(position, self._end), target, position):
+        if pooled is None or self._refused or target - position < _SMALL:
+            return
+        if not self._fill(max(position, self._end), target, position):
             return
         if pooled.open_window(position // GRANULARITY * GRANULARITY, target):
             self._window_end = target
