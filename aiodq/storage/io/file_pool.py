@@ -413,7 +413,12 @@ class PooledFile:
     def sync(self) -> None:
         """See `File.sync`."""
         self._check()
-        file = self._fs.take(self)
+        try:
+            file = self._fs.take(self)
+        except OSError as cause:
+            if cause.errno in _NONE_FREE:
+                return  # the file was closed because it was idle, and synced before
+            raise
         # INVARIANT: what is written during this sync may not be covered by it, and counts as not synced. So the file is
         # not marked clean afterwards.
         self.dirty = False

@@ -188,6 +188,19 @@ def test_a_file_that_somebody_changed_meanwhile_is_not_used(fs: PooledFileSystem
         file.sync()
 
 
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_an_idle_file_is_synced_also_where_no_descriptor_is_free(
+    fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path, error: int
+) -> None:
+    (file,) = made(fs, tmp_path, "a")
+    made(fs, tmp_path, "b", "c", "d")
+    assert not is_ready(file)
+    spy.fail(error, "open", match=str(tmp_path / "a"))
+    file.sync()
+    with pytest.raises(OSError, match="open files"):
+        file.write_at([b"x"], 0)
+
+
 def test_a_file_in_use_is_not_closed(fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path) -> None:
     (file,) = made(fs, tmp_path, "a")
     gate = spy.gate("read", match=str(tmp_path / "a"))
