@@ -247,7 +247,8 @@ class Owner:
         try:
             await self._accept_all(listening)
         except asyncio.CancelledError:
-            if listening is self._listening and not self._closing:
+            # In a forked child, the socket's name and the clients are the parent's.
+            if listening is self._listening and not self._closing and self.pid == os.getpid():
                 self._abandon(listening)
             raise
 

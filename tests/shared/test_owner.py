@@ -468,3 +468,14 @@ async def test_who_comes_in_the_turn_in_which_the_owner_accepts_no_more_is_no_er
         assert each is not None
         each.close()
     assert not reported
+
+
+async def test_where_a_child_s_copy_of_the_loop_ends_the_parent_keeps_its_socket(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (_, owner):
+        await asyncio.sleep(0)
+        assert owner._accepting is not None
+        assert owner._listening is not None
+        owner.pid += 1  # as in a child that was forked from it
+        owner._accepting.cancel()
+        await asyncio.gather(owner._accepting, return_exceptions=True)
+        assert owner._listening.found
