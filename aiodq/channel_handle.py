@@ -279,7 +279,7 @@ class ChannelHandle(AsyncIteration):
                 `concurrency`. There it may read the message; what settles it belongs on the event loop, and raises
                 `WrongContextError`: it returns or raises instead, or calls `anyio.from_thread.run(message.touch)`.
                 Nothing can stop a thread: where its time is up, or `consume` is cancelled, the message is settled,
-                and the function goes on to its end unheard. A worker takes its next message only after that end.
+                and the function goes on unheard. Its worker, and at exit the process, wait for its end.
             concurrency: how many messages are worked off at once.
             timeout: seconds, or a `timedelta`, that a handler has; then it is cancelled. One that returns all the same
                 is done. None: for ever.

@@ -268,7 +268,7 @@ class Channel(Uncopied):
         line of the logger `aiodq.delivery`.
 
         A thread cannot be stopped: on a timeout, or if `consume` is interrupted, the message is settled, and the
-        function runs to its end unheard. A worker takes its next message only after that.
+        function runs to its end unheard. A worker takes its next message, and the process ends, only after that.
 
         Args:
             handler: called with each message; a plain function.
