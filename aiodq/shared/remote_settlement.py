@@ -43,6 +43,9 @@ _RENEWALS: Final = 3
 """How often in each `visibility_timeout` the timeout of messages being processed is restarted."""
 
 
+_SLACK: Final = 64
+"""Messages that are held no more and still noted as touched, before such notes are dropped."""
+
 _MOST_UNSURE: Final = 10_000
 """Acks and rejections remembered of which nobody has said what became of them, for those who call again."""
 
@@ -105,6 +108,8 @@ class RemoteSettlement:
         self._last: Settling | None = None
         self._unsure: dict[int, Settling] = {}
         self._together: Together | None = None
+        # Until when messages are kept by `touch` with a time of its own, by number, in the loop's seconds.
+        self._touched: dict[int, float] = {}
         self._renewed: dict[int, int] = {}
         self._renewing: asyncio.TimerHandle | None = None
 
@@ -175,6 +180,7 @@ class RemoteSettlement:
         # INVARIANT: only what was claimed. The owner may have delivered more since then, before it answered.
         self._holdings.renumber(given, self._asked)
         self._resumed = True
+        self._touch_again()
         self._let_claimers_go()
         self._unsaid.clear()
         for settling in list(self._settling):
@@ -321,7 +327,19 @@ class RemoteSettlement:
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:
         """Restart a message's visibility timeout."""
         self.check(offset, delivery)
+        self._touched.pop(delivery, None)
+        if extend is not None:
+            self._touched[delivery] = asyncio.get_running_loop().time() + extend / _SECOND
+            if len(self._touched) > 2 * len(self._holdings) + _SLACK:
+                self._touched = {one: until for one, until in self._touched.items() if self._holdings.get(one)}
         self._touch([delivery], UNSAID if extend is None else extend)
+
+    def _touch_again(self) -> None:
+        """Tell an owner that has left messages here for how long they were to be kept."""
+        now = asyncio.get_running_loop().time()
+        self._touched = {one: until for one, until in self._touched.items() if self._holdings.get(one)}
+        for number, until in self._touched.items():
+            self._touch([number], max(round((until - now) * _SECOND), 0))
 
     def _touch(self, numbers: Iterable[int], span: int) -> None:
         those = self._holdings.rows(map(_one, numbers))

@@ -501,6 +501,30 @@ async def test_what_outlives_its_time_in_a_hand_stays_there_when_the_owner_ends(
         assert letters == [b"not"] * len(letters)
 
 
+async def test_what_was_touched_for_long_is_kept_for_as_long_when_the_owner_ends(tmp_path: Path) -> None:
+    clock, options = FakeClock(), aiodq.ChannelOptions(visibility_timeout=5)
+    owner = await aiodq.open(tmp_path / "s", QUICK, mode="shared", clock=clock)
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared", clock=clock) as other:
+        queue = other.queue("jobs", options)
+        await queue.put_many([b"long", b"long and no more", b"no"])
+        messages = await queue.get_many(3)
+        for message in messages[:2]:
+            await message.touch(3600)
+        await messages[1].touch()
+        await owner.aclose()
+        async with asyncio.timeout(PATIENCE):
+            while await counts(queue) != (0, 3, 0):
+                await asyncio.sleep(0.002)
+        await until(lambda: queue._channel_engine.claimed)  # type: ignore[attr-defined]  # a remote one is in its place
+        await queue.refresh()
+        clock.advance(10)
+        again = await queue.get_many(2)
+        assert [message.body for message in again] == [b"long and no more", b"no"]
+        await messages[0].ack()
+        await queue.ack_many(again)
+        assert await counts(queue) == (0, 0, 0)
+
+
 async def test_puts_go_on_while_owners_come_and_go(tmp_path: Path) -> None:
     async with (
         aiodq.open(tmp_path / "s", QUICK, mode="client", failover=0.05)
