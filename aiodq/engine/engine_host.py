@@ -38,6 +38,7 @@ class TopicEngineHost(Protocol):
         usable: whether the store has not failed, is not closing, and is not in a forked child.
         given: the options that `open` was given, or None.
         keeps: whether defaults never act for a topic without options on disk: nothing is deleted from it.
+        reclaiming: whether messages in flight under an earlier owner may still be claimed.
     """
 
     clock: Clock
@@ -53,6 +54,7 @@ class TopicEngineHost(Protocol):
     metrics: StoreMetrics
     given: StoreOptions | None
     keeps: bool
+    reclaiming: bool
 
     @property
     def path(self) -> str:

@@ -103,7 +103,6 @@ class Owner:
         # INVARIANT: until this step nothing was delivered: no task but the opener's has run on the store. Nor was a
         # message with no attempts left given up: its holder may be alive.
         self._hold_back(under_way=waits)
-        self.engine.reclaiming = False
         if waits:
             self._overdue = self.engine.loop.time() + _LONGEST_RECLAIM
             self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
@@ -158,9 +157,12 @@ class Owner:
             self._note_clients()
 
     def _hold_back(self, *, under_way: bool) -> None:
+        self.engine.reclaiming = under_way
         for topic in self.engine.topics.values():
             for channel_engine in topic.channel_engines.values():
                 channel_engine.reclaim(under_way=under_way)
+            if not under_way:
+                topic.put_buffer.freed(anyhow=True)
 
     def came(self, client: Hello) -> None:
         """See `Owning`."""

@@ -525,6 +525,29 @@ async def test_what_was_touched_for_long_is_kept_for_as_long_when_the_owner_ends
         assert await counts(queue) == (0, 0, 0)
 
 
+async def test_what_is_in_a_hand_is_not_dropped_for_room_when_the_owner_ends(tmp_path: Path) -> None:
+    three = aiodq.StoreOptions(sync="os", max_messages=3, overflow="drop_oldest")
+    owner = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+    async with (
+        aiodq.open(tmp_path / "s", QUICK, mode="shared") as holding,
+        aiodq.open(tmp_path / "s", QUICK, mode="shared") as putting,
+    ):
+        queue, other = holding.queue("jobs", options=three), putting.queue("jobs", options=three)
+        await queue.put(b"in hand")
+        message = await queue.get()
+
+        async def put() -> None:
+            for number in range(20):
+                await other.put(b"%d" % number)
+
+        puts = asyncio.create_task(put())
+        await owner.aclose()
+        async with asyncio.timeout(PATIENCE):
+            await puts
+        await message.ack()
+        assert await counts(other) == (2, 0, 0)
+
+
 async def test_puts_go_on_while_owners_come_and_go(tmp_path: Path) -> None:
     async with (
         aiodq.open(tmp_path / "s", QUICK, mode="client", failover=0.05)

@@ -446,6 +446,8 @@ class TopicRetention:
         channel_engines = self.holding()
         if not channel_engines:
             return self._skip(count)
+        if self._host.reclaiming:
+            return 0  # what is in flight is not known yet; those who wait for room go on once it is
         states = [(one, one.state) for one in channel_engines if one.state is not None]
         deepest = max((state.depth for _, state in states), default=0)
         floor = min((state.floor for _, state in states), default=0)
