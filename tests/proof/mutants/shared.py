@@ -6,6 +6,7 @@ from unittest import mock
 
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.topic.effective_options import EffectiveOptions
+from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.shared import inherited
 from aiodq.shared.client_puts import ClientPuts
@@ -307,6 +308,28 @@ change(
     "or self.held:",
     test="tests/shared/test_trouble.py::"
     "test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_owner_is_killed",
+)
+IN_HAND = "tests/shared/test_modes.py::test_what_"
+change(
+    "what outlived its time in a hand is given up by an owner that ends",
+    Owner.close,
+    "self._hold_back(under_way=True)",
+    "None",
+    test=IN_HAND + "outlives_its_time_in_a_hand_stays_there_when_the_owner_ends",
+)
+change(
+    "what was touched for long is kept by the next owner as what was not",
+    RemoteSettlement.resumed,
+    "self._touch_again()",
+    "None",
+    test=IN_HAND + "was_touched_for_long_is_kept_for_as_long_when_the_owner_ends",
+)
+change(
+    "what may be in a hand is dropped for room by a new owner",
+    TopicRetention.drop_oldest,
+    "if self._host.reclaiming:",
+    "if False:",
+    test=IN_HAND + "is_in_a_hand_is_not_dropped_for_room_when_the_owner_ends",
 )
 change(
     "who put what is forgotten where a segment is sealed for the next owner",
