@@ -139,7 +139,8 @@ def _plan_topic(fs: FileSystem, store: str, topic: str, uuid: UUID | None, optio
     timed = options.starting_ns is not None or options.ending_ns is not None
     log = snapshot(fs, store, topic, walk=timed)
     start, stop = _range(fs, log, topic, options)
-    if log.unwalked is not None and log.unwalked.data_end > _size(log.view, start, stop, options):
+    last = log.unwalked
+    if last is not None and last.base < stop and last.data_end > _size(log.view, start, stop, options):
         # More than one task is to read it: its index is needed.
         log.refresh()
         start, stop = _range(fs, log, topic, options)

@@ -17,6 +17,7 @@ from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.testing import Passed, WatchedFileSystem
 from tests.spark.support import KEEP, fill, read, scanned
 from tests.storage.controls import a_log_with_controls
@@ -99,6 +100,30 @@ def test_nothing_is_cut_within_what_was_not_walked_through(
     log.close()
     splits = plan(OsFileSystem(), read_options({"path": str(tmp_path / "s"), **options}))
     assert [(split.start, split.stop) for split in splits] == expected
+
+
+@pytest.mark.parametrize(("end", "walks"), [(103, 0), (104, 1)])
+def test_the_end_is_not_walked_through_for_what_lies_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int, walks: int
+) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "LOCK").touch()
+    log = open_log(tmp_path / "s" / "orders", segment_bytes=1 << 24)
+    put_each(log, [bytes(10_000)] * 103)
+    log.roll()
+    put_each(log, [bytes(10_000)] * 120)
+    log.close()
+    walked: list[bool] = []
+    refresh = LogSnapshot.refresh
+
+    def watched(log: LogSnapshot, *, walk: bool = True) -> bool:
+        walked.append(walk)
+        return refresh(log, walk=walk)
+
+    monkeypatch.setattr(LogSnapshot, "refresh", watched)
+    rows = read(tmp_path / "s", splitBytes="600000", endingOffsets=f'{{"orders": {end}}}')
+    assert [row["offset"] for row in rows] == list(range(end))
+    assert walked.count(True) == walks
 
 
 async def test_however_small_the_splits(store: Path) -> None:
