@@ -12,6 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.spark.planning import bytes_of
 from aiodq.spark.visible import is_deleted, require_seen
+from aiodq.spark.worker import spare_collections
 from aiodq.storage.read.arrow_reader import RUN_BYTES, arrow_reader, as_record_batches, columns_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def read_partition(fs: FileSystem, partition: InputPartition | None, options: Re
     Raises:
         AiodqError: as `record_batches`.
     """
+    spare_collections()
     _keep_memory()
     for split in partition.splits if isinstance(partition, Partition) else ():
         yield from record_batches(fs, split, options)

@@ -25,6 +25,7 @@ from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
 from aiodq.options import StoreOptions
 from aiodq.spark.options import check_topic
+from aiodq.spark.worker import spare_collections
 from aiodq.storage.bulk.commits import Commit, CommitKey, Staged, commit_staged, discard_staged, read_commits
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.durable_io import ensure_directory
@@ -91,6 +92,7 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
         InvalidMessageError: a row has no body, or names no topic, or one that cannot be.
         StorageError: as mapped from the system's error. What was staged is removed again.
     """
+    spare_collections()
     codec = codec_number(options.compression)
     writer = StagingWriter(
         OsFileSystem(), SystemClock(), options.store, name, segment_bytes=options.segment_bytes, codec=codec

@@ -1,0 +1,29 @@
+"""The process in which Spark runs a task: one of Spark's own, which gets task after task."""
+
+from __future__ import annotations
+
+import gc
+import os
+from functools import cache
+
+__all__ = ["spare_collections"]
+
+_REUSED = "SPARK_REUSE_WORKER"
+"""What Spark's daemon is told by, for the processes it forks, that they get more than one task."""
+
+
+def spare_collections() -> None:
+    """Have garbage collections pass over what a reused worker holds by now.
+
+    Behind each task Spark's daemon collects everything, before the worker takes up its next task. Nearly all that it
+    looks at is modules: pyspark's, pyarrow's, numpy's and pandas', tens of thousands of objects that stay anyway.
+    Elsewhere than in such a worker this does nothing: a process of the user's own keeps its collections as they are.
+    """
+    if os.environ.get(_REUSED):
+        _freeze()
+
+
+@cache
+def _freeze() -> None:
+    # Once: what was garbage already, and goes round in a circle, stays for good.
+    gc.freeze()
