@@ -14,9 +14,12 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 
 def asked_for() -> bool:
@@ -38,7 +41,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg, unused-igno
             return
         self._work = tempfile.TemporaryDirectory(prefix="aiodq-mypyc-")
         work = Path(self._work.name)
-        for library in compiled(Path(self.root), self._modules(), work):
+        for library in compiled(Path(self.root), self._modules(), work, self.config["inherited"]):
             build_data["force_include"][str(library)] = library.relative_to(work / "lib").as_posix()
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -58,8 +61,12 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg, unused-igno
         return sorted((found | set(self.config["modules"])) - left_out)
 
 
-def as_mypyc_needs_it(source: str) -> str:
+def as_mypyc_needs_it(source: str, inherited: Collection[str] = ()) -> str:
     """Return a module that means to mypyc what this one means to Python, line for line the same.
+
+    Args:
+        source: the module.
+        inherited: its classes that classes which are not compiled inherit from.
 
     Attributes: every module here says `from __future__ import annotations`, so it may name in them what is imported for
     type checkers alone. mypyc evaluates an attribute's class all the same where dataclasses or NamedTuple may ask for
@@ -77,6 +84,14 @@ def as_mypyc_needs_it(source: str) -> str:
     raises = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
     changes += [(node, with_cause(node.exc, node.cause)) for node in raises if node.exc and node.cause]
     lines = source.encode().splitlines(keepends=True)
+    for name in inherited:
+        # In the line before, which is blank. The import is one for type checkers: when it runs, nothing needs it.
+        (line,) = (node.lineno for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+        lines[line - 2] = b"@mypyc_attr(allow_interpreted_subclasses=True)\n"
+    if inherited:
+        lines[imports[0].lineno - 1] = (
+            b"    from mypy_extensions import mypyc_attr; " + lines[imports[0].lineno - 1].lstrip()
+        )
     for node, text in changes:
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         behind = lines[last][node.end_col_offset :]
@@ -94,8 +109,15 @@ def with_cause(raised: ast.expr, cause: ast.expr) -> str:
     return f"{name} = {error}; {name}.__cause__ = {ast.unparse(cause)}; raise {name}"
 
 
-def compiled(root: Path, modules: list[str], work: Path) -> list[Path]:
-    """Compile these modules, and return the libraries below `work/lib`, where their packages would have them."""
+def compiled(root: Path, modules: list[str], work: Path, inherited: Mapping[str, Collection[str]]) -> list[Path]:
+    """Compile these modules, and return the libraries below `work/lib`, where their packages would have them.
+
+    Args:
+        root: the checkout.
+        modules: their paths in it.
+        work: a directory of its own.
+        inherited: the classes that classes which are not compiled inherit from, by module.
+    """
     # Build requirements of this case alone.
     from mypyc.build import mypycify  # noqa: PLC0415
     from setuptools import Distribution  # noqa: PLC0415
@@ -104,7 +126,8 @@ def compiled(root: Path, modules: list[str], work: Path) -> list[Path]:
     shutil.copytree(root / "aiodq", sources / "aiodq", ignore=shutil.ignore_patterns("__pycache__"))
     for module in modules:
         path = sources / module
-        path.write_text(as_mypyc_needs_it(path.read_text(encoding="utf-8")), encoding="utf-8")
+        source = as_mypyc_needs_it(path.read_text(encoding="utf-8"), inherited.get(module, ()))
+        path.write_text(source, encoding="utf-8")
     before = Path.cwd()
     os.chdir(sources)
     try:

@@ -11,9 +11,10 @@ from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFligh
 from aiodq.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from aiodq.engine.channel.handing import HandingChannel
+    from aiodq.engine.channel.in_flight import InFlight
     from aiodq.engine.channel.message_lease import MessageLease
 
 __all__ = ["Commit", "ack_all"]
@@ -45,8 +46,8 @@ def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]
         raise InvalidOptionTypeError(
             f"ack_many takes a list of messages, not {messages!r:.100}: write await message.ack() for one"
         )
-    messages = list(messages)
-    runs, apart = _divided(channel_engine, messages)
+    found: list[Message] = list(messages)
+    runs, apart = _divided(channel_engine, found)
     claimed: dict[int, tuple[Message, int]] = {}
     for message in apart:
         delivery = _delivery(channel_engine, message)
@@ -57,8 +58,9 @@ def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]
     channel_engine.ack_many([(offset, delivery) for offset, (_, delivery) in claimed.items()])
     for lease, (first, count) in runs.items():
         channel_engine.ack_run(lease, first, count)
-    for message in messages:
-        message._store_ref = None  # noqa: SLF001 - it is settled here instead of by its own methods
+    settled: Sequence[InFlight] = found
+    for one in settled:
+        one._store_ref = None  # noqa: SLF001 - it is settled here instead of by its own methods
     for message in apart:
         message._committed()  # noqa: SLF001 - as above
 
@@ -74,7 +76,9 @@ def _divided(
     if set(map(type, messages)) != {Message}:
         return runs, messages
     apart: list[Message] = []
-    leases, places = [message._run for message in messages], [message._index for message in messages]  # noqa: SLF001 - as in `ack_all`
+    members: list[InFlight] = [*messages]  # as a compiled aiodq knows them, whose attributes it reads faster
+    leases: list[MessageLease] = [each._run for each in members]  # noqa: SLF001 - as in `ack_all`
+    places = [each._index for each in members]  # noqa: SLF001 - as above
     for lease, at, stop in _stretches(leases, places):
         first, count, marks = places[at], stop - at, lease.marks
         offset, held = lease.first + first, marks.count(HELD, first, first + count)

@@ -45,6 +45,10 @@ class DeferredMessage(Message):
         self._store_ref = None
         self.due: datetime = due
 
+    def __getstate__(self) -> object:
+        """As in `StoredMessage`."""
+        return None, {"_run": self._run, "_index": self._index, "body": self.body, "_store_ref": None, "due": self.due}
+
 
 async def look_at_deferred(
     engine: TopicEngine, channel_engine: ChannelEngine[Message]

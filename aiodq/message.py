@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from asyncio import _get_running_loop
 from contextlib import asynccontextmanager, suppress
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.channel.failure_causes import Course, Sequel, cause_of
+from aiodq.engine.channel.in_flight import InFlight, message_of
 from aiodq.engine.channel.message_lease import Makers, MessageLease
-from aiodq.engine.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.validation import span_ns
 from aiodq.errors import (
@@ -27,11 +25,10 @@ from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.onlyasync import AsyncBlock
 from aiodq.outcomes import Reject, Retry
-from aiodq.storage.read.stored_message import StoredMessage
 from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
     from datetime import timedelta
     from types import TracebackType
     from typing import SupportsIndex
@@ -40,14 +37,14 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import Joinable
     from aiodq.options import Backoff
 
-__all__ = ["MAKERS", "Message", "look_at", "message_of", "messages_of"]
+__all__ = ["MAKERS", "Message", "look_at"]
 
 
 _NO_ATTEMPT: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that end the task or the program rather than the attempt: they do not count as an attempt."""
 
 
-class Message(AsyncBlock, StoredMessage):
+class Message(AsyncBlock, InFlight):
     """A message handed to a consumer, in flight until it is settled.
 
     `async with message` acks it on success, requeues it on an exception, and releases it (as if it had never been
@@ -60,12 +57,10 @@ class Message(AsyncBlock, StoredMessage):
         body: the bytes that were put.
     """
 
-    # As in `StoredMessage`: code that makes a message sets `_store_ref` as well, as `message_of` does.
-    __slots__ = ("_course", "_store_ref")
+    __slots__ = ("_course",)
 
     _run: MessageLease
     _course: Course
-    _store_ref: object
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> str | tuple[Any, ...]:
         """Let a message be copied and pickled that was only looked at.
@@ -124,31 +119,6 @@ class Message(AsyncBlock, StoredMessage):
             except (OwnerLostError, OwnerStalledError):
                 self._run.marks[self._index] = HELD  # as it was: its owner is another process
                 raise
-
-    def ack_nowait(self) -> None:
-        """Settle the message; durable with the next commit.
-
-        Raises:
-            AlreadySettledError: settled before.
-            NotInFlightError: taken away meanwhile.
-            QueueShutDown: the store is closed, or the channel or its topic was deleted.
-        """
-        run, index = self._run, self._index
-        home = run.home
-        # INVARIANT: with the mark HELD, only the loop has to be checked: all else that forbids an ack changes the mark.
-        if run.marks[index] == HELD and (
-            get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop
-        ):
-            run.marks[index] = ACKED
-            self._store_ref = None
-            if run.clean:
-                self._changed()
-        else:
-            self._ack_otherwise()
-
-    def _changed(self) -> None:
-        if self._run.channel_engine is not None:
-            self._run.channel_engine.acked(self._run)
 
     def _ack_otherwise(self) -> None:
         """Ack a message that is measured or has an entry of its own; otherwise raise the error that says why not."""
@@ -325,15 +295,6 @@ class Message(AsyncBlock, StoredMessage):
         """Whether it was acked, requeued or released."""
         return self._settled
 
-    @property
-    def held(self) -> bool:
-        """Whether its consumer can still settle it: it is neither settled, nor timed out, nor taken away."""
-        return (
-            not self._settled
-            and self._channel_engine is not None
-            and self._channel_engine.holds(self.offset, self._delivery)
-        )
-
     async def __aenter__(self) -> Self:
         """Return the message."""
         return self
@@ -468,28 +429,11 @@ class Message(AsyncBlock, StoredMessage):
         return Batch(self.offset, self.timestamp_ns, columns)
 
 
-def message_of(run: MessageLease, index: int, body: bytes, store_ref: object = None) -> Message:
-    """Return the message at an index of a lease; `store_ref` keeps its store open."""
-    message = Message()
-    message._run, message._index, message.body, message._store_ref = run, index, body, store_ref  # noqa: SLF001
-    return message
-
-
-def messages_of(run: MessageLease, first: int, bodies: Sequence[bytes], store_ref: object) -> list[Message]:
-    """Return the messages with these bodies, from an index of a lease on."""
-    # A loop, as a call of `message_of` for each message would be slower.
-    messages: list[Message] = []
-    for index, body in enumerate(bodies, first):
-        message = Message()
-        message._run, message._index, message.body, message._store_ref = run, index, body, store_ref  # noqa: SLF001
-        messages.append(message)
-    return messages
-
-
-MAKERS: Final = Makers(message_of, messages_of)
-"""The functions with which channel engines make messages."""
+MAKERS: Final = Makers(Message)
+"""What channel engines make messages of."""
 
 
 def look_at(topic: str, batch: Batch, number: int, attempts: int = 0) -> Message:
     """Return the message at an index of a batch, only to be looked at."""
-    return message_of(MessageLease.of_one(topic, batch, number, attempts=attempts), 0, batch.columns.bodies[number])
+    lease = MessageLease.of_one(topic, batch, number, attempts=attempts)
+    return message_of(Message, lease, 0, batch.columns.bodies[number])

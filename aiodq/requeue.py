@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.channel.dead_letters import HEADERS
+from aiodq.engine.channel.in_flight import message_of
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.put_batch import Draft
 from aiodq.errors import InvalidOptionError
 from aiodq.handlers import chooses
-from aiodq.message import message_of
+from aiodq.message import Message
 from aiodq.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from aiodq.channel import Channel
     from aiodq.engine.store_engine import StoreEngine
-    from aiodq.message import Message
     from aiodq.topic import Topic
 
 __all__ = ["AT_ONCE", "letters_channel", "requeue_letters", "requeue_these", "waiting_letters"]
@@ -152,4 +152,4 @@ class _Office:
         lease = MessageLease.of_one(
             letter.topic, letter._batch(), 0, number=delivery, attempts=attempts, channel_engine=self._channel_engine,  # noqa: SLF001 - the same message
         )  # fmt: skip
-        return message_of(lease, 0, letter.body, self._channel_engine.store_ref())
+        return message_of(Message, lease, 0, letter.body, self._channel_engine.store_ref())

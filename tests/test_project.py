@@ -139,3 +139,7 @@ def test_what_is_to_be_compiled_and_what_is_left_out_is_there() -> None:
     left_out = [path for paths in hook["left-out"].values() for path in paths]
     assert [path for path in [*hook["modules"], *left_out] if not (ROOT / path).is_file()] == []
     assert [path for path in left_out if str(Path(path).parent) not in hook["rooms"]] == []
+    for path, names in hook["inherited"].items():
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        assert set(names) <= {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+        assert path in hook["modules"] or str(Path(path).parent) in hook["rooms"]

@@ -201,10 +201,10 @@ class ChannelState:
         self._deliveries += len(lease.marks)
 
     def reach(self, lease: Lease) -> None:
-        """Raise the limit of a lease to what may be in flight, if it is open."""
+        """Raise the room and the limit of a lease to what may be in flight, if it is open."""
         self._look()
         credit = max(self.max_in_flight - len(self._apart) - self._leases.in_flight, 0)
-        lease.limit = min(len(lease.marks), lease.next + credit) if lease.open else lease.next
+        lease.limit = lease.room = min(len(lease.marks), lease.next + credit) if lease.open else lease.next
 
     def acked(self, lease: Lease) -> None:
         """Note the first ack in a lease since the last look."""

@@ -54,7 +54,8 @@ class Lease:
         number: its delivery number; the others have the following numbers.
         marks: the state of each message, `HELD` and so on. Those not handed out yet are `HELD` beforehand.
         next: how many are handed out.
-        limit: how many may be handed out before the channel's state has to be looked at again.
+        room: how many may be handed out before the channel's state has to be looked at again.
+        limit: how many may be handed out before anything else has to be done: at most `room`.
         last: when the last one was handed out, seconds.
         timeout: nanoseconds after which a message is taken back, or None.
         clean: whether every ack is counted: the next one is to be reported to `Leases.acked`.
@@ -62,7 +63,8 @@ class Lease:
     """
 
     __slots__ = (
-        "clean", "counted", "first", "last", "left", "limit", "marks", "next", "number", "open", "timeout", "turns",
+        "clean", "counted", "first", "last", "left", "limit", "marks", "next", "number", "open", "room", "timeout",
+        "turns",
     )  # fmt: skip
 
     def __init__(self, first: int, count: int, timeout: int | None) -> None:
@@ -71,6 +73,7 @@ class Lease:
         self.number: int = 0
         self.marks: bytearray = bytearray(_HELD * count)
         self.next: int = 0
+        self.room: int = 0
         self.limit: int = 0
         self.last: float = 0.0
         self.timeout: int | None = timeout
@@ -226,13 +229,13 @@ class Leases:
         lease, self.open = self.open, None
         if lease is not None:
             lease.open = False
-            lease.limit = lease.next
+            lease.limit = lease.room = lease.next
             del lease.marks[lease.next :]
 
     def halt(self) -> None:
         """Make the open lease look at the state before it hands out anything more."""
         if self.open is not None:
-            self.open.limit = self.open.next
+            self.open.limit = self.open.room = self.open.next
 
     def _thin(self, lease: Lease) -> bool:
         """Dissolve a lease of which little is in flight into entries of their own; return whether that was done."""

@@ -32,7 +32,8 @@ The life of a get:
 
     `Channel.get`
       `ChannelEngine.take_next`    the next message of the lease that is open: counts one up
-                                   (`iterate`, which is `async for`, does as much itself; `get_many`: `take_run`)
+                                   (`iterate`, which is `async for`, does as much itself, compiled by `Taking.next`;
+                                   `get_many`: `take_run`)
       `ChannelEngine.get`          else waits its turn in the wait queue, `WaitQueue.wait`
         `ChannelEngine.take`       asks where the next message is and whether it is wanted (due, not expired, its tag)
           `MessageSource.next`     what is redelivered (`RequeueCache`), what was read ahead (`ReadAhead`), the tail

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from aiodq.message import message_of, messages_of
+from aiodq.engine.channel.in_flight import message_of, messages_of
+from aiodq.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiodq.engine.channel.message_lease import MessageLease
-    from aiodq.message import Message
 
 __all__ = ["Arrived"]
 
@@ -55,7 +55,7 @@ class Arrived:
         self._count -= 1
         if run.next == run.stop:
             self._runs.popleft()
-        return message_of(run.lease, place, run.bodies[place], store_ref)
+        return message_of(Message, run.lease, place, run.bodies[place], store_ref)
 
     def take_run(self, most: int, store_ref: object) -> list[Message]:
         """Take the first messages, up to `most`."""
@@ -63,7 +63,7 @@ class Arrived:
         while self._runs and len(taken) < most:
             run = self._runs[0]
             first, stop = run.next, min(run.stop, run.next + most - len(taken))
-            taken += messages_of(run.lease, first, run.bodies[first:stop], store_ref)
+            taken += messages_of(Message, run.lease, first, run.bodies[first:stop], store_ref)
             run.next = stop
             if stop == run.stop:
                 self._runs.popleft()

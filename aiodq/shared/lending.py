@@ -260,8 +260,8 @@ class Lending:
     def _take_run(self, most: int, size: int, store_ref: object) -> LentRun | None:
         """Return the next messages of one lease, at most `size` bytes if several; None if there are none."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
-        lease, bodies = engine.lease, engine.bodies
-        fitting = _fitting(bodies[lease.next : min(lease.next + most, lease.limit)], size)
+        lease, bodies = engine.open_lease.lease, engine.open_lease.bodies
+        fitting = _fitting(bodies[lease.next : min(lease.next + most, lease.room)], size)
         first, stop = engine.lend(fitting)
         if first < stop:
             return LentRun(lease, first, bodies[first:stop], store_ref)

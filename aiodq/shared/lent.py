@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from aiodq.delivery.leases import HELD, MEASURED
+from aiodq.engine.channel.in_flight import message_of
 from aiodq.format.columns import Columns
-from aiodq.message import message_of
+from aiodq.message import Message
 from aiodq.shared.number_runs import HERE, NumberRun, stretches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aiodq.engine.channel.message_lease import MessageLease
-    from aiodq.message import Message
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class LentRun(NumberRun):
 
     def message(self, place: int) -> Message:
         """Return one of the messages."""
-        return message_of(self.lease, self.first + place, self.bodies[place], self.store_ref)
+        return message_of(Message, self.lease, self.first + place, self.bodies[place], self.store_ref)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield (start, stop) of the messages that the client holds."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.message_lease import MessageLease
+from aiodq.engine.channel.open_lease import OpenLease
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError
-from aiodq.format.columns import Columns
-from aiodq.format.frame import Batch
+from aiodq.message import Message
 from aiodq.shared.answers import read_held, understood
 from aiodq.shared.arrived import Arrived
 from aiodq.shared.holdings import portions
@@ -30,10 +30,9 @@ from aiodq.wire.frames import decode_messages
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from aiodq.engine.graceful_stop import Stoppable
-    from aiodq.message import Message
     from aiodq.options import ChannelOptions
     from aiodq.shared.listener import Heard
     from aiodq.shared.remote_settlement import SettledTopic
@@ -68,7 +67,7 @@ class RemoteChannel(RemoteSettlement):
     """The counterpart of `ChannelEngine` for a channel that another process delivers.
 
     Attributes:
-        lease, bodies, until, monotonic: as there; no message is ever handed out by incrementing a counter.
+        kind, open_lease: as there; no message is ever handed out by incrementing a counter.
         state: None, as none of it is known here.
         counts: the message counts, as far as known here.
     """
@@ -81,10 +80,8 @@ class RemoteChannel(RemoteSettlement):
         self.shut_now: bool = False
         self.consumers: set[Stoppable] = set()
         self.ending: asyncio.Event = asyncio.Event()
-        self.lease: MessageLease = MessageLease(topic.name, Batch(0, 0, Columns([])))
-        self.bodies: list[bytes] = []
-        self.until: float = 0.0
-        self.monotonic: Callable[[], float] = time.monotonic
+        self.kind: type[Message] = Message
+        self.open_lease: OpenLease = OpenLease(topic.name, time.monotonic)
         # What is here was sent, and is no endless stream: no turn is ever over.
         self.turn: LoopTurn = LoopTurn(lambda: 0.0)
         self._known = Known()
@@ -245,7 +242,7 @@ class RemoteChannel(RemoteSettlement):
 
     def _look_how_quick(self) -> None:
         """Adjust the prefetch: as many messages as are taken within `_AHEAD` seconds."""
-        now = self.monotonic()
+        now = time.monotonic()
         elapsed = now - self._since
         if elapsed < _WINDOW:
             return

@@ -10,6 +10,7 @@ import pytest
 
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.leases import MEASURED
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, until
 
@@ -54,6 +55,69 @@ async def test_a_lease_is_of_many(machine: Machine, kind: str) -> None:
         assert counts(jobs) == (0, 0, 0)
 
 
+async def test_what_is_measured_does_not_divide_a_run(machine: Machine) -> None:
+    async with machine.jobs() as jobs:
+        engine = jobs._channel_engine
+        await jobs.put_many(numbered(20))
+        engine.latency._stride = 7
+        first = jobs.get_nowait()
+        taken = engine.take_run(19, None)
+        assert bodies(taken) == list(range(1, 20))
+        assert [at for at, mark in enumerate(first._run.marks) if mark == MEASURED] == [0, 7, 14]
+        figures = jobs.stats().put_to_deliver
+        assert figures is not None
+        assert figures.messages == 21
+        await jobs.ack_many([first, *taken])
+        assert counts(jobs) == (0, 0, 0)
+        assert not engine.latency.open
+
+
+async def test_what_is_measured_ends_no_run_that_may_not_go_on(machine: Machine) -> None:
+    async with machine.jobs(max_in_flight=4) as jobs:
+        engine = jobs._channel_engine
+        await jobs.put_many(numbered(20))
+        first = jobs.get_nowait()
+        assert bodies(engine.take_run(19, None)) == [1, 2, 3]
+        assert engine.take_next(None) is None
+        first.ack_nowait()
+        assert bodies(await jobs.get_many(19)) == [4]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("auto_ack", [False, True])
+async def test_an_iteration_gives_each_in_order(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool, auto_ack: bool
+) -> None:
+    """By either of its two forms, of which a compiled aiodq uses the one, and plain Python the other."""
+    monkeypatch.setattr("aiodq.iteration._COMPILED", compiled)
+    async with machine.jobs(auto_ack=auto_ack) as jobs:
+        await jobs.put_many(numbered(MANY))
+        jobs.shutdown()
+        found: list[int] = []
+        async for message in jobs:
+            found.append(int(message.body))
+            assert message.settled is auto_ack
+            if not auto_ack:
+                message.ack_nowait()
+        assert found == list(range(MANY))
+        assert counts(jobs) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+async def test_an_iteration_notes_what_its_task_holds(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool
+) -> None:
+    monkeypatch.setattr("aiodq.iteration._COMPILED", compiled)
+    async with machine.jobs() as jobs:
+        await jobs.put_many(numbered(MANY))
+        async for message in jobs:
+            jobs.task_done()
+            assert message.settled
+            if message.offset == MANY - 1:
+                break
+        assert counts(jobs) == (0, 0, 0)
+
+
 async def test_due_times_that_are_past_hold_nothing_up_in_a_backlog(machine: Machine) -> None:
     async with machine.store() as store:
         await store.topic("jobs").put_many([*numbered(MANY, delay=10), aiodq.Draft(b"900", delay=60)])
@@ -86,7 +150,7 @@ async def test_not_even_within_the_millisecond_in_which_nobody_looks(machine: Ma
         await jobs.put_many(numbered(5, ttl=0.0005))
         engine._measure_at = 1_000  # what is measured is looked at by itself
         assert len(await jobs.get_many(before + 1)) == before + 1
-        assert engine.lease.limit - engine.lease.next == 4
+        assert engine.open_lease.lease.limit - engine.open_lease.lease.next == 4
         machine.clock.advance(0.0006)
         assert engine.take_run(5, None) == []
         assert engine.take_next(None) is None

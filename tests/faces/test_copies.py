@@ -45,6 +45,30 @@ async def test_what_is_open_is_not_copied_and_stays_open(tmp_path: Path, mode: A
         assert again.topic.name
 
 
+async def test_messages_that_were_looked_at_are_copied_with_all_they_say(tmp_path: Path) -> None:
+    async with aiodq.open_queue(tmp_path) as queue:
+        await queue.put(b"x", tag="t", key=b"k", headers={"a": "b"})
+        await queue.put(b"y", delay=60)
+        peeked = await queue.peek()
+        assert peeked is not None
+        (deferred,) = [message async for message in queue.deferred_messages()]
+        for one in copied(peeked):
+            assert (one.tag, one.key, one.headers, one.topic) == ("t", b"k", {"a": "b"}, peeked.topic)
+            assert (one.timestamp_ns, one.attempts, repr(one)) == (peeked.timestamp_ns, 0, repr(peeked))
+            with pytest.raises(aiodq.NotInFlightError):
+                one.ack_nowait()
+        for one in copied(deferred):
+            assert (one.body, one.due, one.timestamp_ns) == (b"y", deferred.due, deferred.timestamp_ns)
+
+
+def test_stored_messages_are_copied(tmp_path: Path) -> None:
+    with aiodq.sync.open(tmp_path) as store:
+        store.topic("topic").put(b"x", tag="t")
+    (stored,) = aiodq.StoreReader(str(tmp_path)).topic("topic").scan()
+    for one in copied(stored):
+        assert (one.body, one.tag, one.topic, one.timestamp) == (b"x", "t", "topic", stored.timestamp)
+
+
 async def test_an_opening_is_not_copied(tmp_path: Path) -> None:
     for opening in (aiodq.open(tmp_path / "store"), aiodq.open_queue(tmp_path / "queue")):
         refused(opening)

@@ -7,27 +7,25 @@ from asyncio import _get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from aiodq.delivery.leases import MEASURED
 from aiodq.delivery.timers import later_than
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.delivery_filter import NEVER, DeliveryFilter
 from aiodq.engine.channel.giving_up import EXPIRED
 from aiodq.engine.channel.held_by_task import HeldByTask
+from aiodq.engine.channel.in_flight import InFlight, message_of, messages_of
 from aiodq.engine.channel.loop_turn import LONGEST_TURN
 from aiodq.engine.channel.message_lease import MessageLease
+from aiodq.engine.channel.open_lease import OpenLease
 from aiodq.engine.channel.out_of_turn import MOST_LETTERS
 from aiodq.engine.channel.settlement import SECOND, Settlement
 from aiodq.engine.clock_timer import monotonic_ns
 from aiodq.engine.futures import release, settle, wait_in
 from aiodq.engine.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.format.columns import Columns
-from aiodq.format.frame import Batch
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
@@ -36,11 +34,12 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.place import Place
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.engine.home_loop import HomeLoop
+    from aiodq.format.frame import Batch
     from aiodq.options import ChannelOptions
 
 __all__ = ["ChannelEngine"]
 
-M = TypeVar("M")
+M = TypeVar("M", bound=InFlight)
 
 _MOST_AT_ONCE: Final = 100
 """The most messages that are out of attempts or expired to be settled in one turn of the loop."""
@@ -56,10 +55,8 @@ class ChannelEngine(Settlement, Generic[M]):
         shut: whether it ends once nothing is ready; `shut_now`: at once.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
         ending: set once it is to end.
-        lease, bodies: the lease handed out from, and the bodies of its messages. Handing out the next one only takes
-            incrementing an index, as long as that is below the lease's limit and it is not yet `until`.
-        monotonic: the store's clock.
-        until: the clock's monotonic time from which on `take` or `get` has to check the state.
+        kind: the class of its messages.
+        open_lease: the lease handed out from.
         special: whether more is to be done with each message before the getter has it.
         consumers: the consumers that process its messages.
     """
@@ -90,7 +87,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.held_by_task: HeldByTask[Any] = HeldByTask()
         self.ending: asyncio.Event = asyncio.Event()
         self.consumers: set[Stoppable] = set()
-        self._make, self._make_run = makers.one, makers.run
+        self.kind: type[M] = makers.kind
         self._own_pause = False
         self._reclaiming = False
         self.sought: int = 0
@@ -100,10 +97,8 @@ class ChannelEngine(Settlement, Generic[M]):
         self._ends = NEVER
         self._unfinished = False
         self._home = home
-        self.monotonic: Callable[[], float] = clock.monotonic
         self._turn = LONGEST_TURN
-        self.lease: MessageLease = MessageLease(host.name, Batch(0, 0, Columns([])))
-        self.bodies: list[bytes] = []
+        self.open_lease: OpenLease = OpenLease(host.name, clock.monotonic)
         self._measure_at = 0
         self.configure(self.options)
 
@@ -117,6 +112,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self._plain = options.tags is None and options.max_attempts is None
         self.counting: bool = options.max_attempts is not None and not options.auto_ack
         self.special: bool = self.counting or options.auto_ack
+        self.open_lease.special = self.special
         if self.state is not None:
             self.state.counting = self.counting
             self.state.close_lease()
@@ -133,25 +129,29 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def take_next(self, store_ref: object) -> M | None:
         """Hand out the next message of the open lease; None if more than the lease has to be checked."""
-        lease = self.lease
+        opened = self.open_lease
+        lease = opened.lease
         index = lease.next
-        if index >= lease.limit or (now := self.monotonic()) >= self.until:
+        if index >= lease.room or (now := opened.monotonic()) >= opened.until:
             return None
         home = self._home
         if not (get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop):
             return None
+        if index >= lease.limit:
+            self._measure_at = opened.measure(self.latency, self._measure_at, index + 1)
         lease.next, lease.last = index + 1, now
-        return self._make(lease, index, self.bodies[index], store_ref)
+        return message_of(self.kind, lease, index, opened.bodies[index], store_ref)
 
     def take_run(self, most: int, store_ref: object) -> list[M]:
         """Hand out up to `most` messages of the open lease, or else of the neighbours that are redelivered next.
 
         The caller's context is known to be right.
         """
-        lease, (first, stop) = self.lease, self.lend(most)
+        opened = self.open_lease
+        lease, (first, stop) = opened.lease, self.lend(most)
         if first == stop:
             return self._take_again(most, store_ref)
-        return self._make_run(lease, first, self.bodies[first:stop], store_ref)
+        return messages_of(self.kind, lease, first, opened.bodies[first:stop], store_ref)
 
     def _take_again(self, most: int, store_ref: object) -> list[M]:
         state, limit = self.state, self.options.max_attempts
@@ -168,7 +168,7 @@ class ChannelEngine(Settlement, Generic[M]):
         while self._measure_at < number + len(lease.marks):
             at = max(self._measure_at - number, 0)
             self._measure_at = self.latency.delivered(number + at, lease.since(at), attempts)
-        return self._make_run(lease, 0, batch.columns.bodies, store_ref)
+        return messages_of(self.kind, lease, 0, batch.columns.bodies, store_ref)
 
     def _deadline(self, now: float) -> int | None:
         """Return the deadline of what is handed out now, and set the alarm for it."""
@@ -181,10 +181,13 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def lend(self, most: int) -> tuple[int, int]:
         """Hand out up to `most` of the open lease without making messages; return the first index and the one after."""
-        lease = self.lease
-        first, stop = lease.next, min(lease.next + most, lease.limit)
-        if first >= stop or (now := self.monotonic()) >= self.until:
+        opened = self.open_lease
+        lease = opened.lease
+        first, stop = lease.next, min(lease.next + most, lease.room)
+        if first >= stop or (now := opened.monotonic()) >= opened.until:
             return 0, 0
+        if stop > lease.limit:
+            self._measure_at = opened.measure(self.latency, self._measure_at, stop)
         lease.next, lease.last = stop, now
         return first, stop
 
@@ -206,7 +209,7 @@ class ChannelEngine(Settlement, Generic[M]):
         while state.credit > 0 and not self._unfinished:
             found = self.source.next(state, cold=cold)
             if found is None or (self._out_of_turn.letters >= MOST_LETTERS and self._is_held_up(state, *found)):
-                self.bodies = self.bodies if self.lease.open and self.lease.next < len(self.lease.marks) else []
+                self.open_lease.let_go()
                 return None
             now = self._clock.monotonic() if now is None else now
             message = self._hand_out(state, *found, now, store_ref)
@@ -228,7 +231,7 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def _lease(self, state: ChannelState, batch: Batch, number: int, now: int) -> bool:
         """Open a lease whose next message is this one, unless it is open; return whether that is possible."""
-        lease, offset = self.lease, batch.first + number
+        lease, offset = self.open_lease.lease, batch.first + number
         if lease.open and lease.first + lease.next == offset and lease.next < len(lease.marks) and now < self._ends:
             return True
         count = state.plain_run(offset, batch.stop)
@@ -236,28 +239,26 @@ class ChannelEngine(Settlement, Generic[M]):
             count, self._ends = self._filter.deliverable(batch, number, count)
         if not count:
             return False
-        self.until = min(self.until, self._ends / SECOND)
-        run = batch.cut(offset, offset + count)
-        self.lease = MessageLease(self._host.name, run, timeout=self._timeout, channel_engine=self, home=self._home)
-        self.bodies = run.columns.bodies
-        state.begin(self.lease)
+        run, opened = batch.cut(offset, offset + count), self.open_lease
+        opened.until = min(opened.until, self._ends / SECOND)
+        opened.lease = MessageLease(self._host.name, run, timeout=self._timeout, channel_engine=self, home=self._home)
+        opened.bodies = run.columns.bodies
+        state.begin(opened.lease)
         return True
 
     def _take_of_lease(self, state: ChannelState, now: float, store_ref: object) -> M:
         """Hand out the next message of the lease, and allow those after it to be handed out without a check."""
-        lease = self.lease
-        if now >= self.until:
+        opened = self.open_lease
+        lease = opened.lease
+        if now >= opened.until:
             lease.turn()
-            self.until: float = min(now + self._turn, self._ends / SECOND)
+            opened.until = min(now + self._turn, self._ends / SECOND)
         self._deadline(now)
         state.reach(lease)
         index = lease.next
+        self._measure_at = opened.measure(self.latency, self._measure_at, index + 1)
         lease.next, lease.last = index + 1, now
-        if lease.number + index >= self._measure_at:
-            lease.marks[index] = MEASURED
-            self._measure_at = self.latency.delivered(lease.number + index, lease.since(index), 1)
-        lease.limit = min(lease.limit, self._measure_at - lease.number)
-        return self._make(lease, index, self.bodies[index], store_ref)
+        return message_of(self.kind, lease, index, opened.bodies[index], store_ref)
 
     def _settle_some(self) -> None:
         state, out_of_turn = self.state, self._out_of_turn
@@ -355,7 +356,7 @@ class ChannelEngine(Settlement, Generic[M]):
         )
         if delivery >= self._measure_at:
             self._measure_at = self.latency.delivered(delivery, lease.since(0), attempts)
-        return self._make(lease, 0, batch.columns.bodies[number], store_ref)
+        return message_of(self.kind, lease, 0, batch.columns.bodies[number], store_ref)
 
     async def peek(self) -> M | None:
         """Return the message that `take` would hand out, made without a channel engine, or None.
@@ -371,7 +372,7 @@ class ChannelEngine(Settlement, Generic[M]):
                 return None
             elif self._wanted(state, *found):
                 lease = MessageLease.of_one(self._host.name, *found)
-                return self._make(lease, 0, found[0].columns.bodies[found[1]], None)
+                return message_of(self.kind, lease, 0, found[0].columns.bodies[found[1]])
             elif self.turn.is_over:
                 await self.turn.leave()
         return None

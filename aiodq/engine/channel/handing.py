@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.crash_suspects import CrashSuspects
     from aiodq.engine.channel.held_by_task import HeldByTask
     from aiodq.engine.channel.loop_turn import LoopTurn
-    from aiodq.engine.channel.message_lease import MessageLease
+    from aiodq.engine.channel.open_lease import OpenLease
 
 __all__ = ["HandingChannel"]
 
@@ -30,7 +30,8 @@ class HandingChannel(SettlingChannel, StoppableChannel, Protocol[M]):
     """A channel that hands out messages: `aiodq.engine.channel.channel_engine.ChannelEngine` is one.
 
     Attributes:
-        lease, bodies, until, monotonic: the fast way, see `ChannelEngine`.
+        kind: the class of its messages.
+        open_lease: the lease handed out from: the fast way.
         turn: how long the getters have held the event loop.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
         crash_suspects: those of the store.
@@ -38,10 +39,8 @@ class HandingChannel(SettlingChannel, StoppableChannel, Protocol[M]):
         ending: set once it is to end.
     """
 
-    lease: MessageLease
-    bodies: list[bytes]
-    until: float
-    monotonic: Callable[[], float]
+    kind: type[M]
+    open_lease: OpenLease
     turn: LoopTurn
     held_by_task: HeldByTask[Any]
     crash_suspects: CrashSuspects

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import ref
 
 from aiodq.delivery.leases import ACKED
+from aiodq.engine.channel.in_flight import InFlight
 from aiodq.engine.home_loop import task_of
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from aiodq.delivery.leases import Lease
+    from aiodq.engine.channel.message_lease import MessageLease
 
 __all__ = ["HeldByTask", "TakenByTask"]
 
@@ -21,23 +22,7 @@ _SLACK: Final = 16
 """The settled messages that may stand in a task's list before they are removed."""
 
 
-class Takeable(Protocol):
-    """A message."""
-
-    _index: int
-
-    @property
-    def _run(self) -> Lease:
-        """The lease that it belongs to."""
-        ...
-
-    @property
-    def held(self) -> bool:
-        """Whether it is neither settled nor taken away."""
-        ...
-
-
-T = TypeVar("T", bound=Takeable)
+T = TypeVar("T", bound=InFlight)
 
 
 class TakenByTask(Generic[T]):
@@ -74,7 +59,12 @@ class TakenByTask(Generic[T]):
 
     def _drop(self) -> None:
         # A mark is cheap to read; whether a message without one was taken away meanwhile has to be looked up.
-        self.older = [each for each in self.older if each._run.marks[each._index] < ACKED]  # noqa: SLF001 - as in `note`
+        kept: list[T] = []
+        for each in self.older:
+            lease: MessageLease = each._run  # noqa: SLF001 - as in `_is_settled`
+            if lease.marks[each._index] < ACKED:  # noqa: SLF001 - as above
+                kept.append(each)
+        self.older = kept
         if len(self.older) > self._most:
             self.older = [each for each in self.older if each.held]
             self._most = 2 * len(self.older) + _SLACK
@@ -107,12 +97,10 @@ class HeldByTask(Generic[T]):
         if taken is None:
             if task is not None:  # else a callback of the loop: it has to name the message it settles
                 taken = self._by_id[id(task)] = TakenByTask(message, ref(task, self._forget(id(task))))
+        elif _is_settled(taken.last):
+            taken.last = message
         else:
-            last = taken.last
-            if last._run.marks[last._index] >= ACKED:  # noqa: SLF001 - `settled` would cost a call for each message
-                taken.last = message
-            else:
-                taken.add(message)
+            taken.add(message)
         return taken
 
     def note_many(self, messages: Sequence[T]) -> None:
@@ -137,3 +125,8 @@ class HeldByTask(Generic[T]):
         while taken.older and not taken.last.held:
             taken.last = taken.older.pop()
         return taken.last if taken.last.held else None
+
+
+def _is_settled(message: InFlight) -> bool:
+    run: MessageLease = message._run  # noqa: SLF001 - its consumer's half
+    return run.marks[message._index] >= ACKED  # noqa: SLF001 - as above

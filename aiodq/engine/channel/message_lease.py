@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiodq.delivery.leases import APART, Lease
 from aiodq.engine.channel.addressed import shown
 from aiodq.engine.home_loop import NOWHERE
+from aiodq.format.columns import Columns
+from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from aiodq.engine.channel.settling import SettlingChannel
     from aiodq.engine.home_loop import HomeLoop
-    from aiodq.format.frame import Batch
 
 __all__ = ["Makers", "MessageLease"]
 
@@ -81,20 +81,33 @@ class MessageLease(Lease):
         lease.open = False
         return lease
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Have a copy made of what the messages have in common. Only messages that were looked at are copied."""
+        rest = self.time_ns, self.times, self.tags, self.keys, self.headers, self.dues, self.expiries
+        return _looked_at, (self.topic, self.first, len(self.marks), self.attempts, rest)
+
     def since(self, index: int) -> int:
         """Return when a message was put, or became due if that is later; wall time, nanoseconds."""
         put = self.time_ns if self.times is None else self.times[index]
         return put if self.dues is None else max(put, self.dues[index])
 
 
-@dataclass(frozen=True, slots=True)
+def _looked_at(topic: str, first: int, count: int, attempts: int, rest: tuple[Any, ...]) -> MessageLease:
+    batch = Batch(first, 0, Columns([b""] * count))
+    lease = MessageLease.of_apart(topic, batch, number=0, attempts=attempts, channel_engine=None)
+    lease.time_ns, lease.times, lease.tags, lease.keys, lease.headers, lease.dues, lease.expiries = rest
+    return lease
+
+
 class Makers(Generic[M]):
-    """The functions that make messages.
+    """What channel engines make their messages of.
 
     Attributes:
-        one: makes one from a lease, an index in it, the body, and the reference that keeps the store open.
-        run: makes several, from an index on.
+        kind: the class of the messages.
     """
 
-    one: Callable[[MessageLease, int, bytes, object], M]
-    run: Callable[[MessageLease, int, Sequence[bytes], object], list[M]]
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type[M]) -> None:
+        """Make messages of this class."""
+        self.kind: type[M] = kind

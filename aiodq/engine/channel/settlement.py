@@ -82,7 +82,6 @@ class Settlement(ABC):
         self._alarm = Alarm(clock, self._rung)
         self._over: Exception | None = None
         self._timeout: int | None = None
-        self.until: float = 0.0
         self._wait_queue = WaitQueue(self.wake)
         self.store_ref: Callable[[], object] = nobody
         self._joiners: list[asyncio.Future[None]] = []
@@ -190,7 +189,7 @@ class Settlement(ABC):
         self.source.prepare(state)
         self.settle_ahead()
         self.wake()
-        self.until = 0.0  # the next message handed out sets the alarm
+        state.halt()  # the next message handed out sets the alarm
         return state.next_moment()
 
     def _is_spent(self, state: ChannelState, offset: int) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiodq.format.columns import Columns
+from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from aiodq.format.frame import Batch
 
 __all__ = ["StoredMessage", "records_of"]
 
@@ -49,6 +51,16 @@ class _BatchRun:
         self.keys: Sequence[bytes | None] | None = columns.keys
         self.headers: Sequence[Mapping[str, str]] | None = columns.headers
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Say how a copy is made, as a compiled class does not know it by itself."""
+        return _run_again, (self.topic, self.first, self.time_ns, (self.times, self.tags, self.keys, self.headers))
+
+
+def _run_again(topic: str, first: int, time_ns: int, columns: tuple[Any, ...]) -> _BatchRun:
+    run = _BatchRun(topic, Batch(first, time_ns, Columns([])))
+    run.times, run.tags, run.keys, run.headers = columns
+    return run
+
 
 class StoredMessage:
     """A message as it is stored in the log.
@@ -60,42 +72,51 @@ class StoredMessage:
     # The caller sets these three: calling an `__init__` would take longer than everything else here.
     __slots__ = ("_index", "_run", "body")
 
-    _run: Run
+    _run: Any  # a `Run`, of the kind that a subclass makes of it
     _index: int
     body: bytes
+
+    def __getstate__(self) -> object:
+        """Return what a copy is made of, as a compiled class does not know it by itself."""
+        return None, {"_run": self._run, "_index": self._index, "body": self.body}
 
     @property
     def topic(self) -> str:
         """The topic's name."""
-        return self._run.topic
+        run: Run = self._run
+        return run.topic
 
     @property
     def offset(self) -> int:
         """Its number in the topic, from 0."""
-        return self._run.first + self._index
+        run: Run = self._run
+        return run.first + self._index
 
     @property
     def timestamp_ns(self) -> int:
         """The put time, nanoseconds since 1970-01-01 UTC."""
-        times = self._run.times
-        return self._run.time_ns if times is None else times[self._index]
+        run: Run = self._run
+        return run.time_ns if run.times is None else run.times[self._index]
 
     @property
     def tag(self) -> str | None:
         """The tag, a short text, or None."""
-        tags = self._run.tags
+        run: Run = self._run
+        tags = run.tags
         return None if tags is None else tags[self._index]
 
     @property
     def key(self) -> bytes | None:
         """The key: bytes that name what the message is about, or None."""
-        keys = self._run.keys
+        run: Run = self._run
+        keys = run.keys
         return None if keys is None else keys[self._index]
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers, text by text; empty if there are none. Each time a copy, as other channels see the same."""
-        headers = self._run.headers
+        run: Run = self._run
+        headers = run.headers
         return {} if headers is None else dict(headers[self._index])
 
     @property
