@@ -50,10 +50,10 @@ def read_partition(fs: FileSystem, partition: InputPartition | None, options: Re
     Raises:
         AiodqError: as `record_batches`.
     """
-    spare_collections()
     _keep_memory()
     for split in partition.splits if isinstance(partition, Partition) else ():
         yield from record_batches(fs, split, options)
+    spare_collections()
 
 
 def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterator[Any]:

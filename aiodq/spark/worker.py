@@ -16,7 +16,8 @@ def spare_collections() -> None:
     """Have garbage collections pass over what a reused worker holds by now.
 
     Behind each task Spark's daemon collects everything, before the worker takes up its next task. Nearly all that it
-    looks at is modules: pyspark's, pyarrow's, numpy's and pandas', tens of thousands of objects that stay anyway.
+    looks at is modules: pyspark's, pyarrow's, numpy's and pandas', tens of thousands of objects that stay anyway. To be
+    called at the end of a task: some are imported only when it has begun.
     Elsewhere than in such a worker this does nothing: a process of the user's own keeps its collections as they are.
     """
     if os.environ.get(_REUSED):

@@ -92,7 +92,6 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
         InvalidMessageError: a row has no body, or names no topic, or one that cannot be.
         StorageError: as mapped from the system's error. What was staged is removed again.
     """
-    spare_collections()
     codec = codec_number(options.compression)
     writer = StagingWriter(
         OsFileSystem(), SystemClock(), options.store, name, segment_bytes=options.segment_bytes, codec=codec
@@ -101,10 +100,12 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
         for batch in batches:
             for topic, columns in columns_by_topic(batch, options.topic, options.repeated):
                 writer.put(topic, columns)
-        return StagedByTask(writer.finish())
+        staged = StagedByTask(writer.finish())
     except BaseException:
         writer.discard()
         raise
+    spare_collections()
+    return staged
 
 
 def columns_by_topic(
