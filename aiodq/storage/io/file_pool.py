@@ -265,7 +265,7 @@ class PooledFileSystem:
         with self._changed:
             self._windows.pop(pooled, None)
             self._windows[pooled] = None
-            if len(self._windows) > MOST_WINDOWS:
+            if len(self._windows) > min(MOST_WINDOWS, max(_limit() // 4, 1)):
                 oldest = next(iter(self._windows))
                 del self._windows[oldest]
                 oldest.close_window()
@@ -490,14 +490,15 @@ class PooledFile:
             return False
         try:
             window = window_of(file, begin, end)
+            # INVARIANT: `write_alone` never finds a window beside the positions of another one, nor one that outlives
+            # the open file: until `give_back` it is not closed.
+            self.close_window()
+            self._window_begin, self._window_end = begin, end
+            self._window = window
         finally:
             self._fs.give_back(self)
         if window is None:
             return False
-        # INVARIANT: `write_alone` never finds a window beside the positions of another one.
-        self.close_window()
-        self._window_begin, self._window_end = begin, end
-        self._window = window
         self._fs.window_opened(self)
         return True
 
