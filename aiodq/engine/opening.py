@@ -272,7 +272,7 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
     """
     record = record or StoredOptions(named=False, options=kept(options or StoreOptions()))
     log = TopicLog(fs, os.path.join(store, name), LogOptions.of(record.options), clock, record)
-    log.options = LogOptions.of(holding(None, log.meta.options, options))
+    log.configure(LogOptions.of(holding(None, log.meta.options, options)))
     topic = OpenedTopic(log)
     try:
         if brought is not None:

@@ -92,6 +92,7 @@ def _neither() -> set[str]:
         "synced now and then",
         "unsynced tails",
         "larger than a sector",
+        "written through memory",
     }
 
 

@@ -222,10 +222,9 @@ class EffectiveOptions:
             self._engine.put_buffer.freed(anyhow=True)
 
     def created(self) -> None:
-        """Apply the stored options if none were named, as the topic has files now, and compare."""
-        if self.named is None:
-            options = holding(None, self._stored(), self._host.given)
-            self._engine.configure(self._shaped(options), LogOptions.of(options))
+        """Apply the options that were named, or else those stored, as the topic has files now, and compare."""
+        options = holding(self.named, self._stored(), self._host.given)
+        self._engine.configure(self._shaped(options), LogOptions.of(options))
         self._compare()
         self.look()
 

@@ -298,7 +298,7 @@ class TopicEngine:
         self.tail.limit = self._quarter
         self.put_buffer.configure()
         if not isinstance(self.log, NoLog):
-            self.log.options = log
+            self.log.configure(log)
             self.stir()
 
     @property

@@ -322,6 +322,10 @@ class ActiveSegment:
             return None
         return self._control(frame, origin, 1, watermark, time_ns)
 
+    def allow_windows(self, *, allowed: bool) -> None:
+        """Let small writes go through write windows, or no longer."""
+        self._ahead.allow_windows(allowed=allowed)
+
     def reserve(self) -> None:
         """Write zeros ahead if few are left and syncs gain by them: a sync comes next."""
         self._ahead.top_up(self._position, self._limit)

@@ -5,7 +5,7 @@ than the bytes do. Measured on ext4, synced each time, against appending: batche
 13 KB twice, of 132 KB no faster. `posix_fallocate` and a larger size without blocks gain as much for the smallest, but
 nothing, or 1.3 times, for 13 KB: blocks that were never written cost a commit at their first write.
 
-Where small puts are many and syncs few or none, the zeros are bytes that a write window may be opened over (see
+Where small puts are many, and none waits for a sync, the zeros are bytes that a write window may be opened over (see
 `aiodq.storage.io.write_window`): there a put is no call of the system.
 
 INVARIANT: between a segment's last frame and its file's end are only zeros, except for a write that is in progress or
@@ -61,6 +61,7 @@ class Preallocation:
         self._file = file
         self._path = path
         self._pooled = file if isinstance(file, PooledFile) else None
+        self._windows = False
         self._end = self._window_end = 0
         self._synced: int | None = None
         self._refused = False
@@ -68,6 +69,13 @@ class Preallocation:
     def synced(self, position: int) -> None:
         """Note that everything before `position` is on the device. May be called at any time."""
         self._synced = position
+
+    def allow_windows(self, *, allowed: bool) -> None:
+        """Open write windows where they gain something, or none any more."""
+        self._windows = allowed
+        if not allowed and self._window_end and self._pooled is not None:
+            self._pooled.close_window()
+            self._window_end = 0
 
     def wrote(self, position: int, limit: int, size: int) -> None:
         """Prepare for what follows a write: zeros where each sync covers little, else a window where writes are small.
@@ -81,7 +89,7 @@ class Preallocation:
         if synced is not None and position - synced <= _SMALL:
             if position >= self._end:
                 self.top_up(position, limit)
-        elif size <= _LARGEST and position >= _FIRST_WINDOW and position + 2 * _PAGE >= self._window_end:
+        elif position + 2 * _PAGE >= self._window_end and position >= _FIRST_WINDOW and size <= _LARGEST:
             self._open_window(position, limit)
 
     def top_up(self, position: int, limit: int) -> None:
@@ -97,7 +105,7 @@ class Preallocation:
         """Have what follows be written through memory, into zeros, as far as `limit`."""
         pooled = self._pooled
         target = min(position + _MOST, limit) // _PAGE * _PAGE
-        if pooled is None or self._refused or target - position < _SMALL:
+        if not self._windows or pooled is None or self._refused or target - position < _SMALL:
             return
         if not self._fill(max(position, self._end), target, position):
             return

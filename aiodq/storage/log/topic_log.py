@@ -44,10 +44,18 @@ __all__ = ["LogOptions", "TopicLog"]
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """The options that a log needs: the size at which a segment rolls, and the number of the codec."""
+    """The options that a log needs.
+
+    Attributes:
+        segment_bytes: the size at which a segment rolls.
+        codec: its number.
+        windows: whether small writes may go through write windows: where a put waits for its sync, they would gain
+            nothing, and whoever traces system calls sees there what is synced.
+    """
 
     segment_bytes: int
     codec: int = CODEC_NONE
+    windows: bool = False
 
     @classmethod
     def of(cls, options: StoreOptions) -> LogOptions:
@@ -56,7 +64,7 @@ class LogOptions:
             codec = codec_number(options.compression)
         except MissingExtraError:
             codec = CODEC_NONE
-        return cls(options.segment_bytes, codec)
+        return cls(options.segment_bytes, codec, options.sync != "always")
 
 
 class TopicLog:
@@ -68,7 +76,7 @@ class TopicLog:
     Attributes:
         active: the segment being written.
         directory: the topic's.
-        options: may be replaced; what is staged next uses the new ones.
+        options: what is staged next uses them; `configure` replaces them.
         description: the topic's, to be changed.
         segments: in order; the last one is being written.
         listed: the same, with running sums.
@@ -120,7 +128,7 @@ class TopicLog:
             self._list(found.listed)
             self.damages: list[Damage] = damages + found.damages
             self.cut_bytes: int = found.cut_bytes
-            self.active: ActiveSegment = active
+            self._write_to(active)
             self.durable: int = active.segment.end
             self._slots.write(self.durable, topic_salt(meta.uuid))
         except BaseException:
@@ -128,6 +136,15 @@ class TopicLog:
             if active is not None:
                 active.close()
             raise
+
+    def configure(self, options: LogOptions) -> None:
+        """Use other options from now on."""
+        self.options = options
+        self.active.allow_windows(allowed=options.windows)
+
+    def _write_to(self, active: ActiveSegment) -> None:
+        self.active: ActiveSegment = active
+        active.allow_windows(allowed=self.options.windows)
 
     def _list(self, listed: SegmentList) -> None:
         self.listed: SegmentList = listed
@@ -302,7 +319,7 @@ class TopicLog:
         self._note()
         following = self._opener.create(active.segment.end)
         self._list(self.listed.followed_by(following.segment))
-        self.active = following
+        self._write_to(following)
         active.close()
 
     def adopt(self, staged: Sequence[tuple[str, int]], note: Callable[[int], None]) -> None:
@@ -325,7 +342,7 @@ class TopicLog:
             self.active.close()
             move_in(self.fs, self.directory, [(path, base) for (path, _), base in zip(staged, bases, strict=False)])
             adopted = [placed(self.fs, self.directory, self.meta.uuid, base) for base in bases[:-1]]
-            self.active = self._opener.after(adopted[-1])
+            self._write_to(self._opener.after(adopted[-1]))
         except StorageError as cause:
             raise StoreFailedError(f"{cause.message}; open the store again", cause.path) from cause
         self._list(SegmentList.ending_in((*self.segments[:-1], *adopted), self.active.segment))

@@ -15,7 +15,7 @@ from aiodq.storage.io.file_pool import PooledFile
 from aiodq.storage.log import opening, recovery
 from aiodq.storage.log.active_segment import ActiveSegment
 from aiodq.storage.log.preallocation import Preallocation
-from aiodq.storage.log.topic_log import TopicLog
+from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.segments import segment_contents as contents
 from aiodq.storage.segments import segment_files
 from aiodq.storage.state.topic_description import TopicDescription
@@ -362,6 +362,13 @@ change(
     "self.close_window()",
     "None",
     test=f"{_WINDOWS}::test_what_a_write_that_failed_left_is_cut_off_and_the_window_with_it",
+)
+change(
+    "puts that wait for a sync go through memory, where nobody sees what is synced",
+    LogOptions.of,
+    'options.sync != "always"',
+    "True",
+    test=f"{_WINDOWS}::test_where_a_put_waits_for_its_sync_there_is_none",
 )
 change(
     "there are windows on file systems that copy on write",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import subprocess
@@ -81,6 +82,23 @@ async def test_small_puts_are_stored_in_one_and_read_at_once(path: Path, sync: s
     assert BODIES[-1] in segment.read_bytes()[-200:], "the zeros are gone"
     assert verify_store(str(path), OsFileSystem()).ok
     assert await bodies_in(path) == BODIES
+
+
+@linux
+async def test_where_a_put_waits_for_its_sync_there_is_none(path: Path) -> None:
+    async with aiodq.open_queue(path) as queue:
+        for start in range(0, 4000, 1000):
+            await asyncio.gather(*map(queue.put, BODIES[start : start + 1000]))
+        assert not windows(path)
+    async with aiodq.open_queue(path, aiodq.StoreOptions(sync="os")) as queue:
+        await put_each(queue, BODIES[:1000])
+        assert windows(path)
+    async with aiodq.open_queue(path) as queue:
+        for body in BODIES[:50]:
+            await queue.put(body)
+        await queue.put_many(BODIES[:1000])
+        await queue.put(b"x", key=b"k")
+        assert not windows(path)
 
 
 @linux
