@@ -223,8 +223,8 @@ class EffectiveOptions:
 
     def created(self) -> None:
         """Apply the options that were named, or else those stored, as the topic has files now, and compare."""
-        options = holding(self.named, self._stored(), self._host.given)
-        self._engine.configure(self._shaped(options), LogOptions.of(options))
+        options = self._shaped(holding(self.named, self._stored(), self._host.given))
+        self._engine.configure(options, LogOptions.of(options))
         self._compare()
         self.look()
 
