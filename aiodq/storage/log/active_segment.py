@@ -79,7 +79,7 @@ class ActiveSegment:
         self._file = file
         self._pooled = file if isinstance(file, PooledFile) else None
         self._write_alone = file.write_alone if isinstance(file, PooledFile) else partial(_write_one, file)
-        self._ahead = Preallocation(fs, file, segment.path)
+        self._ahead = Preallocation(fs, file, segment.path, segment.data_end)
         self.segment: Segment = segment
         self._index = index
         segment.index = index

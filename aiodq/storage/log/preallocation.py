@@ -37,10 +37,10 @@ _SMALL: Final = 64 * 1024
 """Bytes in one sync above which zeros gain nothing."""
 
 _FIRST_WINDOW: Final = 64 * 1024
-"""Bytes of frames from which on a segment has write windows: most topics are small."""
+"""Bytes of frames that a segment's owner has written before it opens a window: most topics are small, or quiet."""
 
-_LARGEST: Final = 16 * 1024
-"""Bytes of a write above which a window gains nothing: writing the zeros takes as long as it saves."""
+_LARGEST: Final = 4 * 1024
+"""Bytes of a write above which a window gains nothing: zeros and page faults take as long as it saves."""
 
 _SHARE: Final = 100
 """One part in so many of the free space is used at most, so that many topics leave room for others."""
@@ -55,13 +55,14 @@ class Preallocation:
     and as long as each sync covers little: a topic of a few messages has none, nor has one that is seldom synced.
     """
 
-    def __init__(self, fs: FileSystem, file: File, path: str) -> None:
-        """Start without zeros."""
+    def __init__(self, fs: FileSystem, file: File, path: str, position: int) -> None:
+        """Start without zeros, with frames up to `position`."""
         self._fs = fs
         self._file = file
         self._path = path
         self._pooled = file if isinstance(file, PooledFile) else None
         self._windows = False
+        self._first_window = position + _FIRST_WINDOW
         self._end = self._window_end = 0
         self._synced: int | None = None
         self._refused = False
@@ -89,7 +90,7 @@ class Preallocation:
         if synced is not None and position - synced <= _SMALL:
             if position >= self._end:
                 self.top_up(position, limit)
-        elif position + 2 * _PAGE >= self._window_end and position >= _FIRST_WINDOW and size <= _LARGEST:
+        elif position + 2 * _PAGE >= self._window_end and position >= self._first_window and size <= _LARGEST:
             self._open_window(position, limit)
 
     def top_up(self, position: int, limit: int) -> None:

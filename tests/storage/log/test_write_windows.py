@@ -85,7 +85,7 @@ async def test_small_puts_are_stored_in_one_and_read_at_once(path: Path, sync: s
 
 
 @linux
-async def test_where_a_put_waits_for_its_sync_there_is_none(path: Path) -> None:
+async def test_where_a_put_waits_for_its_sync_there_is_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with aiodq.open_queue(path) as queue:
         for start in range(0, 4000, 1000):
             await asyncio.gather(*map(queue.put, BODIES[start : start + 1000]))
@@ -93,6 +93,7 @@ async def test_where_a_put_waits_for_its_sync_there_is_none(path: Path) -> None:
     async with aiodq.open_queue(path, aiodq.StoreOptions(sync="os")) as queue:
         await put_each(queue, BODIES[:1000])
         assert windows(path)
+    monkeypatch.setattr(preallocation, "_FIRST_WINDOW", 0)
     async with aiodq.open_queue(path) as queue:
         await queue.put(b"x", key=b"k")  # the first, as nobody knows yet how often it is synced
         await queue.put_many(BODIES[:1000])
