@@ -64,7 +64,7 @@ class InFlight(StoredMessage):
         return run.marks[self._index] < ACKED and engine is not None and engine.holds(offset, number)
 
     def _ack_otherwise(self) -> None:
-        """Ack a message that is not simply held here; otherwise raise the error that says why not."""
+        """Ack what is not simply held here, or raise the error that says why not; `Message`, its subclass, does."""
         raise NotImplementedError
 
 
