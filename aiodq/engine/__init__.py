@@ -20,7 +20,7 @@ The life of a put:
       `GroupCommit.put_lone`       nothing under way, and a sync is asked for: written in the caller's own step
         `Syncer.start`             `SyncBackend.start` has the log synced; its end comes to `GroupCommit.synced_lone`
       `GroupCommit.place`          likewise, of a put that another process has sent (`aiodq.shared.session`)
-      `GroupCommit.accept`         otherwise: into the open batch, with a future. `PutBuffer.enter` waits for room first
+      `GroupCommit.accept`         otherwise: into the open batch, with a future. For room waits `WaitingPuts.enter`
         `IoLoop._advance`          takes the batch once the one before it is written, under "always" once it is durable:
                                    what came in meanwhile shares one write and one sync. This is the group commit
         `GroupCommit.write`        `SegmentWriter.write_at_once`, or `SegmentWriter.write` where it is long or rolls

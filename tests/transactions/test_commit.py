@@ -317,7 +317,7 @@ async def test_it_waits_for_room_and_cancelled_there_nothing_is_done(machine: Ma
         await made.put(b"0")
         message = await jobs.get()
         waiting = asyncio.ensure_future(transact(store, {"log": [b"x"], "made": [b"a"]}, message))
-        await until(lambda: made.topic._engine.put_buffer._waiting)
+        await until(lambda: made.topic._engine.put_buffer._waiting.line)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -289,7 +289,7 @@ async def test_cancelled_while_it_waits_for_room_everything_comes_again(machine:
                 tx.put("made", b"a")
 
         waiting = asyncio.ensure_future(work())
-        await until(lambda: made.topic._engine.put_buffer._waiting)
+        await until(lambda: made.topic._engine.put_buffer._waiting.line)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -30,7 +30,7 @@ async def put_into(store: aiodq.Store, body: bytes, *topics: str, ack: aiodq.Mes
 
 
 def waiting(queue: aiodq.Queue) -> int:
-    return len(queue.topic._engine.put_buffer._waiting)
+    return len(queue.topic._engine.put_buffer._waiting.line)
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -1,4 +1,4 @@
-"""The put buffer: checks, the open batch, backpressure, and the three policies for a full backlog."""
+"""The put buffer: checks, the open batch, what there is room for, and the three policies for a full backlog."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from aiodq.engine.put_batch import (
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.backlog_bound import BacklogBound, BoundedTopic
+from aiodq.engine.topic.waiting_puts import BufferFull, WaitingPuts
 from aiodq.engine.validation import checked, no_body
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -41,10 +42,6 @@ W = TypeVar("W", "asyncio.Future[int]", PutResult)
 _MOST_WAITING: Final = 100_000
 
 _NO_MEMORY: Final = "the write buffer's bound is reached (memory_bytes)"
-
-
-class _BufferFull(QueueFull):
-    """The write buffer has no room, rather than the backlog."""
 
 
 class _GroupCommit(Protocol):
@@ -93,8 +90,8 @@ class PutBuffer:
     """
 
     __slots__ = (
-        "_closed", "_draining", "_engine", "_limit", "_loop", "_options", "_over", "_turn", "_waiting", "batch",
-        "bound", "bounded", "cost", "dropped", "pending", "shut",
+        "_closed", "_engine", "_limit", "_loop", "_options", "_over", "_waiting", "batch", "bound", "bounded", "cost",
+        "dropped", "pending", "shut",
     )  # fmt: skip
 
     def __init__(self, engine: PutTopic) -> None:
@@ -110,10 +107,7 @@ class PutBuffer:
         self._loop = engine.loop
         self.bound: BacklogBound = BacklogBound(engine)
         self.configure()
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        # Those of them who wait for the write buffer alone.
-        self._draining: set[asyncio.Future[None]] = set()
-        self._turn = False
+        self._waiting = WaitingPuts(self)
 
     def configure(self) -> None:
         """Apply the topic's options."""
@@ -230,7 +224,7 @@ class PutBuffer:
     async def enter_one(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
         """Do as `accept` as soon as there is room, after those that came before; see `enter`."""
         cost = len(body) + OVERHEAD if message is PLAIN else accepted_cost(message, body)
-        if self.shut or self._waiting or self._turn or not self.has_room(1, cost):
+        if not (self.at_rest and self.has_room(1, cost)):
             return await self.enter(partial(self.accept, message, body))
         return self._add(message, body, cost)
 
@@ -299,8 +293,8 @@ class PutBuffer:
             QueueShutDown: nothing more is accepted.
         """
         if covered and not self.shut and self._options.max_bytes is None:
-            if self._buffer_full(cost):
-                raise _BufferFull(_NO_MEMORY)
+            if self.buffer_full(cost):
+                raise BufferFull(_NO_MEMORY)
         elif not (self.shut and pressing):
             self._make_room(messages, cost)
         self._engine.group_commit.stop_inline()
@@ -311,7 +305,7 @@ class PutBuffer:
         """Undo `reserve`, as the messages are accepted now, or never."""
         self.pending -= messages
         self.cost -= cost
-        self.freed()
+        self._waiting.freed()
         self._tell_of_the_end()
 
     def accept_committed(self, columns: Columns, cost: int) -> asyncio.Future[range]:
@@ -348,7 +342,7 @@ class PutBuffer:
         if withdrawn:
             self.pending -= withdrawn
             self.cost -= batch.cost - sum(part.cost for part in parts)
-            self.freed()
+            self._waiting.freed()
         return parts
 
     def take_all(self) -> list[Part]:
@@ -367,8 +361,8 @@ class PutBuffer:
         """Count a part no longer, as it is visible, or failed."""
         self.pending -= len(part.columns.bodies)
         self.cost -= part.cost
-        if self._waiting:
-            self.freed()
+        if self._waiting.line:
+            self._waiting.freed()
         self._tell_of_the_end()
 
     def _tell_of_the_end(self) -> None:
@@ -379,66 +373,6 @@ class PutBuffer:
 
     # --- room
 
-    async def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> T:
-        """Call `accept` as soon as there is room, after those that came before, or with `ahead` before them.
-
-        Raises:
-            QueueFull: the backlog's bound is reached and the policy is `"reject"`.
-            QueueShutDown, StoreFailedError: nothing more is accepted.
-
-        Cancellation: nothing was accepted, and the turn goes to the next one waiting.
-        """
-        turn = False
-        while True:
-            self._engine.check()
-            drains = False
-            if turn or self._may_try(ahead=ahead):
-                try:
-                    return self._try(accept)
-                except _BufferFull:
-                    drains = True  # the buffer drains by itself
-                except QueueFull:
-                    if self._options.overflow == "reject":
-                        raise
-            await self._wait_for_room(first=turn or ahead, drains=drains)
-            turn = True
-
-    def fits(self, accept: Callable[[], object], *, ahead: bool = False) -> bool:
-        """Do as `enter` if that need not wait, for room or for others; return whether `accept` did what it does.
-
-        Raises:
-            QueueShutDown, StoreFailedError: nothing more is accepted.
-        """
-        self._engine.check()
-        if not self._may_try(ahead=ahead):
-            return False
-        try:
-            self._try(accept)
-        except QueueFull:
-            return False
-        return True
-
-    def _may_try(self, *, ahead: bool) -> bool:
-        return ahead or not (self._waiting or self._turn) or self.shut
-
-    def _try(self, accept: Callable[[], T]) -> T:
-        """Call `accept`; unless its caller is about to wait for room, those who wait may have room after it.
-
-        Raises:
-            QueueFull: there is no room now.
-        """
-        # INVARIANT: while one caller makes room, nobody else takes that room.
-        given, self._turn, waits = self._turn, True, False
-        try:
-            return accept()
-        except QueueFull as error:
-            waits = isinstance(error, _BufferFull) or self._options.overflow != "reject"
-            raise
-        finally:
-            self._turn = given
-            if not waits:
-                self.freed()
-
     @property
     def drops(self) -> bool:
         """Whether old messages are dropped to make room."""
@@ -447,48 +381,36 @@ class PutBuffer:
     @property
     def at_rest(self) -> bool:
         """Whether nobody waits for room, and messages are accepted."""
-        return not (self.shut or self._waiting or self._turn)
+        return not (self.shut or self._waiting.line or self._waiting.turn)
 
-    async def _wait_for_room(self, *, first: bool, drains: bool) -> None:
-        self._engine.group_commit.hinder()
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if drains:
-            self._draining.add(waiter)
-        if first:
-            self._waiting.appendleft(waiter)
-        else:
-            self._waiting.append(waiter)
-        try:
-            await waiter
-        except BaseException:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-                self.freed()  # those after this one may fit in where it did not
-            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._turn = False
-                self.freed()
-            raise
-        finally:
-            self._draining.discard(waiter)
-        self._turn = False
+    def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> Coroutine[Any, Any, T]:
+        """See `WaitingPuts.enter`."""
+        return self._waiting.enter(accept, ahead=ahead)
+
+    def fits(self, accept: Callable[[], object], *, ahead: bool = False) -> bool:
+        """See `WaitingPuts.fits`."""
+        return self._waiting.fits(accept, ahead=ahead)
 
     def freed(self, *, anyhow: bool = False) -> None:
-        """Give the turn to the first one waiting, as there may be room: one at a time, to keep the order.
+        """See `WaitingPuts.freed`."""
+        self._waiting.freed(anyhow=anyhow)
 
-        Args:
-            anyhow: even if there seems to be no room: what is in the way may be dropped from now on.
-        """
-        while self._waiting and not self._turn and (anyhow or self._may_enter()):
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                self._turn = True
-                waiter.set_result(None)
+    @property
+    def refuses(self) -> bool:
+        """See `Room.refuses`."""
+        return self._options.overflow == "reject"
 
-    def _may_enter(self) -> bool:
-        """Return whether the first one waiting is to try: it has room, may make room, or is to be refused."""
-        if self._buffer_full(0):
-            return False
-        return self._options.overflow != "block" or self._waiting[0] in self._draining or self.has_room(1, 0)
+    def check(self) -> None:
+        """See `Room.check`."""
+        self._engine.check()
+
+    def may_try(self) -> bool:
+        """See `Room.may_try`."""
+        return self._options.overflow != "block" or self.has_room(1, 0)
+
+    def waits(self) -> None:
+        """See `Room.waits`."""
+        self._engine.group_commit.hinder()
 
     def full(self) -> bool:
         """Return whether a message of no bytes would be refused now."""
@@ -510,18 +432,19 @@ class PutBuffer:
             raise self._over
         if self.has_room(messages, cost):
             return
-        if self.bounded and self._options.overflow == "drop_oldest" and not self._buffer_full(cost):
+        if self.bounded and self._options.overflow == "drop_oldest" and not self.buffer_full(cost):
             self._drop_oldest(messages, cost)
             return
         if self.bounded and not self._within_bounds(messages, cost):
             raise QueueFull("the backlog's bound is reached (max_messages, max_bytes)")
-        raise _BufferFull(_NO_MEMORY)
+        raise BufferFull(_NO_MEMORY)
 
     def has_room(self, messages: int, cost: int) -> bool:
         """Return whether so many messages with that cost in bytes would be accepted now."""
-        return not self._buffer_full(cost) and (not self.bounded or self._within_bounds(messages, cost))
+        return not self.buffer_full(cost) and (not self.bounded or self._within_bounds(messages, cost))
 
-    def _buffer_full(self, cost: int) -> bool:
+    def buffer_full(self, cost: int = 0) -> bool:
+        """Return whether the write buffer has no room for a message of this cost."""
         return bool(self.pending) and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING)
 
     def _within_bounds(self, messages: int, cost: int) -> bool:
@@ -555,7 +478,7 @@ class PutBuffer:
         self._engine.group_commit.hinder()
         self.shut = True
         self._over = over or self._over
-        self._fail_waiting(self._over)
+        self._waiting.fail(self._over)
 
     def fail(self, error: Exception) -> None:
         """Fail everything accepted and not yet taken, and those that wait for room."""
@@ -564,10 +487,4 @@ class PutBuffer:
         while self._closed:
             for part in self._closed.popleft().parts:
                 part.fail(error)
-        self._fail_waiting(error)
-
-    def _fail_waiting(self, error: Exception) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_exception(error)
+        self._waiting.fail(error)
