@@ -85,6 +85,20 @@ class TestMeter:
         clock.advance(60)
         assert (meter.put_to_deliver(), meter.put_to_ack()) == (None, None)
 
+    def test_it_tells_whether_it_is_worth_asking(self) -> None:
+        clock = FakeClock()
+        meter = LatencyMeter(clock)
+        seen = [meter.idle]
+        for age in (0, 59, 2):
+            if not age:
+                meter.delivered(1, clock.now_ns(), 1)
+            clock.advance(age)
+            shown = meter.put_to_deliver()
+            seen.append(meter.idle)
+            assert meter.idle is (shown is None)
+        meter.acked(1)
+        assert [*seen, meter.idle] == [True, False, False, True, False]
+
     def test_what_is_never_acked_takes_no_memory(self) -> None:
         clock = FakeClock()
         meter = LatencyMeter(clock)

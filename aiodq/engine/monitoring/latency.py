@@ -109,13 +109,15 @@ class LatencyMeter:
 
     Attributes:
         open: measured messages not yet acked: when each was put, and its weight, by delivery number.
+        idle: whether there is nothing to be shown, as far as was looked.
     """
 
-    __slots__ = ("_acks", "_began", "_clock", "_deliveries", "_period", "_stride", "_used", "open")
+    __slots__ = ("_acks", "_began", "_clock", "_deliveries", "_period", "_stride", "_used", "idle", "open")
 
     def __init__(self, clock: Clock) -> None:
         """Start with nothing measured."""
         self.open: Final[dict[int, tuple[int, int]]] = {}
+        self.idle: bool = True
         self._clock = clock
         self._deliveries = _Window()
         self._acks = _Window()
@@ -132,6 +134,7 @@ class LatencyMeter:
             attempts: how often it was delivered; only first deliveries count.
         """
         self._turn()
+        self.idle = False
         if attempts == 1:
             self._deliveries.add(max(self._clock.now_ns() - put_ns, 0), self._stride)
         if len(self.open) >= _MOST_OPEN:
@@ -143,6 +146,7 @@ class LatencyMeter:
         """Measure an ack, if the delivery was measured."""
         found = self.open.pop(delivery, None)
         if found is not None:
+            self.idle = False
             self._acks.add(max(self._clock.now_ns() - found[0], 0), found[1])
 
     def moved(self, delivery: int, now: int) -> None:
@@ -176,5 +180,6 @@ class LatencyMeter:
     def _shown(self, window: _Window) -> Latency | None:
         age = monotonic_ns(self._clock) - self._began
         if age >= 2 * _WINDOW:
+            self.idle = True
             return None
         return window.shown(whole=age < _WINDOW)

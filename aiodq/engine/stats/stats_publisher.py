@@ -87,11 +87,14 @@ class StatsPublisher:
 
 
 def _figures(channel_engine: ChannelEngine[Any]) -> ChannelFigures | None:
-    """Return the published figures of a channel; None if it has no state yet."""
-    state = channel_engine.state
+    """Return the published figures of a channel; None if it has none to show."""
+    state, latency = channel_engine.state, channel_engine.latency
     if state is None:
         return None
-    counters, latency = state.counters, channel_engine.latency
+    counters = state.counters
+    # Of a thousand channels most are idle: they are to cost next to nothing, once a second.
+    if latency.idle and not (state.flying or counters.timed_out or counters.dead or counters.dropped):
+        return None
     return ChannelFigures(
         state.flying,
         counters.timed_out,
