@@ -197,6 +197,8 @@ class Channel(ChannelHandle):
     async def join(self) -> None:
         """Wait until `depth` is 0 and nothing accepted is still to be written.
 
+        After `stop` or `shutdown(immediate=True)`, wait only for what is in flight: in a shared store, in this process.
+
         Raises:
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 

@@ -215,7 +215,8 @@ class SharedChannel(Channel):
 
     async def join(self) -> None:
         """See `Channel.join`."""
-        await self._ask("join", read_nothing, waits=True)
+        self.check()
+        await self._remote.join(self._ask("join", read_nothing, waits=True))
 
     async def purge(self) -> int:
         """See `Channel.purge`."""

@@ -15,6 +15,7 @@ from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.message_lease import MessageLease
 from aiodq.engine.channel.open_lease import OpenLease
 from aiodq.engine.channel.wait_queue import WaitQueue
+from aiodq.engine.futures import release, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError
 from aiodq.message import Message
@@ -30,7 +31,7 @@ from aiodq.wire.frames import decode_messages
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Coroutine, Iterator, Mapping
 
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.options import ChannelOptions
@@ -166,7 +167,7 @@ class RemoteChannel(RemoteSettlement):
         self._known.tell(error)
         self._wait_queue.end(error)
         self.tell(error)
-        self._release_idlers()
+        release(self._idlers)
 
     def heard(self, said: Heard, epoch: int) -> None:
         """Handle a packet about the channel."""
@@ -266,7 +267,7 @@ class RemoteChannel(RemoteSettlement):
         """Wake as many getters as there are messages for them."""
         self._wait_queue.wake(len(self._wait_queue.line) if everybody else len(self._ready))
         if self._idlers:
-            self._release_idlers()
+            release(self._idlers)
 
     # --- getting
 
@@ -409,23 +410,27 @@ class RemoteChannel(RemoteSettlement):
         Cancellation: nothing changes.
         """
         while self.consumers or (not handlers_only and self.error is None and self.in_hand):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idlers.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._idlers:
-                    self._idlers.remove(waiter)
+            await wait_in(self._idlers)
+
+    async def join(self, empty: Coroutine[Any, Any, None]) -> None:
+        """Wait until the owner finds the channel `empty`, or, shut down at once, until this process holds nothing.
+
+        Cancellation: nothing changes.
+        """
+        asked = asyncio.ensure_future(empty)
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        asked.add_done_callback(lambda _: release(self._idlers))
+        try:
+            while not asked.done() and not (self.shut_now and not self.in_hand):
+                await wait_in(self._idlers)
+        finally:
+            asked.cancel()
+        if asked.done():
+            asked.result()
 
     def _dropped(self) -> None:
         if self._idlers:
-            self._release_idlers()
-
-    def _release_idlers(self) -> None:
-        idlers, self._idlers = self._idlers, []
-        for waiter in idlers:
-            if not waiter.done():
-                waiter.set_result(None)
+            release(self._idlers)
 
     def shut_down(self, *, immediate: bool, over: QueueShutDown | None = None) -> None:
         """Let this process's getters continue until nothing is ready, or end them at once; other processes continue."""

@@ -361,6 +361,8 @@ class Channel(Uncopied):
     def join(self, timeout: float | timedelta | None = None) -> None:
         """Wait until nothing is ready, in flight or deferred, and no accepted put is still to be written.
 
+        After `stop` or `shutdown(immediate=True)`, wait only for what is in flight: in a shared store, in this process.
+
         Args:
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
 

@@ -12,7 +12,7 @@ import asyncio
 import gc
 import random
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -561,6 +561,41 @@ class TestShutdown:
             jobs.shutdown(immediate=True)
             await soon(joining)
             await soon(jobs.join())
+
+    @pytest.mark.parametrize("mode", ["exclusive", "shared"])
+    async def test_immediately_join_waits_for_what_is_in_flight(self, path: Path, tasks: Tasks, mode: Any) -> None:
+        async with aiodq.open_queue(path, aiodq.StoreOptions(sync="os"), mode=mode) as jobs:
+            await fill(jobs, numbered(4))
+            held = [await jobs.get() for _ in range(3)]
+            before = tasks.start(jobs.join())
+            await turns()
+            jobs.shutdown(immediate=True)
+            after = tasks.start(jobs.join())
+            for settled in (held[0].ack(), held[1].nack(), held[2].nack(3600)):
+                await turns(20)
+                assert not before.done()
+                assert not after.done()
+                await settled
+            await soon(asyncio.gather(before, after))
+            await soon(jobs.join())
+
+    @pytest.mark.parametrize("mode", ["exclusive", "shared"])
+    async def test_a_stop_ends_join(self, path: Path, tasks: Tasks, mode: Any) -> None:
+        async with aiodq.open_queue(path, aiodq.StoreOptions(sync="os"), mode=mode) as jobs:
+            await fill(jobs, numbered(3))
+            handling, go_on = asyncio.Event(), asyncio.Event()
+
+            async def handler(_: aiodq.Message) -> None:
+                handling.set()
+                await go_on.wait()
+
+            consuming, joining = tasks.start(jobs.consume(handler)), tasks.start(jobs.join())
+            await soon(handling.wait())
+            stopping = tasks.start(jobs.stop())
+            await turns(20)
+            assert not joining.done()
+            go_on.set()
+            await soon(asyncio.gather(stopping, consuming, joining))
 
     async def test_a_message_in_flight_may_still_be_settled(self, path: Path, tasks: Tasks) -> None:
         async with queue(path) as jobs:

@@ -30,6 +30,8 @@ NOT_OURS = {
     "PriorityQueueTests": "likewise",
     "LifoQueueJoinTests": "likewise",
     "PriorityQueueJoinTests": "likewise",
+    "LifoQueueShutdownTests": "likewise",
+    "PriorityQueueShutdownTests": "likewise",
 }
 EXCEPTIONS = {
     "test_repr": "asyncio's own form of repr",
@@ -52,8 +54,11 @@ AT_ONCE = {
     "test_nonblocking_put",
     "test_put_cancel_drop",
     "test_why_are_putters_waiting",
+    "test_shutdown_empty",
+    "test_shutdown_immediate_with_unfinished",
+    "test_shutdown_nonempty",
 }
-"""In a store that is shared `get_nowait` takes what was sent, and asks for more: these want what was just put."""
+"""In a store that is shared the owner is asked: these want what was just put, or an end, before it can answer."""
 
 SIZES = {0: 4, 1: 2, 2: 1, 5: 1}
 """How many queues of which bound a test makes at most."""
@@ -67,6 +72,7 @@ class Adapted:
 
     def __init__(self, maxsize: int = 0) -> None:
         self._queue = self.waiting[maxsize].pop()
+        self._ended = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
@@ -82,6 +88,14 @@ class Adapted:
 
     def get_nowait(self) -> Any:
         return json.loads(self._queue.get_nowait().body)
+
+    def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT002 - asyncio's signature
+        self._queue.shutdown(immediate)
+        self._ended = self._ended or immediate
+
+    def qsize(self) -> int:
+        # What asyncio drops is kept here for the next time.
+        return 0 if self._ended else self._queue.qsize()
 
 
 def suites() -> Iterator[type[unittest.IsolatedAsyncioTestCase]]:
@@ -148,7 +162,7 @@ def case(
     monkeypatch.setattr(sys.modules[suite.__module__], "asyncio", known)
 
     # What asyncio gives out is gone; only those who call `task_done` and `join` tell when they are through.
-    settles = "Join" not in suite.__name__
+    settles = not any(word in suite.__name__ for word in ("Join", "Shutdown"))
 
     class OnDisk(found):  # type: ignore[misc]  # its base is known only when it runs
         q_class = Adapted

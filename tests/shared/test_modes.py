@@ -406,6 +406,21 @@ async def test_a_queue_is_shut_down_for_its_own_process(tmp_path: Path) -> None:
         assert (await other.get()).body == b"d"
 
 
+async def test_who_joins_a_queue_shut_down_at_once_waits_for_its_own_process_alone(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        await queue.put_many([b"a", b"b", b"c"])
+        theirs, mine = await other.get(), await queue.get()
+        joining = asyncio.create_task(queue.join())
+        await asyncio.sleep(0.05)
+        queue.shutdown(immediate=True)
+        await asyncio.sleep(0.05)
+        assert not joining.done()
+        await mine.ack()
+        await joining
+        assert not theirs.settled
+
+
 async def test_what_is_only_for_one_process_says_so(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as stores:
         for store in stores:

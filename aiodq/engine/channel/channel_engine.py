@@ -499,7 +499,7 @@ class ChannelEngine(Settlement, Generic[M]):
         if not everybody and not self.shut:
             number = 0 if state is None or self.paused else min(number, state.ready, state.credit)
         self._wait_queue.wake(number)
-        if state is not None and self._joiners and self._is_through(state, deferred=False):
+        if self._joiners and self._is_through(state, deferred=False):
             release(self._joiners)  # each checks for itself
         release(self._idlers)  # likewise
 
@@ -533,16 +533,19 @@ class ChannelEngine(Settlement, Generic[M]):
     async def join(self, *, deferred: bool = True) -> None:
         """Wait until nothing is ready or in flight, and with `deferred` nothing deferred either.
 
+        Shut down at once, what is left is of the next time: only what is in flight is waited for.
+
         Cancellation: nothing changes.
         """
-        while not self.shut_now and (self.state is None or not self._is_through(self.state, deferred=deferred)):
+        while not self._is_through(self.state, deferred=deferred):
             self._host.check()
             if self._over is not None:
                 raise self._over
             await wait_in(self._joiners)
 
-    @staticmethod
-    def _is_through(state: ChannelState, *, deferred: bool) -> bool:
+    def _is_through(self, state: ChannelState | None, *, deferred: bool) -> bool:
+        if state is None or self.shut_now:
+            return self.shut_now and not (state and state.flying)
         return state.depth == 0 or (not deferred and state.depth == len(state.deferred))
 
     async def idle(self, *, handlers_only: bool = False) -> None:
@@ -563,8 +566,6 @@ class ChannelEngine(Settlement, Generic[M]):
         self.shut_now = self.shut_now or immediate
         self.halt()
         self.ending.set()
-        if self.shut_now:
-            release(self._joiners)
         self.wake()
 
     @property
