@@ -266,9 +266,9 @@ class Topic(TopicHandle):
 
         def report(_: None, error: BaseException | None) -> None:
             if error is not None:
-                reader.release(LogReader.close)  # the threads are gone, so nothing is being read
+                reader.close()  # the threads are gone, so nothing is being read
 
-        self._store_engine.threads.start(lambda: reader.release(LogReader.close), report)
+        self._store_engine.threads.start(reader.close, report)
 
     async def offset_at(self, moment: datetime) -> int:
         """Return the offset of the first message put at `moment` or later; `end_offset` if all are older.

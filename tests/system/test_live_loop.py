@@ -11,7 +11,9 @@ import random
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -108,8 +110,8 @@ class StallingReads(WrappedFileSystem):
         return super().passing(call, path, perform, *args)
 
 
-async def walk(queue: Queue) -> list[bytes]:
-    return [message.body async for message in queue.scan()]
+async def walk(queue: Queue, *, reverse: bool = False) -> list[bytes]:
+    return [message.body async for message in queue.scan(reverse=reverse)]
 
 
 async def test_read_under_way_holds_up_neither_the_loop_nor_another_read(tmp_path: Path) -> None:
@@ -135,6 +137,41 @@ async def test_read_under_way_holds_up_neither_the_loop_nor_another_read(tmp_pat
         with pytest.raises(asyncio.CancelledError):
             await scan
     assert descriptors_under(tmp_path) == []
+
+
+class LastFirst(ThreadPoolExecutor):
+    """Threads to which work may come in the opposite order, as to any that are woken at once."""
+
+    held: list[Callable[[], object]] | None = None
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        if self.held is None:
+            return super().submit(fn, *args, **kwargs)
+        self.held.append(partial(fn, *args, **kwargs))
+        return Future()
+
+    def let_go(self) -> None:
+        """Do what was held back."""
+        held, self.held = self.held or [], None
+        for work in reversed(held):
+            self.submit(work).result()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_a_scan_that_was_cancelled_before_it_read_leaves_no_file_open(tmp_path: Path, reverse: bool) -> None:
+    threads = LastFirst()
+    async with aiodq.open_queue(tmp_path, aiodq.StoreOptions(sync="os"), executor=threads) as queue:
+        await queue.put(b"a")
+        before = descriptors_under(tmp_path)
+        threads.held = []
+        scan = asyncio.create_task(walk(queue, reverse=reverse))
+        await until(lambda: threads.held)
+        scan.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await scan
+        assert len(threads.held) == 2  # to read, and to close
+        threads.let_go()
+        assert descriptors_under(tmp_path) == before
 
 
 async def begun(fs: StallingReads, queue: Queue) -> asyncio.Task[list[Message]]:
