@@ -29,7 +29,7 @@ class HomeLoop:
     """The home loop of one store. A caller runs on it if its thread is this one, and the loop is running.
 
     Attributes:
-        loop: the event loop; for `NOWHERE` an object that is no loop.
+        loop: the event loop; in a forked child and for `NOWHERE` an object that is no loop.
         thread: the thread in which the loop runs; 0, which no thread has, in a forked child and for `NOWHERE`.
         is_running: the loop's method.
         forked: whether this is a forked child, where no caller runs on it.
@@ -71,8 +71,9 @@ class HomeLoop:
             )
 
     def leave(self) -> None:
-        """Belong to no thread any more, in a forked child, which appears to have the parent's thread."""
+        """Belong to no thread and no loop any more, in a forked child, which appears to have the parent's of both."""
         self.thread = 0
+        self.loop = self
         self.forked = True
 
 

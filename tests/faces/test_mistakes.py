@@ -520,10 +520,12 @@ async def test_a_mistake_is_told_in_words_and_does_nothing(mistake: Mistake, tmp
 
 async def test_a_store_is_not_for_the_child_of_a_fork(machine: Machine) -> None:
     async with machine.store() as store:
+        home = store._store_engine.home
+        parents = home.loop, home.thread
         store._store_engine.after_fork()
         with pytest.raises(aiodq.WrongContextError, match=r"opened before a fork.*: open one in the child"):
             await store.queue("jobs").put(b"x")
-        store._store_engine.home.forked = False
+        (home.loop, home.thread), home.forked = parents, False
 
 
 async def test_a_datetime_in_utc_is_what_the_texts_propose(machine: Machine) -> None:
