@@ -16,6 +16,7 @@ from aiodq.wire.packets import Done
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
+    from aiodq.engine.topic.returning import Returning
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.format.columns import Columns
     from aiodq.shared.lending import Owning, Wire
@@ -49,11 +50,18 @@ class ClientPuts:
         self._moving: dict[asyncio.Future[None], str] = {}
         self._waiting: dict[Key, asyncio.Future[Any]] = {}
         self._withdrawn: set[Key] = set()
+        self._among: set[Returning] = set()
         self._closing = self._ending = False
 
     def put(self, engine: TopicEngine, sequence: int, columns: Columns, request: int) -> None:
         """Place a put that has arrived, and answer."""
         origin = Origin(self.producer, sequence)
+        if engine.durably:
+            returning = engine.group_commit.returning
+            if returning is None or returning not in self._among:
+                self._join(engine)
+            else:
+                returning.came(self)
         # INVARIANT: puts after one that may have to wait go the same way, or they would overtake it.
         if not self._slow and self._place_now(engine, origin, columns, request):
             return
@@ -63,6 +71,10 @@ class ClientPuts:
         self._moving[moved] = engine.name
         answering = self._start(self._place_in_turn(engine, key, columns, moved), request)
         answering.add_done_callback(lambda _: self._moved(moved))
+
+    def _join(self, engine: TopicEngine) -> None:
+        """Have the puts of others wait a moment for this client's, where it usually puts again soon."""
+        self._among.add(engine.group_commit.accompany())
 
     def _moved(self, moved: asyncio.Future[None]) -> None:
         """Note that a put is answered, or waits for room."""
@@ -98,6 +110,8 @@ class ClientPuts:
         """Give up what waits for room, as the client is gone."""
         self._ending = True
         self._wait_no_more()
+        for returning in self._among:
+            returning.left(self)
 
     def _wait_no_more(self) -> None:
         for task in list(self._waiting.values()):
@@ -122,8 +136,10 @@ class ClientPuts:
         part = Part(columns, [placing], atomic=True, cost=columns_cost(columns), origin=origin)
         # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
         putting[key] = placing
+        returning = commit.returning
         try:
-            if not commit.place(part):
+            # Where others are likely to put, too, all of it is to share a sync.
+            if (returning is not None and returning.away) or not commit.place(part):
                 put_buffer.accept_part(part)
         except asyncio.QueueFull:
             del putting[key]
@@ -136,6 +152,9 @@ class ClientPuts:
     def _told(self, engine: TopicEngine, key: Key, request: int, placed: Placing) -> None:
         """Answer a put that was placed at once, whose outcome is known."""
         del self._owner.putting[key]
+        returning = engine.group_commit.returning
+        if returning is not None and not (self._closing or self._ending):
+            returning.told(self)
         if placed.error is None:
             # What waits is written, and its sync begun, in this step: who is told, and so woken, takes the processor.
             send = self._wire.send if engine.put_buffer.next_batch() is None else self._wire.send_soon

@@ -9,6 +9,7 @@ from weakref import ref
 
 from aiodq.engine.home_loop import BY_THREAD, task_of
 from aiodq.engine.put_batch import OVERHEAD, Part, PutResult, accepted_cost, columns_of_one
+from aiodq.engine.topic.returning import Returning
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.columns import Columns
@@ -119,6 +120,7 @@ class GroupCommit:
         undisturbed: whether the sync of such a put is in flight, and nothing has reached the ioLoop since.
         writing: whether a batch is being written.
         ready: whether a plain put may be accepted without checking anything but its body and the room there is.
+        returning: those who put from other processes, or None as long as nobody does.
 
     INVARIANT: whatever changes one of these conditions clears the flag before the next put; only `look`, at the end of
     the ioLoop's turn, sets it.
@@ -127,7 +129,7 @@ class GroupCommit:
     __slots__ = (
         "_before", "_bounded", "_counted", "_counting", "_engine", "_gathering", "_home", "_host", "_least", "_log",
         "_loop", "_monotonic", "_most", "_now_ns", "_publisher", "_retention", "_sharing", "_task", "_tasks", "_turns",
-        "inline", "lone", "ready", "undisturbed", "writing",
+        "inline", "lone", "ready", "returning", "undisturbed", "writing",
     )  # fmt: skip
 
     def __init__(self, engine: WrittenTopic, host: TopicEngineHost) -> None:
@@ -137,6 +139,7 @@ class GroupCommit:
         self.undisturbed: bool = False
         self.ready: bool = False
         self.writing: bool = False
+        self.returning: Returning | None = None
         self._engine = engine
         self._host = host
         self._loop = host.loop
@@ -465,6 +468,8 @@ class GroupCommit:
             if not engine.stirred:
                 engine.stir()
             engine.writer.syncing = True
+            if self.returning is not None:
+                self.returning.sync_began()
             syncer.start(log)
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._host.fail(error)
@@ -480,6 +485,8 @@ class GroupCommit:
         engine = self._engine
         engine.writer.sync_ended()
         engine.syncer.ended(error)
+        if self.returning is not None:
+            self.returning.sync_ended()
         told = engine.publisher.synced()
         if engine.options.sync != "always":
             return
@@ -501,6 +508,8 @@ class GroupCommit:
         self.lone = True
         engine.writer.syncing = False
         engine.syncer.ended(None)
+        if self.returning is not None:
+            self.returning.sync_ended()
         engine.publisher.synced()
 
     # --- batches
@@ -512,7 +521,19 @@ class GroupCommit:
             return False
         if engine.exclusive_work.waiting and engine.exclusive_work.waits_for(engine.taken):
             return False
-        return not (engine.options.sync == "always" and engine.syncer.busy) or batch.cost >= _OVERLAP
+        if batch.cost >= _OVERLAP or engine.options.sync != "always":
+            return True
+        if engine.syncer.busy:
+            return False
+        if self.returning is None or engine.exclusive_work.waiting or engine.syncer.waiting:
+            return True
+        return not self.returning.patient()
+
+    def accompany(self) -> Returning:
+        """Have puts of other processes wait for each other: those who put are to be named to what this returns."""
+        if self.returning is None:
+            self.returning = Returning(self._loop, self._monotonic, self._engine.turn)
+        return self.returning
 
     def write(self, batch: OpenBatch) -> None:
         """Write the oldest batch: in this step if it is small, otherwise by the segment writer, which reports."""

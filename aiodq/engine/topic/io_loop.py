@@ -210,6 +210,8 @@ class IoLoop:
             group_commit.write(batch)
         if not engine.writer.rolling and syncer.needed():
             engine.writer.syncing = True
+            if group_commit.returning is not None:
+                group_commit.returning.sync_began()
             syncer.start(engine.real_log())
         if syncer.waiting:
             syncer.resolve()
