@@ -79,11 +79,12 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """Bytes were written to a file."""
+    """Bytes were written to a file; `stored`: through a mapping, of which a kill in the middle may leave any bytes."""
 
     node: int
     position: int
     data: bytes
+    stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)

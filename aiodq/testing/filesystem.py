@@ -229,7 +229,9 @@ class SimulatedFileSystem:
                 node.data[:] = self._disk.content(node.number)
         fault.raise_error(path)
 
-    def _write(self, node: Node, path: str, buffers: Sequence[BytesLike], position: int) -> int:
+    def _write(
+        self, node: Node, path: str, buffers: Sequence[BytesLike], position: int, *, stored: bool = False
+    ) -> int:
         fault = self._enter("write", path)
         data = b"".join(buffers)
         with self._mutex:
@@ -242,7 +244,7 @@ class SimulatedFileSystem:
             if taken:
                 node.data.extend(bytes(max(position - len(node.data), 0)))
                 node.data[position : position + len(taken)] = taken
-                self._note(Wrote(node.number, position, taken))
+                self._note(Wrote(node.number, position, taken, stored))
         if fault is not None:
             fault.raise_error(path)
         return len(taken)

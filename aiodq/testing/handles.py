@@ -22,7 +22,9 @@ class _Owner(Protocol):
 
     def _enter(self, call: Call, path: str) -> Fault | None: ...
 
-    def _write(self, node: Node, path: str, buffers: Sequence[BytesLike], position: int) -> int: ...
+    def _write(
+        self, node: Node, path: str, buffers: Sequence[BytesLike], position: int, *, stored: bool = False
+    ) -> int: ...
 
     def _truncate(self, node: Node, path: str, size: int) -> None: ...
 
@@ -59,6 +61,10 @@ class SimulatedFile:
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         """See `aiodq.storage.io.filesystem.File.write_at`."""
         return self._fs._write(self._opened(refusal=errno.EBADF), self._path, buffers, position)  # noqa: SLF001 - see above
+
+    def store(self, data: BytesLike, position: int) -> None:
+        """Write as a process does that has the file in its memory."""
+        self._fs._write(self._opened(refusal=errno.EBADF), self._path, [data], position, stored=True)  # noqa: SLF001 - see above
 
     def window(self, begin: int, end: int) -> SimulatedWindow:
         """See `aiodq.storage.io.write_window.window_of`."""
@@ -109,7 +115,7 @@ class SimulatedWindow:
             raise RuntimeError(f"{len(data)} bytes at {start} to {stop} of a window of {self._end - self._begin}")
         if self._begin + stop > self._file.size():
             raise RuntimeError(f"SIGBUS: the file ends before {self._begin + stop}")
-        self._file.write_at([data], self._begin + start)
+        self._file.store(data, self._begin + start)
 
 
 class SimulatedLock:

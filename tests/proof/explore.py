@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.proof.workloads import Workload
     from tests.proof.world import Program
 
-__all__ = ["Case", "Result", "Violation", "explore", "sample"]
+__all__ = ["Case", "Result", "Violation", "begun", "explore", "sample"]
 
 _LONGEST: Final = 30.0
 """Real seconds after which a program, or an opening, counts as hanging."""
@@ -172,10 +172,7 @@ class _Exploration:
         at = self._random.choice(named) if named else self._random.randint(first, last)
         done, following = trace[:at], trace[at]
         if isinstance(following, Wrote) and self._random.random() < _HALF_A_WRITE:
-            # A signal ends a write between two pages.
-            page = self._random.randrange(0, following.position % _PAGE + len(following.data), _PAGE)
-            data = following.data[: max(page - following.position % _PAGE, 0)]
-            done += [replace(following, data=data)] if data else []
+            done += begun(following, self._random)
         return done, at
 
     def _world(self, life: int, *, image: Image | None = None, killed: list[Operation] | None = None) -> World:
@@ -206,6 +203,7 @@ class _Exploration:
             promised = isinstance(operation, Marked)
             if isinstance(operation, Marked):
                 if world.killed and number >= first and isinstance(operation.label, Found):
+                    ledger.outlive()
                     for what in judge_found(ledger, operation.label.topics, operation.label.damages):
                         self._report(f"{where}, and opened again", what)
                 ledger.take(operation.label)
@@ -280,6 +278,20 @@ def sample(
             for image in disk.cuts(random, random.choice((1, 2, 3))):
                 last = image
             yield number, last
+
+
+def begun(write: Wrote, random: Random) -> list[Wrote]:
+    """Return what is there of a write in the middle of which the process was killed."""
+    size, at = len(write.data), write.position
+    if not write.stored:
+        # A signal ends a write between two pages.
+        page = random.randrange(0, at % _PAGE + size, _PAGE)
+        data = write.data[: max(page - at % _PAGE, 0)]
+        return [replace(write, data=data)] if data else []
+    # Memory is copied in pieces and in any order: the last one often comes first.
+    piece, share = random.choice((1, 8, 32, 64)), random.choice((0.1, 0.5, 0.9))
+    starts = [start for start in range(0, size, piece) if random.random() < share]
+    return [replace(write, position=at + start, data=write.data[start : start + piece]) for start in starts]
 
 
 def _is_found(operation: Operation) -> bool:

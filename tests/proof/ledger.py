@@ -33,6 +33,7 @@ __all__ = [
     "Moved",
     "Moving",
     "Note",
+    "Outliving",
     "Purged",
     "Purging",
     "Put",
@@ -73,6 +74,7 @@ class Topic:
         counted: by channel and message, the least and the most deliveries that may be counted; of a message that is not
             here, nobody looks.
         begun: how many were counted when the store was opened.
+        outliving: what becomes true if the process ends, and not the power.
         rules: the options, one of which has to be on disk as those named for the topic; empty where none were.
         loose: what retention may have deleted before the options were durable that keep everything; None where others
             are. `keeps`: those were found.
@@ -97,6 +99,7 @@ class Topic:
     keeps: bool = False
     counted: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     begun: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    outliving: list[OfTopic] = field(default_factory=list)
 
     def deliveries(self, channel: str, name: str) -> tuple[int, int]:
         """Return the least and the most that may be counted."""
@@ -203,6 +206,16 @@ class Put(OfTopic):
         of.promised.update(zip(self.names, self.offsets, strict=True))
         # A channel is there for good before a put returns that came after it.
         of.creation = {channel: before for channel, before in of.creation.items() if before >= set(self.names)}
+
+
+@dataclass(frozen=True, slots=True)
+class Outliving(OfTopic):
+    """This outlives the process, but not a power cut."""
+
+    note: OfTopic
+
+    def post(self, of: Topic) -> None:
+        of.outliving.append(self.note)
 
 
 class Settlement(OfMessage):
@@ -543,6 +556,12 @@ class Ledger:
                 note.post(self.topics[note.topic])
             case _:
                 raise TypeError(f"{note!r} is no note")
+
+    def outlive(self) -> None:
+        """Go on from the end of the process, at which the power stayed on."""
+        for topic in self.topics.values():
+            for note in topic.outliving:
+                note.post(topic)
 
     def _rebase(self, note: Found) -> None:
         """Go on from what an open found, whatever was possible before."""

@@ -11,8 +11,10 @@ import pytest
 import aiodq
 from aiodq.format.transactions import FIRST_BLOCK
 from aiodq.testing import Disk, Made, Marked, Removed, Renamed, Synced, Truncated, Wrote
+from tests.proof.explore import Case, begun, explore
 from tests.proof.ledger import Found, Ledger
 from tests.proof.oracle import Recoverer, judge, judge_found
+from tests.proof.workloads import WORKLOADS
 from tests.proof.world import World, run_world
 
 if TYPE_CHECKING:
@@ -177,3 +179,26 @@ def test_a_topic_found_deleted_after_a_kill_does_not_come_back_in_part(ordering:
         return isinstance(operation, Renamed) and name.endswith("#deleted")
 
     assert broken(deleted, renamed, looking, ordering) == set()
+
+
+def test_a_kill_amid_a_write_leaves_whole_pages_of_it_and_amid_a_store_into_memory_any_of_its_bytes() -> None:
+    data, random = bytes(range(1, 251)) * 40, Random(1)
+
+    def left(*, stored: bool) -> set[bytes]:
+        found = set[bytes]()
+        for _ in range(200):
+            file = bytearray(len(data))
+            for part in begun(Wrote(1, 100, data, stored), random):
+                file[part.position - 100 : part.position - 100 + len(part.data)] = part.data
+            found.add(bytes(file))
+        return found
+
+    assert left(stored=False) == {data[:size] + bytes(len(data) - size) for size in (0, 4096 - 100, 8192 - 100)}
+    torn = left(stored=True)
+    assert any(not each[0] and each[-1] for each in torn), "the end, and not the beginning"
+    assert any(each[0] and not each[1] and each[2] for each in torn), "single bytes"
+
+
+def test_what_a_killed_process_had_put_is_there_whatever_store_into_memory_it_was_killed_in(seed: int) -> None:
+    case = Case("written through memory", seed, states=1, nested=0, lives=1, moments=1, kills=12)
+    assert explore(case, WORKLOADS[case.workload]).violations == []

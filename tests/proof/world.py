@@ -36,6 +36,7 @@ from tests.proof.ledger import (
     Moved,
     Moving,
     Note,
+    Outliving,
     Purged,
     Purging,
     Put,
@@ -152,7 +153,9 @@ class World:
         """Put one message that nobody is promised before `sync`."""
         name, body = self.message(producer, size)
         self.note(Putting(_name(topic), (name,)))
-        self._written.append((name, await topic.put(body)))
+        offset = await topic.put(body)
+        self.note(Outliving(_name(topic), Put(_name(topic), (name,), (offset,))))
+        self._written.append((name, offset))
 
     async def write_many(self, topic: aiodq.Topic | aiodq.Queue, producer: object, count: int, size: int) -> None:
         """Put several at once that nobody is promised before `sync`."""
@@ -160,6 +163,7 @@ class World:
         names = [name for name, _ in made]
         self.note(Putting(_name(topic), tuple(names)))
         offsets = await topic.put_many([body for _, body in made])
+        self.note(Outliving(_name(topic), Put(_name(topic), tuple(names), tuple(offsets))))
         self._written += zip(names, offsets, strict=True)
 
     async def sync(self, topic: aiodq.Topic | aiodq.Queue) -> None:

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import aiodq
 from aiodq.storage.io.filesystem import OsFileSystem
-from aiodq.testing import CALLS, Call, Fault, FaultPlan, SimulatedFileSystem
+from aiodq.storage.io.write_window import window_of
+from aiodq.testing import CALLS, Call, Fault, FaultPlan, SimulatedFileSystem, Wrote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -418,3 +419,21 @@ def test_a_failed_sync_of_a_directory_leaves_its_names_on_their_way() -> None:
     assert "/f" not in fs.durable()
     fs.sync_directory("/")
     assert "/f" in fs.durable()
+
+
+def test_a_window_ends_the_process_behind_the_end_and_says_that_a_write_was_a_store() -> None:
+    fs = SimulatedFileSystem(record=True)
+    file = fs.open("/f", create=True)
+    file.write_at([bytes(10)], 0)
+    window = window_of(file, 4, 12)
+    assert window is not None
+    window[2:5] = b"new"
+    file.write_at([b"x"], 0)
+    assert file.read_at(99, 0) == b"x" + bytes(5) + b"new" + bytes(1)
+    with pytest.raises(RuntimeError, match="SIGBUS"):
+        window[4:7] = b"new"
+    with pytest.raises(RuntimeError, match="3 bytes"):
+        window[0:2] = b"new"
+    assert fs.trace is not None
+    writes = [each for each in fs.trace[fs.laid_out :] if isinstance(each, Wrote)]
+    assert [(each.position, each.stored) for each in writes] == [(0, False), (6, True), (0, False)]

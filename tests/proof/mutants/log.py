@@ -24,6 +24,7 @@ from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
     from aiodq.engine.topic.requests import Written
+    from aiodq.format.layout import BytesLike
 
 
 @mutant("many producers")
@@ -64,6 +65,25 @@ def the_watermark_is_noted_before_the_sync() -> Patch:
 @mutant("roll and retention", "many producers")
 def the_next_segment_begins_before_the_last_is_synced() -> Patch:
     return mock.patch("aiodq.storage.log.recovery.sync_file", return_value=None)
+
+
+@mutant("synced now and then", "written through memory", kills=True)
+def a_put_that_waits_for_no_sync_is_written_with_the_next_one() -> Patch:
+    write, sync = PooledFile.write_alone, PooledFile.sync
+    held: dict[PooledFile, tuple[bytes, int]] = {}
+
+    def late(file: PooledFile, data: BytesLike, position: int) -> int:
+        if file in held:
+            write(file, *held.pop(file))
+        held[file] = bytes(data), position
+        return len(data)
+
+    def all_of_it(file: PooledFile) -> None:
+        if file in held:
+            write(file, *held.pop(file))
+        sync(file)
+
+    return mock.patch.multiple(PooledFile, write_alone=late, sync=all_of_it, begin_sync=lambda *_: False)
 
 
 @mutant("a failed sync")
