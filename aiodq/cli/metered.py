@@ -41,6 +41,7 @@ class MeteredFileSystem(OsFileSystem):
 
     def __init__(self, meter: Meter) -> None:
         """Count into this meter."""
+        super().__init__()
         self._meter = meter
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:

@@ -163,11 +163,12 @@ class OsFile:
         descriptor: its number, or -1 once it is closed.
     """
 
-    __slots__ = ("descriptor",)
+    __slots__ = ("_in_place", "descriptor")
 
-    def __init__(self, fd: int) -> None:
-        """Take over an open descriptor."""
+    def __init__(self, fd: int, in_place: dict[int, bool] | None = None) -> None:
+        """Take over an open descriptor; `in_place` is what `aiodq.storage.io.write_window.mapped` knows of devices."""
         self.descriptor: int = fd
+        self._in_place: dict[int, bool] = {} if in_place is None else in_place
 
     def read_at(self, size: int, position: int) -> bytes:
         """See `File.read_at`."""
@@ -203,7 +204,7 @@ class OsFile:
 
     def window(self, begin: int, end: int) -> WriteWindow | None:
         """See `aiodq.storage.io.write_window.window_of`."""
-        return mapped(self.descriptor, begin, end)
+        return mapped(self.descriptor, begin, end, self._in_place)
 
     def size(self) -> int:
         """See `File.size`."""
@@ -231,16 +232,20 @@ class OsFile:
 
 
 class OsFileSystem:
-    """The file system of the operating system."""
+    """The file system of the operating system, for one store."""
 
-    __slots__ = ()
+    __slots__ = ("_in_place",)
+
+    def __init__(self) -> None:
+        """Know nothing of its devices yet."""
+        self._in_place: dict[int, bool] = {}
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """See `FileSystem.open`."""
         flags = _WRITE if write or create else _READ
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(os.open(path, flags, 0o600))
+        return OsFile(os.open(path, flags, 0o600), self._in_place)
 
     def listdir(self, path: str) -> list[str]:
         """See `FileSystem.listdir`."""

@@ -7,6 +7,13 @@ But what a `write` reports as an error kills the process that stores into a mapp
 was never written, or a file that has become shorter. So a window is opened only over bytes that the file has already,
 which were written by `write`, and only on file systems that write such bytes again in the same place: those that copy
 on write would need new space. What is left is a device that cannot read back a page that it was given moments ago.
+
+An error that makes a file system read-only is noticed with the next call for the file: a sync, or the zeros of the next
+window, after at most 256 KiB of small puts.
+
+The file's times change only at the first store into a page that has been written back, and its size does not change at
+all. Who compares those, as incremental backups do, may pass over what was stored since; closing truncates the file,
+which changes both.
 """
 
 from __future__ import annotations
@@ -14,7 +21,6 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.storage.io.mounts import file_system_type
@@ -57,18 +63,24 @@ def window_of(file: object, begin: int, end: int) -> WriteWindow | None:
     return None if window is None else window(begin, end)
 
 
-def mapped(descriptor: int, begin: int, end: int) -> WriteWindow | None:
-    """Return a window over these bytes of an open file, or None where it is unsafe or impossible."""
+def mapped(descriptor: int, begin: int, end: int, in_place: dict[int, bool]) -> WriteWindow | None:
+    """Return a window over these bytes of an open file, or None where it is unsafe or impossible.
+
+    Args:
+        descriptor: the file's.
+        begin: as for `window_of`.
+        end: likewise.
+        in_place: which devices are known to be written in place. It is kept as long as files on them are: the system
+            gives the number of a file system that was unmounted to the next one, of any kind.
+    """
     if sys.platform != "linux":  # elsewhere, a sync of the file need not cover what was stored in a mapping
         return None
     try:
-        if not _writes_in_place(os.fstat(descriptor).st_dev):
+        device = os.fstat(descriptor).st_dev
+        if device not in in_place:
+            in_place[device] = file_system_type(device) in _IN_PLACE
+        if not in_place[device]:
             return None
         return mmap.mmap(descriptor, end - begin, offset=begin)
     except (OSError, ValueError):
         return None
-
-
-@lru_cache(maxsize=64)
-def _writes_in_place(device: int) -> bool:
-    return file_system_type(device) in _IN_PLACE

@@ -393,7 +393,7 @@ change(
 change(
     "there are windows on file systems that copy on write",
     write_window.mapped,
-    "not _writes_in_place(os.fstat(descriptor).st_dev)",
+    "not in_place[device]",
     "False",
     test=f"{_WINDOWS}::test_a_file_system_that_copies_on_write_has_none",
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.storage.io import mounts, write_window
+from aiodq.storage.io import mounts
 from aiodq.storage.io.file_pool import PooledFile
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.log import preallocation
@@ -133,18 +133,18 @@ async def test_what_was_put_outlives_the_process(path: Path) -> None:
 async def test_a_file_system_that_copies_on_write_has_none(
     path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None
 ) -> None:
+    # The same number was another file system's before.
+    async with aiodq.open_queue(path.parent / "before", aiodq.StoreOptions(sync="os")) as queue:
+        await put_each(queue, BODIES[:1000])
+        assert windows(path.parent / "before")
     path.mkdir()
     device = path.stat().st_dev
     line = f"27 1 {os.major(device)}:{os.minor(device)} / / rw - {kind} /dev/x rw\n" if kind else ""
     (path.parent / "mounts").write_text(line)
     monkeypatch.setattr(mounts, "_MOUNTS", str(path.parent / "mounts"))
-    write_window._writes_in_place.cache_clear()
-    try:
-        async with aiodq.open_queue(path, aiodq.StoreOptions(sync="os")) as queue:
-            await put_each(queue, BODIES)
-            assert not windows(path)
-    finally:
-        write_window._writes_in_place.cache_clear()
+    async with aiodq.open_queue(path, aiodq.StoreOptions(sync="os")) as queue:
+        await put_each(queue, BODIES)
+        assert not windows(path)
     assert await bodies_in(path) == BODIES
 
 
