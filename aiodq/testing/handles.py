@@ -63,8 +63,11 @@ class SimulatedFile:
         return self._fs._write(self._opened(refusal=errno.EBADF), self._path, buffers, position)  # noqa: SLF001 - see above
 
     def store(self, data: BytesLike, position: int) -> None:
-        """Write as a process does that has the file in its memory."""
-        self._fs._write(self._opened(refusal=errno.EBADF), self._path, [data], position, stored=True)  # noqa: SLF001 - see above
+        """Write as a process does that has the file in its memory: all of it, which nobody can take only in part."""
+        left = memoryview(data)
+        while left:
+            taken = self._fs._write(self._opened(refusal=errno.EBADF), self._path, [left], position, stored=True)  # noqa: SLF001 - see above
+            left, position = left[taken:], position + taken
 
     def window(self, begin: int, end: int) -> SimulatedWindow:
         """See `aiodq.storage.io.write_window.window_of`."""

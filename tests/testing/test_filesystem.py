@@ -437,3 +437,13 @@ def test_a_window_ends_the_process_behind_the_end_and_says_that_a_write_was_a_st
     assert fs.trace is not None
     writes = [each for each in fs.trace[fs.laid_out :] if isinstance(each, Wrote)]
     assert [(each.position, each.stored) for each in writes] == [(0, False), (6, True), (0, False)]
+
+
+def test_a_store_into_a_window_is_never_done_in_part() -> None:
+    fs = SimulatedFileSystem(plan=FaultPlan([Fault("write", 2, "", short=1)]))
+    file = fs.open("/f", create=True)
+    file.write_at([bytes(10)], 0)
+    window = window_of(file, 0, 10)
+    assert window is not None
+    window[2:5] = b"new"
+    assert file.read_at(99, 0) == b"\0\0new" + bytes(5)
