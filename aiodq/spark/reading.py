@@ -65,16 +65,14 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
         CorruptionError: messages are damaged, missing, or deleted since the read was planned, and `options.strict`.
         StorageError: as mapped from the system's error.
     """
-    columns = options.columns
-    if options.tags is None:
-        yield from as_record_batches(_rows(fs, split, options, columns), split.topic, columns, _MOST_ROWS)
-        return
-    decoded = columns_of({*columns, "tag"})
-    wanted = pa.array(sorted(options.tags), pa.string())
+    columns, tags = list(options.columns), options.tags
+    decoded = columns_of({*columns, "tag"} if tags is not None else columns)
+    wanted = pa.array(sorted(tags or ()), pa.string())
     for batch in as_record_batches(_rows(fs, split, options, decoded), split.topic, decoded, _MOST_ROWS):
-        found = batch.filter(pc.is_in(batch.column("tag"), wanted))
+        found = batch if tags is None else batch.filter(pc.is_in(batch.column("tag"), wanted))
         if found.num_rows:
-            yield found.select(list(columns))
+            # A schema that the user gave may have them in another order.
+            yield found.select(columns)
 
 
 def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str, ...]) -> Iterator[ArrowRows]:

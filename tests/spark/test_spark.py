@@ -72,6 +72,12 @@ def test_a_schema_names_columns(spark: SparkSession, store: Path) -> None:
         stream.option("checkpointLocation", str(store.parent / "checkpoint")).start().processAllAvailable()
 
 
+def test_a_schema_may_have_the_columns_in_any_order(spark: SparkSession, store: Path) -> None:
+    reader = spark.read.format("aiodq").schema("body BINARY, tag STRING, key BINARY, topic STRING")
+    expected = [(row["body"], row["tag"], row["key"], row["topic"]) for row in scanned(store)]
+    assert [tuple(row) for row in reader.load(str(store)).collect()] == expected
+
+
 def test_a_filtered_query_and_then_an_unfiltered_one(spark: SparkSession, store: Path) -> None:
     frame = load(spark, store)
     assert frame.where("offset < 5").count() == 5
