@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aiodq.errors import CorruptionError, InvalidOptionError, StoreNotFoundError
-from aiodq.spark.objects import AnyFileSystem
+from aiodq.spark.objects import AnyFileSystem, full_path
 from aiodq.spark.planning import snapshot
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.os_errors import storage_error
@@ -56,7 +56,7 @@ def lag(checkpoint: str | os.PathLike[str], store: str | os.PathLike[str] | None
         StorageError: as mapped from the system's error.
     """
     fs, found = AnyFileSystem(), dict[tuple[str, str], tuple[int, str]]()
-    for source in _sources(fs, os.fspath(checkpoint)):
+    for source in _sources(fs, full_path(os.fspath(checkpoint))):
         for key, taken in source["topics"].items():
             where, _, topic = key.rpartition("/")
             if source["v"] == 1:
@@ -81,7 +81,7 @@ def _said(store: str | os.PathLike[str] | None) -> str:
         raise InvalidOptionError(
             "which store does the query read? Its checkpoint does not know: say the directory, too"
         )
-    return os.fspath(store)
+    return full_path(os.fspath(store))
 
 
 def _sources(fs: FileSystem, checkpoint: str) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from aiodq.errors import MissingExtraError
+from aiodq.errors import InvalidOptionError, MissingExtraError
 from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -21,14 +21,39 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File, FileSystem, Lock
 
-__all__ = ["AnyFileSystem", "find_objects", "is_url", "local_path", "numbered"]
+__all__ = ["AnyFileSystem", "find_objects", "full_path", "is_url", "local_path", "numbered"]
 
 _FILE: Final = re.compile("file:(//(localhost)?)?(?=/)")
 
 
 def local_path(path: str) -> str:
-    """Return this machine's path for one that is written as Spark does, `file:///data`; any other as it is."""
-    return _FILE.sub("", path, count=1) if path.startswith("file:") else path
+    """Return this machine's path for one that is written as Spark does, `file:///data`; any other as it is.
+
+    Raises:
+        InvalidOptionError: it names another machine, or begins with a `~` that no shell has replaced.
+    """
+    if path.startswith("~") and not os.path.lexists(path):
+        raise InvalidOptionError(
+            f"the path {path!r} begins with '~', which only a shell replaces: write os.path.expanduser({path!r})"
+        )
+    if not path.startswith("file:"):
+        return path
+    found = _FILE.sub("", path, count=1)
+    if found.startswith("//"):
+        raise InvalidOptionError(
+            f"the path {path!r} names a machine, {found[2:].partition('/')[0]!r}: this one's are file:///shop, or /shop"
+        )
+    return found
+
+
+def full_path(path: str) -> str:
+    """Return a path that names the same place from any directory, as Spark's JVM and workers may be in other ones.
+
+    Raises:
+        InvalidOptionError: as `local_path`.
+    """
+    found = local_path(path)
+    return found if is_url(found) else os.path.join(os.getcwd(), found)
 
 
 def is_url(path: str) -> bool:

@@ -15,7 +15,7 @@ from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import time_ns
-from aiodq.spark.objects import is_url, local_path
+from aiodq.spark.objects import full_path, is_url
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     Raises:
         InvalidOptionError: one is unknown, or has a value that it cannot have.
     """
-    options = _known(given, _NAMES)
+    options = _known(given, _NAMES, "reads", _WRITE_NAMES)
     return ReadOptions(
         stores=_stores(options),
         topics=_topics(options),
@@ -269,8 +269,8 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
         InvalidNameError: no topic can have that name.
         MissingExtraError: a codec is not installed.
     """
-    options = _known(given, _WRITE_NAMES)
-    if "path" not in options:
+    options = _known(given, _WRITE_NAMES, "writes", _NAMES)
+    if not options.get("path", "").strip():
         raise _no_path("a store's directory, by save(…) or start(…), as saveAsTable and toTable hand none on", options)
     store = _path(options["path"])
     if is_url(store):
@@ -349,8 +349,20 @@ def _name(options: Mapping[str, str], name: str) -> str | None:
     return value
 
 
-def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """Return options under the names that they are known by."""
+def _known(
+    given: Mapping[str, str], names: tuple[str, ...], kind: Literal["reads", "writes"], others: tuple[str, ...]
+) -> dict[str, str]:
+    """Return options under the names that they are known by.
+
+    Args:
+        given: the options.
+        names: those that there are.
+        kind: of what.
+        others: those of the other kind.
+
+    Raises:
+        InvalidOptionError: there is no such option.
+    """
     known = {name.lower(): name for name in names}
     unknown = sorted(name for name in given if name.lower() not in known)
     if any(name in _OF_TABLES or name.startswith("option.") for name in unknown):
@@ -358,6 +370,10 @@ def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
             f"Spark keeps no options of a table for a source written in Python: instead of CREATE TABLE, {_VIEW}"
         )
     if unknown:
+        elsewhere = [name for name in others if name.lower() == unknown[0].lower()]
+        if elsewhere:
+            other = "writes" if kind == "reads" else "reads"
+            raise InvalidOptionError(f"{elsewhere[0]!r} is an option of {other}; those of {kind}: {', '.join(names)}")
         hint = _HINTS.get(unknown[0].lower())
         meant = f" (is it {hint} that is meant?)" if hint else ""
         raise InvalidOptionError(f"unknown option {unknown[0]!r}{meant}; there are {', '.join(names)}")
@@ -381,7 +397,7 @@ def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
 def _path(said: str) -> str:
     if "\0" in said:
         raise InvalidOptionError(f"path has a character of code 0 in it, which no path can: {said!r}")
-    return local_path(said)
+    return full_path(said)
 
 
 def _no_path(meant: str, options: Mapping[str, str]) -> InvalidOptionError:
@@ -392,13 +408,21 @@ def _no_path(meant: str, options: Mapping[str, str]) -> InvalidOptionError:
 def _told_apart(stores: list[str]) -> tuple[str, ...]:
     """Return stores as the offsets of a stream name them: in one spelling, and each once."""
     spelled = tuple(store.rstrip("/") or "/" for store in stores)
-    places = [store if is_url(store) else os.path.realpath(store) for store in spelled]
+    places = list(map(_real, spelled))
     for number, place in enumerate(places):
         if place in places[:number]:
             raise InvalidOptionError(
                 f"the store {spelled[number]!r} is named twice: its messages would come twice, too"
             )
     return spelled
+
+
+def _real(store: str) -> str:
+    try:
+        return store if is_url(store) else os.path.realpath(store)
+    except OSError:
+        # A link that may not be followed; whoever looks for the store there says so, with the path.
+        return store
 
 
 def _pattern(options: Mapping[str, str]) -> str | None:

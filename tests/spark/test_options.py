@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -197,6 +198,44 @@ def test_a_store_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_path_as_spark_writes_it(path: str) -> None:
     assert read_options({"path": path}).stores == ("/a b",)
     assert write_options({"path": path, "topic": "t"}, stream=False).store == "/a b"
+
+
+def test_a_path_is_the_same_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster's worker is in another one than the driver."""
+    monkeypatch.chdir(tmp_path)
+    assert read_options({"path": "shop/,s3://b/s"}).stores == (f"{tmp_path}/shop", "s3://b/s")
+    assert write_options({"path": "shop", "topic": "t"}, stream=False).store == f"{tmp_path}/shop"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("~/shop", r"write os.path.expanduser\('~/shop'\)"),
+        ("~shop", "begins with '~', which only a shell replaces"),
+        ("file://shop/a", "names a machine, 'shop': this one's are file:///shop"),
+        (" ", "'path' is missing: a store's directory"),
+    ],
+)
+def test_a_path_that_would_be_another_place_is_refused(path: str, told: str) -> None:
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        read_options({"path": path})
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        write_options({"path": path, "topic": "t"}, stream=False)
+
+
+def test_a_path_that_may_not_be_followed_is_for_the_read_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    def realpath(path: str) -> str:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
+    assert read_options({"path": "/a,/b"}).stores == ("/a", "/b")
+
+
+def test_an_option_of_the_other_side_is_told_as_such() -> None:
+    with pytest.raises(aiodq.InvalidOptionError, match="'txnId' is an option of writes; those of reads: path, paths"):
+        read_options({"path": "/a", "txnid": "x"})
+    with pytest.raises(aiodq.InvalidOptionError, match="'startingOffsets' is an option of reads; those of writes"):
+        write_options({"path": "/a", "topic": "t", "startingoffsets": "5"}, stream=False)
 
 
 def test_a_write_goes_to_one_store(tmp_path: Path) -> None:

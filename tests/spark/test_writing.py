@@ -109,7 +109,7 @@ class TestABatch:
             ("cast(id as string) as body", {}, "option 'topic', or a column of that name"),
             ("cast(id as string) as body", {"topic": "a b"}, "is no name for a topic"),
             ("cast(id as string) as body", {"topic": "t#ephemeral"}, "lives in its owner's memory"),
-            ("cast(id as string) as body", {"topic": "t", "topics": "u"}, "unknown option 'topics'"),
+            ("cast(id as string) as body", {"topic": "t", "topics": "u"}, "'topics' is an option of reads"),
             ("cast(id as string) as body", {"topic": "t", "compression": "lzo"}, "compression is one of none, zstd"),
             ("cast(id as string) as body", {"topic": "t", "txnAppId": "x"}, "'txnAppId' is for streams"),
             ("cast(id as string) as body, 'a b' as topic", {}, "is no name for a topic"),

@@ -14,7 +14,7 @@ from uuid import NAMESPACE_URL, uuid5
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
-from aiodq.spark.objects import local_path
+from aiodq.spark.objects import full_path
 from aiodq.spark.pipelines.places import refuse_moved, target_path
 from aiodq.spark.pipelines.session import topics_option
 from aiodq.spark.pipelines.tally import Tally
@@ -98,7 +98,7 @@ def archive(  # noqa: PLR0913 - what there is to say
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, path = time.monotonic(), target_path(target)
-    store, state = local_path(os.fspath(store)), os.fspath(checkpoint or os.path.join(path, "_checkpoint"))
+    store, state = full_path(os.fspath(store)), full_path(os.fspath(checkpoint or os.path.join(path, "_checkpoint")))
     named = topics_option(topics)
     _refuse_another_checkpoint(path, state)
     hold = hold or _own_hold(store, path, state)

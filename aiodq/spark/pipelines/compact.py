@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
 from aiodq.names import check_name
-from aiodq.spark.objects import AnyFileSystem, local_path
+from aiodq.spark.objects import AnyFileSystem, full_path
 from aiodq.spark.options import batch_options, write_options
 from aiodq.spark.packing import pack, pack_splits
 from aiodq.spark.pipelines.results import name_of_result
@@ -113,7 +113,7 @@ def compact(
     began, fs = time.monotonic(), AnyFileSystem()
     # By a pattern it would be several topics, whose offsets have nothing to do with each other.
     check_name(topic)
-    store = local_path(os.fspath(store))
+    store = full_path(os.fspath(store))
     place = _place(store, topic, into, target)
     named = {} if txn_id is None else {"txnId": txn_id}
     writing = write_options({"path": place, "topic": into, "segmentBytes": str(segment_bytes), **named}, stream=False)
@@ -142,7 +142,7 @@ def _place(store: str, topic: str, into: str, target: str | os.PathLike[str] | N
     Raises:
         InvalidOptionError: the topic would be put into itself.
     """
-    place = store if target is None else local_path(os.fspath(target))
+    place = store if target is None else full_path(os.fspath(target))
     if into == topic and os.path.realpath(place) == os.path.realpath(store):
         raise InvalidOptionError(f"topic {topic!r} stays as it is: put its latest messages into another one")
     return place

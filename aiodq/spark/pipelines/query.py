@@ -50,7 +50,7 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
     for topic in views:
         there = ",".join(topics[topic])
         _with_text(load(spark, there, [topic], **options)).createOrReplaceTempView(f"`{topic}`")
-    _with_text(load(spark, stores, **options)).createOrReplaceTempView("messages")
+    _with_text(load(spark, ",".join(wanted.stores), **options)).createOrReplaceTempView("messages")
     return ["messages", *views]
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from aiodq.options import time_ns
-from aiodq.spark.objects import local_path
+from aiodq.spark.objects import full_path
 from aiodq.spark.options import write_options
 from aiodq.spark.pipelines.places import check_archived, refuse_moved, refuse_store, some
 from aiodq.spark.pipelines.session import use_here
@@ -87,13 +87,13 @@ def replay(  # noqa: PLR0913 - what there is to say
         InvalidOptionError: a time without a zone; the archive was moved, or is a store; a name that cannot be.
         PySparkException: Spark's, with the cause in its text.
     """
-    began, path, archived = time.monotonic(), os.path.abspath(local_path(os.fspath(store))), os.fspath(source)
-    writing = _checked(archived, os.fspath(store), into, txn_id)
+    began, path, archived = time.monotonic(), full_path(os.fspath(store)), full_path(os.fspath(source))
+    writing = _checked(archived, path, into, txn_id)
     topics, tags = some("topics", topics), some("tags", tags)
     if txn_id is not None and was_committed(writing, txn_id):
         return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
     # With their types given, Spark does not take the names of topics in paths for numbers.
-    refuse_moved(os.path.abspath(local_path(archived)))
+    refuse_moved(archived)
     rows = spark.read.schema(_SCHEMA).parquet(archived)
     check_archived(rows, archived, topics)
     if topics:
@@ -108,13 +108,13 @@ def replay(  # noqa: PLR0913 - what there is to say
     writer = wanted.observe(counted, f.count(f.lit(1)).alias("rows")).write.format("aiodq").mode("append")
     if txn_id is not None:
         writer = writer.option("txnId", txn_id)
-    writer.save(os.fspath(store))
+    writer.save(path)
     return ReplaySummary(path, int(counted.get["rows"]), time.monotonic() - began)
 
 
 def _checked(archived: str, store: str, into: str | None, txn_id: str | None) -> WriteOptions:
     """Return the options of the write; before anything is read, make sure that it is no store, and can be written."""
-    refuse_store(local_path(archived), "replay reads what archive wrote")
+    refuse_store(archived, "replay reads what archive wrote")
     given = {"path": store, "topic": into, "txnId": txn_id}
     return write_options({name: value for name, value in given.items() if value is not None}, stream=False)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from aiodq.spark.objects import AnyFileSystem, local_path
+from aiodq.spark.objects import AnyFileSystem, full_path
 from aiodq.spark.options import batch_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines.census import COLUMNS, SCHEMA, census, coarser, step_for
@@ -70,7 +70,7 @@ def report(
         PySparkException: Spark's, with the cause in its text.
         OSError: the file cannot be written.
     """
-    began, store = time.monotonic(), local_path(os.fspath(store))
+    began, store = time.monotonic(), full_path(os.fspath(store))
     check_stores(store, topics)
     _check_place(os.fspath(path))
     found = _topics(spark, store, topics)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
-from aiodq.spark.objects import AnyFileSystem, find_objects, numbered
+from aiodq.spark.objects import AnyFileSystem, find_objects, full_path, numbered
 from aiodq.spark.pipelines.places import some
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import store_uuid
@@ -83,7 +83,7 @@ def ship(
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
         StorageError: as mapped from the system's error.
     """
-    began, fs, path = time.monotonic(), AnyFileSystem(), os.fspath(store)
+    began, fs, path = time.monotonic(), AnyFileSystem(), full_path(os.fspath(store))
     topics = some("topics", topics) or None
     find_objects(target)
     if hold is not None and read_hold(fs, path, hold) is None:
