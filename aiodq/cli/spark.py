@@ -34,8 +34,14 @@ spark: App = App(name="spark", help="Read, write and process stores with Spark (
 Master = Annotated[str, Parameter(help="where Spark runs: local[*] is all cores of this machine")]
 Conf = Annotated[list[str] | None, Parameter(help="a setting of Spark's, as KEY=VALUE; may be repeated", negative=())]
 Verbose = Annotated[bool, Parameter(help="show what Java, Spark and its workers write to standard error", negative=())]
-_SAID: Final = 5
+_SAID: Final = 3
 """Lines of what a Java said that could not be started."""
+
+
+_ASIDE: Final = re.compile(r"at |\.\.\. |WARNING: |\S+ \S+ WARN ")
+"""How a line begins that is of Java's stack, or a warning."""
+_THROWN: Final = ": "
+"""How a line of py4j's begins that says what Java threw; the one before says which call did."""
 
 
 def _zoned(_: object, moment: datetime | None) -> None:
@@ -64,26 +70,35 @@ def _pipelines() -> ModuleType:
     return pipelines
 
 
-def _check(stores: str, topics: list[str] | None = None, *, coming: bool = False) -> None:
+def _check(stores: str, topics: list[str] | None = None, *, coming: bool = False, one_for: str | None = None) -> None:
     """Make sure that what is to be read is there, before half a minute is spent on starting Java.
 
     Raises:
         StoreNotFoundError: a store or a topic is not.
+        InvalidOptionError: there are several, and the job is for one.
     """
     _pipelines().check_stores(stores, topics, coming=coming)
+    if one_for is not None:
+        from aiodq.spark.pipelines.places import one_store  # noqa: PLC0415 - it is there now
+
+        one_store(one_for, stores)
 
 
-def _check_into(topic: str) -> None:
-    """Likewise, make sure that a topic of that name can be written to.
+def _check_writing(store: str, topic: str | None) -> None:
+    """Likewise, make sure that a store, and in it a topic of that name, can be written to.
 
     Raises:
         InvalidNameError: no topic can have that name.
-        InvalidOptionError: it is ephemeral.
+        InvalidOptionError: it is ephemeral; or the path names no store.
+        NotAStoreError: something else lies there.
+        StoreNotFoundError: there is no place for a store.
     """
     _pipelines()
-    from aiodq.spark.options import check_topic  # noqa: PLC0415 - it is there now
+    from aiodq.spark.options import write_options  # noqa: PLC0415 - it is there now
+    from aiodq.spark.writing import check_place  # noqa: PLC0415 - likewise
 
-    check_topic(topic)
+    named = {} if topic is None else {"topic": topic}
+    check_place(write_options({"path": store, **named}, stream=False).store)
 
 
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z_.]{5,}\].*")
@@ -106,7 +121,7 @@ def _session(
     settings: dict[str, str] = {}
     for setting in conf or ():
         key, equals, value = setting.partition("=")
-        if not equals:
+        if not equals or not key.strip():
             raise CommandError(f"--conf takes KEY=VALUE, not {setting!r}")
         settings[key] = value
     if verbose:
@@ -157,7 +172,8 @@ def _java_unheard() -> Iterator[None]:
             yield
         except PySparkRuntimeError as error:
             unheard.seek(0)
-            said = unheard.read().decode(errors="replace").split("\n")
+            lines = [line.strip() for line in unheard.read().decode(errors="replace").splitlines()]
+            said = [line for line in lines if line and not _ASIDE.match(line)]
             raise CommandError(f"{_cause(error)} {' '.join(said[-_SAID:])}", WRONG) from error
         finally:
             os.dup2(heard, number)
@@ -183,7 +199,8 @@ def _cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("aiodq.errors.")]
     named = [found[0] for line in lines if (found := _CONDITION.search(line))]
-    lines = named or lines
+    thrown = [line.removeprefix(_THROWN) for line in str(error).splitlines() if line.startswith(_THROWN)]
+    lines = named or thrown or lines
     return own[-1].removeprefix("aiodq.errors.") if own else lines[0] if lines else type(error).__name__
 
 
@@ -221,13 +238,14 @@ def archive(  # noqa: PLR0913 - what there is to say
         verbose: show what Java, Spark and its workers write.
     """
     wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
-    _check(store, topic, coming=True)
-    if os.path.lexists(os.path.join(target, LOCK_NAME)):
-        raise CommandError(f"{target} is a store: name a directory of its own for the files of the archive")
+    _check(store, topic, coming=True, one_for="archive")
     if segments:
         if lossy or checkpoint is not None:
             raise CommandError("--segments knows by its manifests what it has shipped, and leaves nothing out")
         return _ship(store, target, topic, hold)
+    from aiodq.spark.pipelines.places import target_path  # noqa: PLC0415 - it is there now
+
+    target_path(target)
     with _session(master, conf, "archive", verbose=verbose) as (session, tell):
         done = _pipelines().archive(
             session,
@@ -290,8 +308,10 @@ def replay(  # noqa: PLR0913 - likewise
         raise CommandError(f"there is no directory {source}: replay reads what aiodq spark archive wrote")
     if os.path.lexists(os.path.join(source, LOCK_NAME)):
         raise CommandError(f"{source} is a store: replay reads what aiodq spark archive wrote")
-    if into is not None:
-        _check_into(into)
+    _check_writing(store, into)
+    from aiodq.spark.pipelines.replay import check_range  # noqa: PLC0415 - it is there now
+
+    check_range(first, stop, since, until)
     with _session(master, conf, "replay", verbose=verbose) as (session, _):
         done = _pipelines().replay(session, source, store, txn_id=txn_id, **wanted)
     if done.repeated:
@@ -376,7 +396,10 @@ def report(
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
     """
-    _check(store, topic)
+    _check(store, topic, one_for="report")
+    from aiodq.spark.pipelines.report import check_file  # noqa: PLC0415 - it is there now
+
+    check_file(path)
     with _session(master, conf, "report", verbose=verbose) as (session, _):
         done = _pipelines().report(session, store, path, topics=topic)
     about = f"{counted(done.rows, 'message')} of {counted(done.topics, 'topic')}"
@@ -449,8 +472,8 @@ def compact(  # noqa: PLR0913 - likewise
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
     """
-    _check(store, [topic])
-    _check_into(into)
+    _check(store, [topic], one_for="compact")
+    _check_writing(store if target is None else target, into)
     with _session(master, conf, "compact", verbose=verbose) as (session, _):
         done = _pipelines().compact(session, store, topic, into, target=target, drop_empty=drop_empty, txn_id=txn_id)
     if done.repeated:

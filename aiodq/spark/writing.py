@@ -7,6 +7,7 @@ within the commit; its owner, in this process or in another, within a second or 
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -20,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from aiodq.clock import SystemClock
 from aiodq.engine.opening import adopt_without_owner
 from aiodq.engine.validation import check_headers, check_labels
-from aiodq.errors import AiodqError, InvalidMessageError
+from aiodq.errors import AiodqError, InvalidMessageError, StoreNotFoundError
 from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
 from aiodq.options import StoreOptions
@@ -29,7 +30,7 @@ from aiodq.spark.worker import spare_collections
 from aiodq.storage.bulk.commits import Commit, CommitKey, Staged, commit_staged, discard_staged, read_commits
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.durable_io import ensure_directory
-from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem, name_exists
 from aiodq.storage.store_layout import check_store_directory
 
 if TYPE_CHECKING:
@@ -39,7 +40,16 @@ if TYPE_CHECKING:
 
     from aiodq.spark.options import WriteOptions
 
-__all__ = ["BatchWriter", "StreamWriter", "check_schema", "columns_by_topic", "single_writes", "stage", "was_committed"]
+__all__ = [
+    "BatchWriter",
+    "StreamWriter",
+    "check_place",
+    "check_schema",
+    "columns_by_topic",
+    "single_writes",
+    "stage",
+    "was_committed",
+]
 
 _LOG: Final = logging.getLogger("aiodq.spark")
 
@@ -297,13 +307,29 @@ class StreamWriter(DataSourceStreamArrowWriter):
         discard_staged(OsFileSystem(), self._options.store, self._name)
 
 
+def check_place(store: str) -> None:
+    """Make sure that this is a store, or a place for one; nothing is made. Blocking.
+
+    Raises:
+        NotAStoreError: it holds something else, or is no directory.
+        StoreNotFoundError: there is no directory in which it could be made.
+        StorageError: as mapped from the system's error.
+    """
+    fs, parent = OsFileSystem(), os.path.dirname(store.rstrip("/"))
+    if name_exists(fs, store):
+        check_store_directory(fs, store)
+    elif not os.path.isdir(parent):
+        raise StoreNotFoundError("there is no directory in which the store could be made", parent)
+
+
 def _prepare(store: str) -> None:
     """Make sure that this is a store, or an empty directory that becomes one.
 
     Raises:
-        NotAStoreError: it holds something else.
+        NotAStoreError: it holds something else, or is no directory.
         StorageError: as mapped from the system's error.
     """
+    check_place(store)
     fs = OsFileSystem()
     ensure_directory(fs, store)
     check_store_directory(fs, store)

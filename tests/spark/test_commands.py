@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import aiodq as library
@@ -111,6 +116,59 @@ def test_mistakes_are_told_in_a_line(store: Path, wrong: list[str], complaint: s
     assert "at org.apache" not in done.err
 
 
+def test_a_report_that_cannot_be_written_is_told_before_java_is_started(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "start_session", lambda *_: pytest.fail("Spark was started"))
+    done = aiodq("spark", "report", store, store / "nowhere" / "report.html")
+    assert done.code == 1
+    assert "No such file or directory" in done.err
+
+
+@pytest.mark.parametrize("raised", ["", "[CANNOT_PARSE_MASTER_URL] "])
+def test_what_java_threw_is_told_and_not_which_call_it_was(
+    store: Path, monkeypatch: pytest.MonkeyPatch, raised: str
+) -> None:
+    class ThrownError(Py4JJavaError):  # type: ignore[misc]
+        def __init__(self) -> None:
+            """Do without the JVM that py4j asks for its stack."""
+
+        def __str__(self) -> str:
+            return (
+                "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+                f": org.apache.spark.SparkException: {raised}Could not parse Master URL: 'local[x]'\n"
+                "\tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:3296)\n"
+            )
+
+    def start(*_: object) -> None:
+        raise ThrownError
+
+    monkeypatch.setattr(pipelines, "start_session", start)
+    done = aiodq("spark", "audit", store)
+    assert (done.code, done.out) == (1, b"")
+    assert done.err.endswith("Could not parse Master URL: 'local[x]'\n")
+    assert "An error occurred" not in done.err
+
+
+def test_why_java_could_not_be_started_is_told_without_its_stack(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        os.write(
+            sys.stderr.fileno(),
+            b"WARNING: Using incubator modules\n"
+            b'Exception in thread "main" org.apache.spark.SparkException: Master must start with spark, or local\n'
+            + b"\tat org.apache.spark.deploy.SparkSubmit.error(SparkSubmit.scala:1047)\n" * 7
+            + b"\t... 7 more\n",
+        )
+        raise PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited.")
+
+    monkeypatch.setattr(pipelines, "start_session", start)
+    done = aiodq("spark", "audit", store, "--master", "nonsense")
+    assert (done.code, done.out) == (1, b"")
+    assert "Master must start with spark, or local" in done.err
+    assert "at org" not in done.err
+    assert "WARNING" not in done.err
+
+
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
@@ -133,6 +191,17 @@ def test_mistakes_are_told_in_a_line(store: Path, wrong: list[str], complaint: s
         (["lag", "{store}/none"], "there is no checkpoint"),
         (["lag", "{store}/none", ""], "path is empty"),
         (["archive", "{store}", "{store}", "--once"], "is a store: name a directory of its own"),
+        (["archive", "{store}", "", "--once"], "the path of the archive is empty"),
+        (["archive", "{store}", "{store}/LOCK", "--once"], "is no directory: name one for the files"),
+        (["archive", "{store}", "file://{store}", "--segments"], "is a store: name a place of its own"),
+        (["archive", "{store},{store}/orders", "lake", "--once"], "it is no aiodq store"),
+        (["archive", "{store},{other}", "lake", "--once"], "archive is for one store, not for 2"),
+        (["report", "{store},{other}", "report.html"], "report is for one store, not for 2"),
+        (["compact", "{store},{other}", "orders", "latest"], "compact is for one store, not for 2"),
+        (["compact", "{store}", "orders", "latest", "--target", "{store}/LOCK"], "this is no directory"),
+        (["replay", "{store}/orders", "{store}/LOCK"], "this is no directory"),
+        (["replay", "{store}/orders", "{store}", "--first", "5", "--stop", "4"], "it is to stop before 4"),
+        (["audit", "{store}", "--conf", "=5"], "KEY=VALUE"),
     ],
 )
 def test_no_java_is_started_for_what_is_not_there(
@@ -142,6 +211,8 @@ def test_no_java_is_started_for_what_is_not_there(
         pytest.fail("Spark was started")
 
     monkeypatch.setattr(pipelines, "start_session", starting)
-    done = aiodq("spark", *(word.format(store=store) for word in wrong))
+    if any("{other}" in word for word in wrong):
+        shutil.copytree(store, store.with_name("other"))
+    done = aiodq("spark", *(word.format(store=store, other=store.with_name("other")) for word in wrong))
     assert (done.code, done.out) == (2, b"")
     assert complaint in done.err

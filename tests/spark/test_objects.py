@@ -123,6 +123,19 @@ async def test_a_manifest_that_an_error_hides_is_not_taken_for_none(
     assert read(bucket, topic="orders") == sealed(store)
 
 
+def test_a_store_is_no_place_to_ship_to(store: Path, tmp_path: Path) -> None:
+    """Its topics' descriptions would be replaced, which say where their channels are."""
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for place in (f"file://{store}", f"file://{store}/", str(store)):
+        with pytest.raises(aiodq.InvalidOptionError, match="is a store: name a place of its own"):
+            ship(store, place)
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(aiodq.StoreNotFoundError, match="the directory is empty"):
+        ship(tmp_path / "empty", "memory://bucket/empty", hold="lake")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
 def test_what_is_there_is_not_written_over(store: Path, bucket: str) -> None:
     fs, path = find_objects(f"{bucket}/orders/{segments(store / 'orders')[0].name}")
     fs.pipe_file(path, b"somebody's")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 NONE: Any = object()
 """No session: whoever asks it for something gets an AttributeError."""
+
+EARLIER, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 
 TOPICS: list[Callable[[Path, Any], object]] = [
     lambda store, topics: archive(NONE, store, store / "lake", topics=topics),
@@ -46,6 +49,16 @@ async def test_topics_are_a_list(store: Path, job: Callable[[Path, Any], object]
     ("job", "told"),
     [
         (lambda store: archive(NONE, store, store), "is a store: name a directory of its own"),
+        (lambda store: archive(NONE, store, ""), "the path of the archive is empty"),
+        (lambda store: archive(NONE, store, store / "LOCK"), "is no directory: name one for the files"),
+        (lambda store: archive(NONE, f"{store},{store}/b", store / "lake"), "archive is for one store, not for 2: /"),
+        (lambda store: report(NONE, f"{store},{store}/b", "r.html"), "report is for one store, not for 2"),
+        (lambda store: compact(NONE, f"{store},/b", "orders", "latest"), "compact is for one store, not for 2"),
+        (lambda store: replay(NONE, store / "lake", store, first=10, stop=9), "to stop before 9, and its first .* 10"),
+        (
+            lambda store: replay(NONE, store / "lake", store, since=LATER, until=EARLIER),
+            "it is to end before 2026-01-01",
+        ),
         (lambda store: replay(NONE, store, store), "is a store: replay reads what archive wrote"),
         (lambda store: replay(NONE, store / "lake", store, tags="red"), r"write tags=\['red'\]"),
         (lambda store: replay(NONE, store / "lake", store, into="t#ephemeral"), "only its owner can put into it"),
@@ -71,6 +84,21 @@ async def test_what_no_job_can_do(store: Path, job: Callable[[Path], object], to
 async def test_names_that_no_topic_can_have(store: Path, job: Callable[[Path], object]) -> None:
     with pytest.raises(aiodq.InvalidNameError, match="'a/b' is no name for a topic"):
         job(store)
+
+
+async def test_what_is_no_place_for_a_store_is_told_before_anything_is_read(store: Path) -> None:
+    (store.parent / "file").touch()
+    for path, error in ((store.parent / "file", aiodq.NotAStoreError), (store / "no" / "s", aiodq.StoreNotFoundError)):
+        with pytest.raises(error, match="no directory"):
+            replay(NONE, store.parent / "lake", path)
+        with pytest.raises(error, match="no directory"):
+            compact(NONE, store, "orders", "latest", target=path)
+        assert not (store / "no").exists()
+
+
+async def test_a_pattern_may_name_the_one_store(store: Path) -> None:
+    with pytest.raises(aiodq.StoreNotFoundError, match="there is no topic 'unknown'"):
+        report(NONE, f"{store.parent}/sto*", "report.html", topics=["unknown"])
 
 
 async def test_a_report_that_cannot_be_written_is_not_counted_for(store: Path) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
 from aiodq.spark.objects import full_path
-from aiodq.spark.pipelines.places import refuse_moved, target_path
+from aiodq.spark.pipelines.places import one_store, refuse_moved, target_path
 from aiodq.spark.pipelines.session import topics_option
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -93,12 +93,12 @@ def archive(  # noqa: PLR0913 - what there is to say
         stop: asked now and then whether to end.
 
     Raises:
-        InvalidOptionError: the directory was written with another checkpoint, or was moved, or is a URL or a store.
+        InvalidOptionError: several stores; or a directory that another checkpoint wrote, was moved, or can be none.
         StorageError: fewer messages were written than the store holds; it goes on holding them.
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, path = time.monotonic(), target_path(target)
-    store, state = full_path(os.fspath(store)), full_path(os.fspath(checkpoint or os.path.join(path, "_checkpoint")))
+    store, state = one_store("archive", store), full_path(os.fspath(checkpoint or os.path.join(path, "_checkpoint")))
     named = topics_option(topics)
     _refuse_another_checkpoint(path, state)
     hold = hold or _own_hold(store, path, state)

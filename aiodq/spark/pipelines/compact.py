@@ -18,12 +18,13 @@ from aiodq.names import check_name
 from aiodq.spark.objects import AnyFileSystem, full_path
 from aiodq.spark.options import batch_options, write_options
 from aiodq.spark.packing import pack, pack_splits
+from aiodq.spark.pipelines.places import one_store
 from aiodq.spark.pipelines.results import name_of_result
 from aiodq.spark.pipelines.session import use_here
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import bytes_of, plan
 from aiodq.spark.reading import record_batches
-from aiodq.spark.writing import was_committed
+from aiodq.spark.writing import check_place, was_committed
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
@@ -104,19 +105,19 @@ def compact(
         txn_id: a name for this run: repeated, it adds nothing; a new one adds, whatever the topic has already.
 
     Raises:
-        InvalidOptionError: it would be put into the topic that is read; nothing can be written there; or there is an
-            earlier result, of other messages, and no `txn_id`.
+        InvalidOptionError: it would be put into the topic that is read; nothing can be written there; several stores
+            were named; or there is an earlier result, of other messages, and no `txn_id`.
         InvalidNameError: no topic can have that name; a pattern is none.
-        StoreNotFoundError: there is no such store or topic.
+        StoreNotFoundError, NotAStoreError: there is no such store or topic.
         PySparkException: Spark's, with the cause in its text.
     """
     began, fs = time.monotonic(), AnyFileSystem()
     # By a pattern it would be several topics, whose offsets have nothing to do with each other.
     check_name(topic)
-    store = full_path(os.fspath(store))
-    place = _place(store, topic, into, target)
-    named = {} if txn_id is None else {"txnId": txn_id}
+    store = one_store("compact", store)
+    place, named = _place(store, topic, into, target), {} if txn_id is None else {"txnId": txn_id}
     writing = write_options({"path": place, "topic": into, "segmentBytes": str(segment_bytes), **named}, stream=False)
+    check_place(writing.store)
     options = batch_options({"path": store, "topic": topic})
     repeated = txn_id is not None and was_committed(writing, txn_id)
     splits = [] if repeated else plan(fs, options)

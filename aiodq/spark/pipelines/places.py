@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from aiodq.errors import InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import is_url, local_path
+from aiodq.spark.options import read_options
 from aiodq.storage.io.lock import LOCK_NAME
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["check_archived", "refuse_moved", "refuse_store", "some", "target_path"]
+__all__ = ["check_archived", "one_store", "refuse_moved", "refuse_store", "some", "target_path"]
 
 _LOG = "_spark_metadata"
 """Where Spark notes which files of a directory count, with their full paths."""
@@ -27,16 +28,32 @@ def target_path(target: str | os.PathLike[str]) -> str:
     """Return the full path of a directory for an archive.
 
     Raises:
-        InvalidOptionError: it is a URL: a path is made of it nowhere. Or it is a store.
+        InvalidOptionError: it is a URL: a path is made of it nowhere. Or it is empty, a file, or a store.
     """
     path = local_path(os.fspath(target))
+    if not path:
+        raise InvalidOptionError("the path of the archive is empty: name a directory for its files")
     if is_url(path):
         raise InvalidOptionError(
             f"{path!r} is no directory: Parquet is archived on a file system that the workers see; to object storage "
             f"go sealed segments (--segments, aiodq.spark.pipelines.ship)"
         )
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise InvalidOptionError(f"{path} is no directory: name one for the files of the archive")
     refuse_store(path, "name a directory of its own for the files of the archive")
     return os.path.abspath(path)
+
+
+def one_store(job: str, store: str | os.PathLike[str]) -> str:
+    """Return the full path of the store that a job is for.
+
+    Raises:
+        InvalidOptionError: it is several, which such a job would take for one.
+    """
+    stores = read_options({"path": os.fspath(store)}).stores
+    if len(stores) > 1:
+        raise InvalidOptionError(f"{job} is for one store, not for {len(stores)}: {', '.join(stores)}")
+    return stores[0]
 
 
 def refuse_store(path: str, instead: str) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
+from aiodq.errors import InvalidOptionError
 from aiodq.options import time_ns
 from aiodq.spark.objects import full_path
 from aiodq.spark.options import write_options
 from aiodq.spark.pipelines.places import check_archived, refuse_moved, refuse_store, some
 from aiodq.spark.pipelines.session import use_here
-from aiodq.spark.writing import was_committed
+from aiodq.spark.writing import check_place, was_committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,12 +84,13 @@ def replay(  # noqa: PLR0913 - what there is to say
 
     Raises:
         AnalysisException: Spark's: there is no such directory.
-        StoreNotFoundError: there is nothing in it, or no topic of that name.
-        InvalidOptionError: a time without a zone; the archive was moved, or is a store; a name that cannot be.
+        StoreNotFoundError, NotAStoreError: there is nothing in it, or no topic of that name; or no place for the store.
+        InvalidOptionError: a time without a zone; an end before the beginning; an archive that was moved; a wrong name.
         PySparkException: Spark's, with the cause in its text.
     """
     began, path, archived = time.monotonic(), full_path(os.fspath(store)), full_path(os.fspath(source))
     writing = _checked(archived, path, into, txn_id)
+    check_range(first, stop, since, until)
     topics, tags = some("topics", topics), some("tags", tags)
     if txn_id is not None and was_committed(writing, txn_id):
         return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
@@ -106,9 +108,7 @@ def replay(  # noqa: PLR0913 - what there is to say
     wanted = rows.orderBy("topic", "offset").select(topic.alias("topic"), "tag", "key", "headers", "body")
     use_here(spark)
     writer = wanted.observe(counted, f.count(f.lit(1)).alias("rows")).write.format("aiodq").mode("append")
-    if txn_id is not None:
-        writer = writer.option("txnId", txn_id)
-    writer.save(path)
+    (writer if txn_id is None else writer.option("txnId", txn_id)).save(path)
     return ReplaySummary(path, int(counted.get["rows"]), time.monotonic() - began)
 
 
@@ -116,7 +116,21 @@ def _checked(archived: str, store: str, into: str | None, txn_id: str | None) ->
     """Return the options of the write; before anything is read, make sure that it is no store, and can be written."""
     refuse_store(archived, "replay reads what archive wrote")
     given = {"path": store, "topic": into, "txnId": txn_id}
-    return write_options({name: value for name, value in given.items() if value is not None}, stream=False)
+    writing = write_options({name: value for name, value in given.items() if value is not None}, stream=False)
+    check_place(writing.store)
+    return writing
+
+
+def check_range(first: int | None, stop: int | None, since: datetime | None, until: datetime | None) -> None:
+    """Make sure that what is to be replayed does not end before it begins: exchanged by mistake, it would be nothing.
+
+    Raises:
+        InvalidOptionError: it does; or a time has no zone.
+    """
+    if first is not None and stop is not None and stop < first:
+        raise InvalidOptionError(f"it is to stop before {stop}, and its first offset is {first}")
+    if since is not None and until is not None and time_ns(until) < time_ns(since):
+        raise InvalidOptionError(f"it is to end before {until}, and begins at {since}")
 
 
 def _between(column: Column, least: int | None, end: int | None, rows: DataFrame) -> DataFrame:

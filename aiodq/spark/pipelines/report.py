@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from aiodq.spark.objects import AnyFileSystem, full_path
+from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines.census import COLUMNS, SCHEMA, census, coarser, step_for
 from aiodq.spark.pipelines.pictures import Bars, page
+from aiodq.spark.pipelines.places import one_store
 from aiodq.spark.pipelines.session import check_stores, topics_option
 from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.offline.store_reader import StoreReader
@@ -68,11 +69,12 @@ def report(
     Raises:
         StoreNotFoundError: there is no such store or topic, or none that matches.
         PySparkException: Spark's, with the cause in its text.
+        InvalidOptionError: several stores were named.
         OSError: the file cannot be written.
     """
-    began, store = time.monotonic(), full_path(os.fspath(store))
+    began, store = time.monotonic(), one_store("report", store)
     check_stores(store, topics)
-    _check_place(os.fspath(path))
+    check_file(os.fspath(path))
     found = _topics(spark, store, topics)
     sections: list[tuple[str, list[str | Bars]]] = []
     for topic, (total, moments, sizes, tags) in found.items():
@@ -90,7 +92,7 @@ def report(
     return ReportSummary(os.path.abspath(path), len(found), number, time.monotonic() - began)
 
 
-def _check_place(path: str) -> None:
+def check_file(path: str) -> None:
     """Make sure that there can be a file of that name, before everything is read for it.
 
     Raises:

@@ -14,7 +14,8 @@ from aiodq.spark.pipelines.places import some
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.durable_io import read_file
-from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.filesystem import OsFileSystem, name_exists
+from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
@@ -79,13 +80,16 @@ def ship(
         StoreNotFoundError: there is no such store or topic.
         OffsetError: messages were deleted before they were shipped.
         CorruptionError: messages are missing or damaged at the ends of segments; or a manifest is.
-        InvalidOptionError: under the name of a topic something else lies there; or topics are no list.
+        InvalidOptionError: under the name of a topic something else lies there, or the place is a store; or topics are
+            no list.
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
         StorageError: as mapped from the system's error.
     """
     began, fs, path = time.monotonic(), AnyFileSystem(), full_path(os.fspath(store))
     topics = some("topics", topics) or None
     find_objects(target)
+    _refuse_store(fs, target)
+    topics_of(fs, path, topics)
     if hold is not None and read_hold(fs, path, hold) is None:
         write_hold(OsFileSystem(), path, hold, Hold({}, None if topics is None else tuple(topics)))
     names, uuid = topics_of(fs, path, topics), store_uuid(fs, path)
@@ -100,6 +104,17 @@ def ship(
             write_hold(OsFileSystem(), path, hold, replace(held, offsets={**held.offsets, topic: ends[topic]}))
     rows, size = sum(segment.records for segment in shipped), sum(segment.size for segment in shipped)
     return ShipSummary(target, len(shipped), rows, size, time.monotonic() - began)
+
+
+def _refuse_store(fs: FileSystem, target: str) -> None:
+    """Make sure that the place is no store: the descriptions of its topics, with their channels, would be replaced.
+
+    Raises:
+        InvalidOptionError: it is one.
+        StorageError: as mapped from the system's error; it cannot be told.
+    """
+    if name_exists(fs, f"{target.rstrip('/')}/{LOCK_NAME}"):
+        raise InvalidOptionError(f"{target} is a store: name a place of its own for what is shipped")
 
 
 def _ship_topic(fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None) -> tuple[list[Segment], int]:
