@@ -46,6 +46,9 @@ _LOOK: Final = 1.0
 _LONGEST_END: Final = 1.0
 """Seconds for the other end to read what was sent last."""
 
+_MOST_UNREAD: Final = 4 << 20
+"""Bytes sent to a client that does not read them, from which on nothing that it asks is read either."""
+
 
 class Owner:
     """Serves a store that this process owns; see `Owning`."""
@@ -325,13 +328,19 @@ async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
 
 
 class _Connection(asyncio.Protocol):
-    """The connection of one client; see `Wire`."""
+    """The connection of one client; see `Wire`.
+
+    Attributes:
+        clogged: see `Wire`.
+    """
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._reader = PacketReader()
         self._transport: Any = None
         self._soon: list[bytes] = []
+        self.clogged: bool = False
+        self._deaf = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._ending: asyncio.Task[None] | None = None
@@ -354,12 +363,18 @@ class _Connection(asyncio.Protocol):
             self.end()
 
     def pause_writing(self) -> None:
+        self.clogged = True
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        self.clogged = False
         self._writable.set()
+        if self._deaf and not self._transport.is_closing():
+            self._deaf = False
+            self._transport.resume_reading()
 
     def connection_lost(self, _error: Exception | None) -> None:
+        self.clogged = False
         self._writable.set()
         self._ending = asyncio.get_running_loop().create_task(self._end())
 
@@ -379,6 +394,8 @@ class _Connection(asyncio.Protocol):
             self._send_now()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_packet(said, request))
+            if self.clogged:
+                self._hear_no_more()
 
     def send_soon(self, said: Said, request: int) -> None:
         if not self._soon:
@@ -389,10 +406,15 @@ class _Connection(asyncio.Protocol):
         soon, self._soon = self._soon, []
         if soon and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(soon))
+            if self.clogged:
+                self._hear_no_more()
 
-    @property
-    def clogged(self) -> bool:
-        return not self._writable.is_set()
+    def _hear_no_more(self) -> None:
+        """Read nothing from a client until it has read the much that it was sent: each answer would be more."""
+        # INVARIANT: a client reads whatever it sends and waits for, so that the two never wait for each other.
+        if not self._deaf and self._transport.get_write_buffer_size() > _MOST_UNREAD:
+            self._deaf = True
+            self._transport.pause_reading()
 
     async def writable(self) -> None:
         await self._writable.wait()

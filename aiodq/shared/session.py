@@ -186,10 +186,10 @@ class Session:
             self._fail(error, request)
 
     async def _look(self) -> None:
-        """Send counts regularly, and which messages were taken away."""
+        """Send counts regularly, and which messages were taken away; not to a client that does not read them."""
         while True:
             await asyncio.sleep(_FIGURES)
-            if self._owner.engine.usable:
+            if self._owner.engine.usable and not self._wire.clogged:
                 for handle in [*self._topics, *self._lendings]:
                     self._say_figures(handle)
                 self._let_go_of_deleted()
