@@ -13,6 +13,7 @@ from anyio import CapacityLimiter, to_thread
 
 from aiodq.calling import Call
 from aiodq.engine.channel.failure_causes import Sequel, cause_of, described, header_text
+from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, StorageError
 from aiodq.options import Backoff
@@ -127,7 +128,7 @@ class Consumer:
                 self._check_store()
                 misses += 1
                 wait = _WAIT.seconds(misses, 0.5)
-                _LOG.error("%s gives no message, asked again in %.3g s: %s", self._where, wait, error)
+                _LOG.error("%s gives no message, asked again in %.3g s: %s", self._where, wait, one_line(str(error)))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._channel_engine.ending.wait()
@@ -254,4 +255,4 @@ def _line(error: BaseException) -> str:
         text = "to be tried again" + (f", {cause}" if (cause := cause_of(error).error) else "")
     else:
         text = described(error)
-    return " ".join(text.split())
+    return one_line(text)

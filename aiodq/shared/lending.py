@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.engine.channel.failure_causes import Cause
 from aiodq.engine.channel.message_lease import MessageLease
+from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.errors import AiodqError, NotInFlightError
@@ -206,7 +207,9 @@ class Lending:
                     break
                 except AiodqError as error:
                     self._say(error)
-                    _LOG.error("%s gives no message, asked again in %.3g s: %s", self._place, _AGAIN, error)
+                    _LOG.error(
+                        "%s gives no message, asked again in %.3g s: %s", self._place, _AGAIN, one_line(str(error))
+                    )
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_AGAIN):
                             await self._changed.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -95,3 +96,30 @@ class TestDelivery:
             for message in await jobs.get_many(3):
                 await message.reject()
         assert [record.__dict__["count"] for record in told(lines, "aiodq.delivery", logging.WARNING)] == [1, 2]
+
+    async def test_a_reason_forges_no_line(self, machine: Machine, lines: pytest.LogCaptureFixture) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put(b"a")
+            await (await jobs.get()).reject("no\r\nCRITICAL the disk is on fire \x1b[2J\u2028x\udcff")
+            (dead,) = told(lines, "aiodq.delivery", logging.WARNING)
+            assert r"is dead (no CRITICAL the disk is on fire \x1b[2J x\udcff)" in dead.getMessage()
+            letter = await store.queue("dead").get()
+            assert letter.headers["aiodq-reason"].startswith("no\r\nCRITICAL")
+            await letter.ack()
+
+    async def test_an_error_of_a_handler_forges_no_line(
+        self, machine: Machine, lines: pytest.LogCaptureFixture
+    ) -> None:
+        async def fail(_: aiodq.Message) -> None:
+            raise ValueError("no\nCRITICAL the disk is on fire \x1b[2J")
+
+        async with machine.store() as store:
+            jobs = store.queue("jobs")
+            await jobs.put(b"a")
+            consuming = asyncio.create_task(jobs.consume(fail))
+            while not (failed := told(lines, "aiodq.delivery", logging.WARNING)):
+                await asyncio.sleep(0)
+            assert r"ValueError: no CRITICAL the disk is on fire \x1b[2J; again" in failed[0].getMessage()
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)

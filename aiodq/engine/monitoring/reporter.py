@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.monitoring.events import Event, Listeners
+from aiodq.engine.monitoring.one_line import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,14 +57,14 @@ class Reporter:
         **extra: object,
     ) -> None:  # fmt: skip
         """Log one line at INFO, of something done on request."""
-        logger.info("%s", text, extra=self._extra(topic, channel, extra))
+        logger.info("%s", one_line(text), extra=self._extra(topic, channel, extra))
 
     def warn(
         self, logger: logging.Logger, text: str, topic: str | None = None, channel: str | None = None,
         **extra: object,
     ) -> None:  # fmt: skip
         """Log one line at WARNING."""
-        logger.warning("%s", text, extra=self._extra(topic, channel, extra))
+        logger.warning("%s", one_line(text), extra=self._extra(topic, channel, extra))
 
     def tell(self, event: Event) -> None:
         """Pass an event to the listeners; it is not logged."""
@@ -151,7 +152,8 @@ class Reporter:
     def failed(self, error: Exception) -> None:
         """Report that the store has stopped."""
         cause = error.__cause__ or error
-        STORE.error("%s has failed: %s", self._path, error, exc_info=cause, extra=self._extra(None, None, {}))
+        text = one_line(f"{self._path} has failed: {error}")
+        STORE.error("%s", text, exc_info=cause, extra=self._extra(None, None, {}))
         self.tell(Event("failed", text=str(error)))
 
     def lagging(self, seconds: float) -> None:
