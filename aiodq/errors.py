@@ -105,7 +105,7 @@ class StoreNotFoundError(StorageError):
 class StoreLockedError(StorageError):
     """Another owner has the store open.
 
-    If an event loop is closed before its stores are, they stay locked until the process ends; `pid` is then this one.
+    `pid` is this one where this process has it open already; what a closed event loop left open is released instead.
 
     Attributes:
         pid: the owner's process id as it wrote it, or None if it could not be read.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from aiodq.engine.topic.no_log import NoLog
@@ -27,9 +27,15 @@ def flush_accepted(engine: TopicEngine, clock: Clock) -> None:
     if isinstance(engine.log, NoLog) or engine.log.closed:
         return  # it has no files, or was being closed and wrote everything before
     write_blocking(engine.log, parts, clock)
-    for part in (*(part for part, _ in engine.publisher.unsynced), *parts):
-        part.resolve()
+    unsynced = [part for part, _ in engine.publisher.unsynced]
     engine.publisher.unsynced.clear()
+    _settle_channels(engine)
+    for part in (*unsynced, *parts):
+        with suppress(RuntimeError):  # who waits for it cannot be woken any more, as the loop is closed
+            part.resolve()
+
+
+def _settle_channels(engine: TopicEngine) -> None:
     for channel_engine in engine.channel_engines.values():
         if (
             channel_engine.journal is not None

@@ -9,14 +9,24 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["LIVE", "LiveStore", "closing_of"]
+__all__ = ["LIVE", "LiveStore", "closing_of", "release_dead"]
 
 
 class LiveStore(Protocol):
-    """What is needed of an open store: `aiodq.engine.store_engine.StoreEngine` has it."""
+    """What is needed of an open store: `aiodq.engine.store_engine.StoreEngine` has it.
+
+    Attributes:
+        locked: the directory that it has locked; empty on a simulated disk.
+    """
+
+    locked: str
 
     def closing_of(self, path: str) -> asyncio.Task[None] | None:
         """Return the task that closes the store of this directory, if it was dropped on the running loop."""
+        ...
+
+    def release_if_dead(self) -> None:
+        """Release everything if the event loop was closed under the store."""
         ...
 
     def after_fork(self) -> None:
@@ -30,6 +40,16 @@ LIVE: Final[weakref.WeakSet[LiveStore]] = weakref.WeakSet()
 def closing_of(path: str) -> list[asyncio.Task[None]]:
     """Return the tasks that close stores of this directory: a notebook's cell that is run again drops its store."""
     return [task for store in list(LIVE) if (task := store.closing_of(path)) is not None]
+
+
+def release_dead(path: str) -> None:
+    """Release the stores of this directory whose event loop was closed under them, which nobody can close any more.
+
+    Blocking: what they had accepted is written.
+    """
+    for store in list(LIVE):
+        if store.locked == path:
+            store.release_if_dead()
 
 
 def _mark_children() -> None:

@@ -17,7 +17,7 @@ from aiodq.engine.deletions import Deletions
 from aiodq.engine.emergency_flush import abandon, flush_accepted
 from aiodq.engine.futures import as_failure, tell_all
 from aiodq.engine.home_loop import HomeLoop
-from aiodq.engine.live_stores import LIVE, closing_of
+from aiodq.engine.live_stores import LIVE, closing_of, release_dead
 from aiodq.engine.lock_wait import running_loop
 from aiodq.engine.loop_turns import LoopTurns
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
@@ -100,6 +100,8 @@ class StoreEngine:
         failure: why the store stopped, or None.
         draining: whether no topic accepts puts any more, including topics named from now on.
         reclaiming: whether messages in flight under an earlier owner may still be claimed; nothing is settled then.
+        locked: see `LiveStore`.
+        at_end: called when it is released, in whatever way it ends.
     """
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams) -> None:
@@ -127,6 +129,8 @@ class StoreEngine:
         self.closing: bool = False
         self.draining: bool = False
         self.reclaiming: bool = False
+        self.locked: str = ""
+        self.at_end: list[Callable[[], None]] = []
         self._opening = StoreOpening(self.fs, self.clock, path, options, self.threads)
         self._committer: Committer | None = None
         self._memory = MemoryFileSystem()
@@ -163,6 +167,7 @@ class StoreEngine:
             codec_number(self.given.compression)
         began = self.clock.monotonic()
         try:
+            release_dead(self.path)
             if going := closing_of(self.path):
                 await asyncio.wait(going)
             opened = await self._opening.open(create=create, wait=wait)
@@ -174,6 +179,7 @@ class StoreEngine:
 
     def _start(self, opened: OpenedStore, makers: Makers[Any]) -> None:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
+            self.locked = self.path
             self._files.stay(opened.lock.in_place)
             self._watch.stay(opened.lock.removed, self.fail)
         timer = SyncTimer(self.metrics, None)
@@ -345,6 +351,8 @@ class StoreEngine:
             ending.callback(self._files.retire)
             ending.callback(self._opening.release)
             ending.callback(self._stats_publisher.end)
+            for end in self.at_end:
+                ending.callback(end)
             for engine in (*self.topics.values(), *self.deletions.ending):
                 if not engine.closed:
                     ending.callback(self._flush_accepted, engine)
@@ -355,6 +363,7 @@ class StoreEngine:
     def release_if_dead(self) -> None:
         """Release everything if the event loop was closed under the store, so that its own tasks cannot."""
         if self.loop.is_closed() and self.live:
+            LIVE.discard(self)
             self._end()
 
     def _flush_accepted(self, engine: TopicEngine) -> None:

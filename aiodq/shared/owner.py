@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import secrets
+import socket
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.monitoring.reporter import STORE
@@ -24,7 +26,6 @@ from aiodq.wire.packets import Fail, Handover
 from aiodq.wire.stream import PacketReader, encode_packet
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
     from aiodq.engine.store_engine import StoreEngine
@@ -110,6 +111,7 @@ class Owner:
             self._overdue = self.engine.loop.time() + _LONGEST_RECLAIM
             self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
         self._note_clients()
+        self.engine.at_end.append(self._hang_up)
         self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
         self._watching = asyncio.get_running_loop().create_task(self._stay_found())
 
@@ -265,6 +267,15 @@ class Owner:
         for connection in list(self._connections):
             connection.abort()
 
+    def _hang_up(self) -> None:
+        """Leave the clients to another owner, as the store is released, perhaps with its event loop closed."""
+        self._closing = True
+        if self._listening is not None:
+            self._listening.close()
+        for connection in self._connections:
+            if isinstance(connection, _Connection):
+                connection.hang_up()
+
     async def _accept_all(self, listening: Listening) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -280,15 +291,15 @@ class Owner:
             try:
                 async with self._connecting:
                     check_client(sock, listening.path)
-                    await loop.connect_accepted_socket(self._connected, sock)
+                    await loop.connect_accepted_socket(partial(self._connected, sock), sock)
             except (ProtocolError, OSError):
                 sock.close()
             except asyncio.CancelledError:
                 sock.close()
                 raise
 
-    def _connected(self) -> _Connection:
-        connection = _Connection(self)
+    def _connected(self, sock: socket.socket) -> _Connection:
+        connection = _Connection(self, sock)
         self._connections.add(connection)
         return connection
 
@@ -334,8 +345,9 @@ class _Connection(asyncio.Protocol):
         clogged: see `Wire`.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, sock: socket.socket) -> None:
         self._owner = owner
+        self._sock = sock
         self._reader = PacketReader()
         self._transport: Any = None
         self._soon: list[bytes] = []
@@ -427,3 +439,8 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def hang_up(self) -> None:
+        """Have the client notice the end, whatever becomes of the event loop."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)

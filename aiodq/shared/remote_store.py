@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
+from aiodq.engine.live_stores import release_dead
 from aiodq.engine.lock_wait import running_loop
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store_engine import Seams, StoreEngine
@@ -124,6 +125,7 @@ class RemoteStore:
             refuse_network(self.path)
             if not may_own or not self._create:
                 self._check_there()
+            release_dead(self.path)
             await self._find_owner()
             if self._given is not None:
                 await self.link.call("given", {"options": topic_options(self._given)})

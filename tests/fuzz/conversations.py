@@ -52,7 +52,7 @@ from aiodq.wire.packets import (
     Welcome,
 )  # fmt: skip
 from aiodq.wire.stream import PacketReader, encode_packet
-from tests.shared.support import PATIENCE, RawClient
+from tests.shared.support import NO_SOCKET, PATIENCE, RawClient
 from tests.wire.support import EXAMPLES
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class _Pipe:
 
 async def _talk_to(owner: Owner, rng: Random, pieces: Sequence[bytes], *, introduced: bool) -> None:
     """Say these bytes over a connection of their own, and be gone."""
-    connection = owner._connected()
+    connection = owner._connected(NO_SOCKET)
     pipe = _Pipe(connection)
     begin: list[Message] = [Hello(1, 1, 1, rng.randrange(3), 0, "")]
     begin += [Open(1, "theirs", "", {}), Open(2, "theirs", "c", {})]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 30.0
+NO_SOCKET = socket.socket()
+NO_SOCKET.close()
 QUICK = aiodq.StoreOptions(sync="os")
 TIME = 1_700_000_000_000_000_000
 

@@ -14,7 +14,7 @@ from aiodq.shared.owner import _Connection
 from aiodq.shared.session import Session
 from aiodq.wire.packets import Call, Done, Fail, Ping, Pong, Want
 from aiodq.wire.stream import encode_packet
-from tests.shared.support import PATIENCE, QUICK, RawClient, owned, until
+from tests.shared.support import NO_SOCKET, PATIENCE, QUICK, RawClient, owned, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,7 +162,7 @@ async def test_an_accident_ends_the_connection_and_the_put_counts_once(
 async def test_what_is_sent_soon_goes_before_all_else_and_before_the_end(tmp_path: Path) -> None:
     async with owned(tmp_path / "s") as (_, owner):
         done: list[object] = []
-        connection = _Connection(owner)
+        connection = _Connection(owner, NO_SOCKET)
         connection.connection_made(Transport(done))
         connection.send_soon(Done((0, 1)), 1)
         connection.send_soon(Done((1, 1)), 2)

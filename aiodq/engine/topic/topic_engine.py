@@ -443,8 +443,8 @@ class TopicEngine:
         parts = [part.fail for part in self.in_writer]
         own = [self.put_buffer.fail, self.publisher.fail, self.syncer.fail, self.exclusive_work.fail]
         channel_engines = [channel_engine.end for channel_engine in self.channel_engines.values()]
-        tell_all(error, [*parts, *own, self._persister.fail, *channel_engines, self.io_loop.requests.close])
-        self.io_loop.stop()
+        stop = self.io_loop.requests.close, lambda _: self.io_loop.stop()
+        tell_all(error, [*parts, *own, self._persister.fail, *channel_engines, *stop])
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
         """Return `function` as a callback for the event loop: an exception stops the store."""
