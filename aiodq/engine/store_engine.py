@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -181,7 +182,7 @@ class StoreEngine:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self.locked = self.path
             self._files.stay(opened.lock.in_place)
-            self._watch.stay(opened.lock.removed, self.fail)
+            self._watch.stay(partial(opened.lock.removed, opened.identity.ruined), self.fail)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         take_over(self, opened, makers, self._adopting)

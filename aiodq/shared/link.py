@@ -139,6 +139,10 @@ class Link:
             await self.close()
             raise
 
+    def look_around(self) -> None:
+        """Note what is in the store's directory, which is missed if it is deleted."""
+        self._place.look()
+
     async def close(self) -> None:
         """Close the connection; unacknowledged requests fail."""
         self._closed = True

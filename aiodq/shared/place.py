@@ -6,8 +6,10 @@ import os
 from typing import Final
 
 from aiodq.errors import StorageError, StoreNotFoundError
+from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.mounts import file_system_type
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.state.store_identity import STORE_FILE
 
 __all__ = ["Place", "refuse_network"]
 
@@ -58,6 +60,7 @@ class Place:
         """Set up before the store is open."""
         self._directory = directory
         self._seen: os.stat_result | None = None
+        self._filled = False
 
     def settle(self) -> None:
         """Record the directory's identity, as the store is open now.
@@ -70,11 +73,19 @@ class Place:
         except OSError as cause:
             raise storage_error(cause, self._directory) from cause
 
+    def look(self) -> None:
+        """Note whether the store has topics by now, so that what is deleted later is missed."""
+        self._filled = self._filled or self._has(STORE_FILE)
+
+    def _has(self, name: str) -> bool:
+        return os.path.lexists(os.path.join(self._directory, name))
+
     def check(self) -> None:
         """Check that the path still leads to the store that was opened.
 
         Raises:
-            StoreNotFoundError: it was renamed or removed; anything at its path now is another one.
+            StoreNotFoundError: it was renamed or removed; anything at its path now is another one. Or it was emptied,
+                as by `rm -rf`, which leaves a directory in which something was made meanwhile.
             StorageError: as mapped from the system's error.
         """
         if self._seen is None:
@@ -87,4 +98,7 @@ class Place:
             raise storage_error(cause, self._directory) from cause
         if not there:
             text = "the directory was renamed, removed or replaced while the store was open: open it where it is now"
+            raise StoreNotFoundError(text, self._directory)
+        if self._filled and not self._has(STORE_FILE) and not self._has(LOCK_NAME):
+            text = "what was in the directory was deleted while the store was open: open it again to make a new store"
             raise StoreNotFoundError(text, self._directory)

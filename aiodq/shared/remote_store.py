@@ -249,6 +249,7 @@ class RemoteStore:
         while True:
             await asyncio.sleep(pause)
             began = self.loop.time()
+            self.link.look_around()
             try:
                 await self.look_once()
             except AiodqError:

@@ -17,12 +17,14 @@ import pytest
 
 import aiodq
 from aiodq.engine.monitoring import watch
+from aiodq.shared import remote_store
+from aiodq.shared.handles import SharedStore
 from aiodq.storage.io.lock import LOCK_NAME, lock_holder
 from tests.figures import figure
 from tests.processes import killed_at_last
 from tests.shared.child import TOPIC
 from tests.shared.ledger import crowd
-from tests.shared.support import PATIENCE
+from tests.shared.support import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +141,39 @@ async def test_a_directory_that_was_deleted_takes_no_more_puts(
         with suppress(aiodq.StorageError):
             await store.aclose()
     assert not path.exists() or not list(path.iterdir())
+
+
+def _emptied(path: Path) -> None:
+    """Delete what `rm -rf` deletes where a segment is made in the topic's directory meanwhile."""
+    for each in path.rglob("*"):
+        if not each.is_dir() and each.suffix != ".seg":
+            each.unlink()
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_a_directory_that_was_emptied_takes_no_more_puts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Literal["exclusive", "shared"]
+) -> None:
+    for module, name in (watch, "_INTERVAL"), (remote_store, "_LOOK"):
+        monkeypatch.setattr(module, name, 0.02)
+    options = aiodq.StoreOptions(sync="os")
+    stores = [await aiodq.open(tmp_path / "s", options, mode=mode)]
+    stores += [] if mode == "exclusive" else [await aiodq.open(tmp_path / "s", options, mode=mode)]
+    queues = [store.queue(TOPIC) for store in stores]
+    await queues[0].put(b"a")
+    places = [store._remote.link._place for store in stores if isinstance(store, SharedStore)]
+    await until(lambda: all(place._filled for place in places))
+    _emptied(tmp_path / "s")
+    for queue in queues:
+        with pytest.raises(aiodq.StorageError, match="was deleted while the store was open"):
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    await queue.put(b"b")
+                    await asyncio.sleep(0)
+    for store in stores:
+        with suppress(aiodq.StorageError):
+            await store.aclose()
+    assert not [each for each in (tmp_path / "s").rglob("*") if not each.is_dir() and each.suffix != ".seg"]
 
 
 async def test_a_directory_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:

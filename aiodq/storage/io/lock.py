@@ -27,7 +27,7 @@ from aiodq.storage.io.os_errors import storage_error
 from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["LOCK_NAME", "StoreLock", "is_locked", "lives", "lock_holder"]
 
@@ -107,14 +107,19 @@ class StoreLock(Uncopied):
         except OSError:
             return False
 
-    def removed(self) -> bool:
-        """Return whether the locked directory was deleted with what was in it, not only renamed."""
-        if self._directory_fd is None or self.in_place():
+    def removed(self, ruined: Callable[[], bool]) -> bool:
+        """Return whether the locked directory was deleted with what was in it, not only renamed.
+
+        Args:
+            ruined: says whether another file is missing, too, that nobody deletes while the directory is locked. A
+                directory stays where something is made in it while it is being emptied.
+        """
+        if self._directory_fd is None:
             return False
         try:
             os.stat(LOCK_NAME, dir_fd=self._directory_fd)
         except FileNotFoundError:
-            return True
+            return not self.in_place() or ruined()
         except OSError:
             return False  # it is not known
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
@@ -112,6 +113,12 @@ class StoreIdentity:
             except StorageError:
                 return
             self._there = True
+
+    def ruined(self) -> bool:
+        """Return whether somebody else has deleted the file. Blocking."""
+        with self._mutex, suppress(StorageError):  # where it cannot be read, nothing is known
+            return self._there and read_file(self._fs, self._path) is None
+        return False
 
     def drop(self, has_topics: Callable[[], bool]) -> None:
         """Remove the file if no topic is left; with the next topic the store gets a new identity. Blocking.

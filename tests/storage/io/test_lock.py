@@ -349,13 +349,14 @@ def test_a_directory_is_removed_when_it_is_deleted_not_when_it_has_another_name(
     with owned(store) as lock:
         moved = store.rename(store.with_name("moved"))
         store.mkdir()
-        assert not lock.removed()
+        assert not lock.removed(bool)
         (moved / LOCK_NAME).unlink()
-        assert lock.removed()
-    assert not lock.removed(), "it is not known of one that is released"
+        assert lock.removed(bool)
+    assert not lock.removed(bool), "it is not known of one that is released"
     with owned(store) as lock:
         (store / LOCK_NAME).unlink()
-        assert not lock.removed(), "its path leads to it"
+        assert not lock.removed(bool), "its path leads to it"
+        assert lock.removed(lambda: True), "more is missing, as where something was made while it was being emptied"
 
 
 def test_directory_replaced_during_acquire(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
