@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import socket
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
 from aiodq.shared.inside import Inside, OwnEnd
+from aiodq.shared.noted_clients import NotedClients
 from aiodq.shared.place import Place
 from aiodq.shared.rendezvous import Listening, check_client, listen
 from aiodq.shared.session import Session
 from aiodq.storage.io.lock import lives
 from aiodq.storage.log.topic_log import TopicLog
-from aiodq.storage.store_layout import CLIENTS
 from aiodq.store import Store
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import Fail, Handover
@@ -81,6 +80,7 @@ class Owner:
         self._accepting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._place = Place(engine.path)
+        self._noted = NotedClients(engine.path)
         self._connecting = asyncio.Lock()
 
     @property
@@ -99,7 +99,7 @@ class Owner:
         await self.engine.threads.call(_recall, logs)
         # INVARIANT: nobody commits before this is loaded: it tells repeated transactions from new ones.
         await self.engine.committer.recall()
-        known = self._read_clients()
+        known = self._noted.read()
         self._place.settle()
         self._listening = listen(self.engine.path)
         self._expected = known or {}
@@ -181,38 +181,20 @@ class Owner:
             if not self._expected:
                 self._end_reclaiming()
 
-    @property
-    def _clients_path(self) -> str:
-        return os.path.join(self.engine.path, CLIENTS)
-
-    def _read_clients(self) -> dict[int, int] | None:
-        """Return the clients of the previous owner, with their processes; None if it did not note them."""
-        try:
-            with open(self._clients_path, "rb") as file:
-                found = json.loads(file.read(1 << 20))
-        except (OSError, ValueError, RecursionError):
-            return None
-        rows: list[Any] = found if isinstance(found, list) else [None]
-        if not all(isinstance(row, list) and [type(each) for each in row] == [int, int] for row in rows):
-            return None
-        return {producer: pid for producer, pid in rows if pid > 0}
-
     def _note_clients(self) -> None:
-        """Note the clients of this owner except itself. Never synced: after a power cut none of them is left."""
+        """Note the clients of this owner except itself."""
+        try:
+            self._place.check()
+        except StorageError:
+            return  # there is another directory now, in which nothing is to be written
         clients = [session.client for session in self.clients]
+        # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
         those = self._expected | {client.producer: client.pid for client in clients if client is not None}
         those.pop(self._own, None)
-        try:
-            if self._reclaiming is not None and not self._expected:
-                os.unlink(self._clients_path)  # anybody may hold something
-                return
-            # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
-            # CRASH: a torn file says nothing, and the next owner waits as long as it would for anybody.
-            with open(self._clients_path, "wb") as file:
-                file.write(json.dumps(list(those.items())).encode())
-        except OSError:
-            with suppress(OSError):  # without it, the next owner waits as long
-                os.unlink(self._clients_path)
+        if self._reclaiming is not None and not self._expected:
+            self._noted.forget()  # anybody may hold something
+        else:
+            self._noted.write(those)
 
     # --- the end
 
@@ -292,7 +274,11 @@ class Owner:
                 async with self._connecting:
                     check_client(sock, listening.path)
                     await loop.connect_accepted_socket(partial(self._connected, sock), sock)
-            except (ProtocolError, OSError):
+            except ProtocolError as error:
+                with suppress(OSError):  # who connected may be gone
+                    sock.send(encode_packet(_violated(error)))
+                sock.close()
+            except OSError:
                 sock.close()
             except asyncio.CancelledError:
                 sock.close()
@@ -338,6 +324,10 @@ async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
         loop.remove_reader(sock)
 
 
+def _violated(error: ProtocolError) -> Fail:
+    return Fail("ProtocolError", retriable=False, errno=0, position=UNSAID, pid=0, path="", text=str(error))
+
+
 class _Connection(asyncio.Protocol):
     """The connection of one client; see `Wire`.
 
@@ -369,7 +359,7 @@ class _Connection(asyncio.Protocol):
                 if self.session.client is not None:
                     self._reader.largest = self._owner.largest
         except ProtocolError as error:
-            self.send(Fail("ProtocolError", retriable=False, errno=0, position=UNSAID, pid=0, path="", text=str(error)))
+            self.send(_violated(error))
             self.end()
         except StoreFailedError:
             self.end()

@@ -178,7 +178,9 @@ def _check_peer(sock: socket.socket, path: str, owner: int) -> None:
         return
     _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if uid not in {0, owner, os.geteuid()}:
-        raise ProtocolError(f"the process at {path} is of user {uid}, and the store of user {owner}")
+        raise ProtocolError(
+            f"the process at {path} is of user {uid}, and the store of user {owner}: have all processes run as one user"
+        )
 
 
 @contextmanager

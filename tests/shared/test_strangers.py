@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.shared import link
+from aiodq.errors import ProtocolError
+from aiodq.shared import link, owner
 from aiodq.shared.answers import read_held, understood
 from aiodq.shared.options_json import topic_options
 from aiodq.shared.rendezvous import connect, listen
@@ -22,6 +23,7 @@ from aiodq.wire.stream import PacketReader, encode_packet
 from tests.shared.support import PATIENCE, RawClient
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
@@ -92,6 +94,20 @@ async def test_who_says_nothing_is_stalled(store: Path, monkeypatch: pytest.Monk
         with pytest.raises(aiodq.OwnerStalledError):
             async with asyncio.timeout(PATIENCE):
                 await aiodq.open(store, mode="client")
+
+
+async def test_another_user_is_told_why_it_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permissions of the socket keep others away, unless somebody changes them."""
+
+    def refuse(_: socket.socket, path: str) -> None:
+        raise ProtocolError(f"the process at {path} is of user 1, and the store of user 2")
+
+    async with aiodq.open(tmp_path, QUICK, mode="shared"):
+        monkeypatch.setattr(owner, "check_client", refuse)
+        for mode in "client", "shared":
+            with pytest.raises(ProtocolError, match="is of user 1, and the store of user 2"):
+                async with asyncio.timeout(PATIENCE):
+                    await aiodq.open(tmp_path, mode=mode, failover=0.2)
 
 
 @pytest.mark.parametrize("said", FOREIGN, ids=["http", "tls", "one byte", "zeros"])

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from contextlib import asynccontextmanager, suppress
@@ -26,7 +27,7 @@ from aiodq.wire.packets import Hello, Open, Ping, Want
 from aiodq.wire.stream import encode_packet
 from tests.processes import killed_at_last
 from tests.shared.child import TOPIC
-from tests.shared.support import PATIENCE, owned
+from tests.shared.support import PATIENCE, RawClient, owned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -378,6 +379,38 @@ async def test_whatever_is_written_of_clients_is_no_trouble(tmp_path: Path, junk
     (tmp_path / "s" / CLIENTS).write_bytes(junk)
     async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
         assert (await owner.queue("jobs").get(timeout=PATIENCE)).body == b"x"
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+async def test_clients_are_noted_in_a_file_of_ones_own(tmp_path: Path, kind: str) -> None:
+    """A link leads to somebody's file, and who opens a FIFO waits for its other end."""
+    async with aiodq.open(tmp_path / "s", QUICK) as owner:
+        await owner.queue("jobs").put(b"x")
+    (tmp_path / "theirs").write_bytes(b"[[7, 1]]")
+    if kind == "link":
+        (tmp_path / "s" / CLIENTS).symlink_to(tmp_path / "theirs")
+    else:
+        os.mkfifo(tmp_path / "s" / CLIENTS)
+    for _ in range(2):
+        async with (
+            aiodq.open(tmp_path / "s", QUICK, mode="shared"),
+            aiodq.open(tmp_path / "s", QUICK, mode="client") as other,
+        ):
+            assert await other.queue("jobs").put(b"y")
+    assert (tmp_path / "s" / CLIENTS).lstat().st_mode == stat.S_IFREG | 0o600
+    assert (tmp_path / "theirs").read_bytes() == b"[[7, 1]]"
+
+
+async def test_clients_are_not_noted_where_another_directory_is_now(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared"):
+        (tmp_path / "s").rename(tmp_path / "moved")
+        (tmp_path / "s").mkdir()
+        client = await RawClient.connected(tmp_path / "moved")
+        await client.hello()
+        await client.close()
+        assert not list((tmp_path / "s").iterdir())
+        (tmp_path / "s").rmdir()
+        (tmp_path / "moved").rename(tmp_path / "s")
 
 
 async def test_only_those_are_waited_for_who_were_there(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""The clients of a store's owner, as it notes them in `#clients` for the next one."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.storage.store_layout import CLIENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["NotedClients"]
+
+_LARGEST: Final = 1 << 20
+_MODE: Final = 0o600
+# Without O_NOFOLLOW a link there would have another file overwritten, without O_NONBLOCK a FIFO would hang the loop.
+_SAFE: Final[int] = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC
+
+
+class NotedClients:
+    """The file of one store."""
+
+    def __init__(self, directory: str) -> None:
+        """Read and write nothing yet."""
+        self._path = os.path.join(directory, CLIENTS)
+
+    def read(self) -> dict[int, int] | None:
+        """Return the clients of the previous owner, with their processes; None if it did not note them."""
+        try:
+            found = json.loads(self._bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        rows: list[Any] = found if isinstance(found, list) else [None]
+        if not all(isinstance(row, list) and [type(each) for each in row] == [int, int] for row in rows):
+            return None
+        return {producer: pid for producer, pid in rows if pid > 0}
+
+    def _bytes(self) -> bytes:
+        with open(os.open(self._path, os.O_RDONLY | _SAFE), "rb") as file:
+            return file.read(_LARGEST)
+
+    def write(self, clients: Mapping[int, int]) -> None:
+        """Note the clients. Never synced: after a power cut none of them is left. Without it, the next owner waits."""
+        # CRASH: a torn file says nothing, and the next owner waits as long as it would for anybody.
+        try:
+            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFE, _MODE), "wb") as file:
+                file.write(json.dumps(list(clients.items())).encode())
+        except OSError:
+            self.forget()
+
+    def forget(self) -> None:
+        """Have the next owner wait for anybody."""
+        with suppress(OSError):
+            os.unlink(self._path)
