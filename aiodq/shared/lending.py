@@ -82,8 +82,8 @@ class Owning(Protocol):
         """The connected clients."""
         ...
 
-    def came(self, client: Hello) -> None:
-        """Note that a client has introduced itself."""
+    def lends_to(self, client: Hello) -> None:
+        """Note that a client opens its first channel, so that it may hold messages."""
         ...
 
     def came_back(self, client: Hello) -> None:

@@ -169,7 +169,7 @@ class Owner:
             if not under_way:
                 topic.put_buffer.freed(anyhow=True)
 
-    def came(self, client: Hello) -> None:
+    def lends_to(self, client: Hello) -> None:
         """See `Owning`."""
         if client.producer != self._own:
             self._note_clients()
@@ -182,12 +182,13 @@ class Owner:
                 self._end_reclaiming()
 
     def _note_clients(self) -> None:
-        """Note the clients of this owner except itself."""
+        """Note the clients of this owner that may hold messages, except itself."""
         try:
             self._place.check()
         except StorageError:
             return  # there is another directory now, in which nothing is to be written
-        clients = [session.client for session in self.clients]
+        # Who only puts, or asks who is there, holds nothing; waiting for it would hold up all others.
+        clients = [session.client for session in self.clients if session.lends]
         # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
         those = self._expected | {client.producer: client.pid for client in clients if client is not None}
         those.pop(self._own, None)
@@ -300,7 +301,8 @@ class Owner:
     def gone(self, connection: _Connection | OwnEnd) -> None:
         """Note that a connection has ended and its client's messages were given back."""
         self._connections.discard(connection)
-        if self._accepting is not None and not self._accepting.done():  # else they are to come back to the next owner
+        accepting = self._accepting is not None and not self._accepting.done()
+        if accepting and connection.session.lends:  # else they are to come back to the next owner
             self._note_clients()
 
 

@@ -68,11 +68,13 @@ class Session:
 
     Attributes:
         client: its introduction; None before that.
+        lends: whether it has opened a channel, so that it may hold messages.
     """
 
     def __init__(self, owner: Owning, wire: Wire) -> None:
         """Start with a new connection."""
         self.client: Hello | None = None
+        self.lends: bool = False
         self._owner = owner
         self._wire = wire
         self._topics: dict[int, Topic] = {}
@@ -131,7 +133,6 @@ class Session:
         self.client, self._puts.producer = said, said.producer
         owner = self._owner
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
-        owner.came(said)
         self._begin(self._look())
 
     async def end(self) -> None:
@@ -254,9 +255,15 @@ class Session:
         self._check_topic(said.topic)
         topic = Topic(engine, engine.unnamed(said.topic))
         check_name(said.channel, "channel")
+        self._begin_lending()
         channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
         lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
         self._start(self._settled_in(said.handle, lending), request)
+
+    def _begin_lending(self) -> None:
+        if not self.lends and self.client is not None:
+            self.lends = True
+            self._owner.lends_to(self.client)
 
     def _check_topic(self, name: str) -> None:
         """Raise if the topic that the client opened by this name was deleted or refused, of which it may not know."""

@@ -59,7 +59,7 @@ SOCKET: Final = "#socket"
 """The socket on which the owner of a shared store listens."""
 
 CLIENTS: Final = "#clients"
-"""The clients that the owner serves, so that the next owner knows who may hold messages."""
+"""The clients that may hold messages of the owner, for which the next one waits."""
 
 OWN: Final = frozenset({
     LOCK_NAME, TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, SOCKET, CLIENTS, STORE_FILE,

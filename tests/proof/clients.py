@@ -51,7 +51,7 @@ class _Owning:
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.clients: Sequence[Visitor] = ()
 
-    def came(self, client: packets.Hello) -> None:
+    def lends_to(self, client: packets.Hello) -> None:
         """Nobody waits for it."""
 
     def came_back(self, client: packets.Hello) -> None:

@@ -374,6 +374,20 @@ async def test_who_is_late_is_waited_for_as_long_as_it_lives(tmp_path: Path, *, 
             assert (await getting).body == b"0"
 
 
+async def test_who_only_puts_or_asks_is_not_waited_for(tmp_path: Path) -> None:
+    clients = tmp_path / "s" / CLIENTS
+    async with owned(tmp_path / "s"):
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello(9)
+        await client.open(1, "jobs")
+        assert isinstance(await client.ask(Call("who", {"asking": 9})), Done)
+        assert json.loads(clients.read_text()) == []
+        await client.open(2, "jobs", "default")
+        assert json.loads(clients.read_text()) == [[9, 1]]
+        await client.close()
+        await until(lambda: clients.read_text() == "[]")
+
+
 async def test_who_has_not_come_back_is_known_to_the_next_owner_too(tmp_path: Path) -> None:
     """An owner that is killed while others look for it leaves nobody out."""
     clients = tmp_path / "s" / CLIENTS

@@ -299,7 +299,8 @@ async def test_a_call_that_nobody_knows_is_answered(tmp_path: Path) -> None:
 async def test_what_an_owner_leaves_behind(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
         await owner.queue("jobs").put(b"x")
-        async with aiodq.open(tmp_path / "s", QUICK, mode="client"):
+        async with aiodq.open(tmp_path / "s", QUICK, mode="client") as other:
+            assert await other.queue("jobs").put(b"y")
             assert (tmp_path / "s" / CLIENTS).read_bytes() != b"[]"
         assert (tmp_path / "s" / SOCKET).is_socket()
     assert not (tmp_path / "s" / SOCKET).exists()
@@ -397,16 +398,20 @@ async def test_clients_are_noted_in_a_file_of_ones_own(tmp_path: Path, kind: str
             aiodq.open(tmp_path / "s", QUICK, mode="client") as other,
         ):
             assert await other.queue("jobs").put(b"y")
+            assert (tmp_path / "s" / CLIENTS).read_bytes() != b"[]"
     assert (tmp_path / "s" / CLIENTS).lstat().st_mode == stat.S_IFREG | 0o600
     assert (tmp_path / "theirs").read_bytes() == b"[[7, 1]]"
 
 
 async def test_clients_are_not_noted_where_another_directory_is_now(tmp_path: Path) -> None:
-    async with aiodq.open(tmp_path / "s", QUICK, mode="shared"):
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        await owner.queue("jobs").put(b"x")
         (tmp_path / "s").rename(tmp_path / "moved")
         (tmp_path / "s").mkdir()
         client = await RawClient.connected(tmp_path / "moved")
         await client.hello()
+        await client.open(1, "jobs")
+        await client.open(2, "jobs", "default")
         await client.close()
         assert not list((tmp_path / "s").iterdir())
         (tmp_path / "s").rmdir()
