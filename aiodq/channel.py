@@ -149,6 +149,9 @@ class Channel(ChannelHandle):
     async def refresh(self) -> None:
         """Bring the counts up to date: in a store of mode "shared" or "client" they may be up to 0.1 s old.
 
+        After the owner of a shared store was killed, it waits until it is known who holds what: for a second, five
+        where a process that lives is late.
+
         Raises:
             OwnerLostError, OwnerStalledError: of a shared store: it has no owner, or the owner does not answer.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.

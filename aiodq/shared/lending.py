@@ -15,7 +15,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.errors import AiodqError, NotInFlightError
 from aiodq.shared.calls import call_channel
-from aiodq.shared.lent import LentRun, as_sent, columns_of, extended
+from aiodq.shared.lent import LentRun, as_sent, columns_of, extended, fitting
 from aiodq.shared.number_runs import GONE, NumberRuns
 from aiodq.shared.options_json import State
 from aiodq.shared.remote_errors import error_facts
@@ -88,6 +88,10 @@ class Owning(Protocol):
 
     def came_back(self, client: Hello) -> None:
         """Note that a client has claimed what it held from the previous owner."""
+        ...
+
+    async def reclaimed(self) -> None:
+        """Wait until it is known what clients hold from the previous owner."""
         ...
 
     def failed(self) -> None:
@@ -264,8 +268,8 @@ class Lending:
         """Return the next messages of one lease, at most `size` bytes if several; None if there are none."""
         engine = self._channel._channel_engine  # noqa: SLF001 - as above
         lease, bodies = engine.open_lease.lease, engine.open_lease.bodies
-        fitting = _fitting(bodies[lease.next : min(lease.next + most, lease.room)], size)
-        first, stop = engine.lend(fitting)
+        most = fitting(bodies[lease.next : min(lease.next + most, lease.room)], size)
+        first, stop = engine.lend(most)
         if first < stop:
             return LentRun(lease, first, bodies[first:stop], store_ref)
         message = engine.take(store_ref)
@@ -451,6 +455,9 @@ class Lending:
         if said.name == "refresh":
             self._channel.check()
             await self._topic.settle_in()
+            # INVARIANT: what is about to be claimed does not count as ready.
+            await self._owner.reclaimed()
+            await self.resumed.wait()
             self._channel._catch_up()  # noqa: SLF001 - as above
             say_figures(self._handle, anyhow=True)
             return Done()
@@ -574,14 +581,6 @@ class Lending:
                     count += 1
                     if not count % _BACK_AT_ONCE:
                         await asyncio.sleep(0)
-
-
-def _fitting(bodies: list[bytes], size: int) -> int:
-    """Return a number of leading bodies that have at most `size` bytes together."""
-    count = len(bodies)
-    while count and sum(map(len, bodies[:count])) > size:
-        count //= 2
-    return count
 
 
 def _near(held: Iterable[Held]) -> list[list[Held]]:

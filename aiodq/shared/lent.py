@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["LentRun", "as_sent", "columns_of", "extended"]
+__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting"]
 
 
 class LentRun(NumberRun):
@@ -123,3 +123,11 @@ def columns_of(runs: Sequence[LentRun]) -> tuple[Columns, int]:
 
 def _part(column: Sequence[T] | None, first: int, stop: int) -> list[T] | None:
     return None if column is None else list(column[first:stop])
+
+
+def fitting(bodies: list[bytes], size: int) -> int:
+    """Return a number of leading bodies that have at most `size` bytes together."""
+    count = len(bodies)
+    while count and sum(map(len, bodies[:count])) > size:
+        count //= 2
+    return count

@@ -64,6 +64,7 @@ class Owner:
         self._own = own
         self._reclaim = reclaim
         self._reclaiming: asyncio.TimerHandle | None = None
+        self._reclaimed = asyncio.Event()
         self.engine: StoreEngine = engine
         self.store: Store = Store(engine)
         self._expected: dict[int, int] = {}
@@ -82,6 +83,10 @@ class Owner:
         self._place = Place(engine.path)
         self._noted = NotedClients(engine.path)
         self._connecting = asyncio.Lock()
+
+    async def reclaimed(self) -> None:
+        """See `Owning`."""
+        await self._reclaimed.wait()
 
     @property
     def clients(self) -> list[Session]:
@@ -110,6 +115,8 @@ class Owner:
         if waits:
             self._overdue = self.engine.loop.time() + _LONGEST_RECLAIM
             self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
+        else:
+            self._reclaimed.set()
         self._note_clients()
         self.engine.at_end.append(self._hang_up)
         self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
@@ -158,6 +165,7 @@ class Owner:
             self._reclaiming.cancel()
             self._reclaiming = None
             self._expected.clear()
+            self._reclaimed.set()
             self._hold_back(under_way=False)
             self._note_clients()
 

@@ -57,6 +57,9 @@ class _Owning:
     def came_back(self, client: packets.Hello) -> None:
         """As above."""
 
+    async def reclaimed(self) -> None:
+        """There was no owner before."""
+
     def failed(self) -> None:
         """Nobody opens the store anew."""
 

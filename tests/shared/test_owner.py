@@ -335,6 +335,26 @@ async def test_after_a_crash_nothing_is_delivered_before_those_who_hold_it_were_
         await client.close()
 
 
+async def test_counts_wait_until_those_who_hold_something_were_heard(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.queue("jobs").put_many([b"0", b"1", b"2"])
+    (tmp_path / "s" / CLIENTS).write_text(json.dumps([[7, 1], [8, 1]]))
+    async with owned(tmp_path / "s", reclaim=3600):
+        client, other = await joined(tmp_path / "s"), await joined(tmp_path / "s", producer=8)
+        client.send(Resume(2, 99, (Held(0, 1, 1, 1),)))
+        client.send(Call("back", {}))
+        asked = client.send(Call("refresh", {"handle": 2}))
+        await client.ask(Ping(1))
+        assert asked not in client.answers
+        other.send(Resume(2, 99, (Held(1, 1, 1, 1),)))
+        assert await other.ask(Call("back", {})) == Done()
+        assert await client.answer(asked) == Done()
+        figures = [each for each in client.said if isinstance(each, Figures) and each.handle == 2]
+        assert (figures[-1].ready, figures[-1].flying) == (1, 2)
+        await client.close()
+        await other.close()
+
+
 async def test_who_is_back_has_said_all_that_it_holds(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path / "s") as store:
         await store.queue("jobs").put_many([b"%d" % n for n in range(2_000)])
