@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.system.counts import CEILINGS, FIELDS, ROWS, compiled, count, idle
@@ -14,6 +16,8 @@ def test_no_call_costs_more_than_its_ceiling(name: str) -> None:
     found, ceiling = count(name), CEILINGS[name]
     over = [field for field in FIELDS if getattr(found, field) > getattr(ceiling, field)]
     assert not over, f"{over} above the ceiling: {found}, at most {ceiling}"
+    if sys.version_info >= (3, 12):
+        return  # it calls no function for a comprehension, and is below ceilings that hold on 3.11, too
     # What threads do after they have reported is counted or not, as it happens.
     loose = [field for field in FIELDS[:-1] if idle(getattr(found, field), getattr(ceiling, field))]
     assert not loose, f"{loose} far below: lower the ceilings (python -m tests.system.counts --ceilings), {found}"

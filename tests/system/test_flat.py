@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,9 +20,9 @@ from tests.system.counts import PACKAGE, CountingLoop, compiled
 from tests.system.support import QuickFile, QuickFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
     from pathlib import Path
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from aiodq.storage.io.filesystem import File
 
@@ -54,15 +55,43 @@ class Effort:
         """Return the instructions of one call, as a mean."""
         self._count = 0
         self._loop.stop_clock()
-        before = sys.gettrace()
-        sys.settrace(self._trace)
         try:
-            for _ in range(times):
-                await call()
+            with self._counting():
+                for _ in range(times):
+                    await call()
         finally:
-            sys.settrace(before)
             self._loop.start_clock()
         return self._count / times
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        if sys.version_info >= (3, 12):
+            # A trace function may miss the first calls of a function there.
+            monitoring = sys.monitoring
+            tool, event = monitoring.DEBUGGER_ID, monitoring.events.INSTRUCTION
+            thread = threading.get_ident()
+
+            def count(code: CodeType, _: int) -> Any:
+                if not code.co_filename.startswith(PACKAGE):
+                    return monitoring.DISABLE
+                self._count += threading.get_ident() == thread
+                return None
+
+            monitoring.use_tool_id(tool, "effort")
+            monitoring.register_callback(tool, event, count)
+            monitoring.set_events(tool, event)
+            try:
+                yield
+            finally:
+                monitoring.set_events(tool, 0)
+                monitoring.free_tool_id(tool)
+        else:
+            before = sys.gettrace()
+            sys.settrace(self._trace)
+            try:
+                yield
+            finally:
+                sys.settrace(before)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "call":
