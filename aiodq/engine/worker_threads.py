@@ -94,7 +94,8 @@ class WorkerThreads:
         except RuntimeError as cause:
             # A thread that exists already may take it all the same.
             errand.function = None
-            ended = "shutdown" in str(cause)
+            # An interpreter that ends refuses threads to stores that are open, too.
+            ended = "shutdown" in str(cause) and "interpreter" not in str(cause)
             error = QueueShutDown("the store is closed") if ended else StorageError(f"no thread is free: {cause}")
             error.__cause__ = cause
             report(None, error)

@@ -8,10 +8,15 @@ import sys
 import threading
 import time
 from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 import pytest
 
+import aiodq
 from aiodq.engine.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAME = "pool of a test"
 
@@ -85,6 +90,20 @@ def test_a_system_that_gives_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     go.set()
     assert done.wait(10)
     pool.shutdown()
+
+
+@pytest.mark.parametrize("text", ["start new thread", "create new thread at interpreter shutdown"])
+async def test_a_store_that_gets_no_thread_is_not_called_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def none_left(_: Thread) -> None:
+        raise RuntimeError(f"can't {text}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", none_left)
+        with pytest.raises(aiodq.StorageError, match=f"no thread is free: can't {text}"):
+            await aiodq.open(tmp_path)
+    await (await aiodq.open(tmp_path)).aclose()
 
 
 def test_an_interpreter_that_ends_waits_for_what_was_given() -> None:
