@@ -144,6 +144,9 @@ class PutResult:
         if self.future is not None and not self.future.done():
             self.future.set_result(offset)
 
+    def durable(self, offset: int) -> None:
+        """Note that the message is durable. In the thread that has synced it; `stored` follows on the loop."""
+
     def failed(self, error: Exception) -> None:
         """Note that the message was not stored, for this reason, unless it was settled before."""
         if self.offset < 0 and self.error is None:
@@ -210,6 +213,12 @@ class Part:
     def stop(self) -> int:
         """The offset after the last message, once written."""
         return self.first + len(self.columns.bodies)
+
+    def durable(self) -> None:
+        """Tell the one who waits for a part with an origin, in the thread that has synced it: `resolve` follows."""
+        waiter = self.waiters[0]
+        if isinstance(waiter, PutResult):
+            waiter.durable(self.first)
 
     def resolve(self) -> None:
         """Give those who wait their offsets."""

@@ -114,13 +114,16 @@ class SyncBackend:
         self._aio = aio
         self.name = "aio"
 
-    def start(self, what: Synced, report: Report) -> None:
-        """Sync everything written so far; `report` is called on the loop, with the error if any."""
+    def start(self, what: Synced, report: Report, then: Callable[[], None] | None = None) -> None:
+        """Sync everything written so far; `report` is called on the loop, with the error if any.
+
+        If a thread syncs, it calls `then` as soon as it has; see `WorkerThreads.start`.
+        """
         aio = self._aio
         if aio is not None and what.begin_sync(aio.submit):
             self._under_way[aio.number] = what, report
         else:
-            self.threads.start(what.sync, report)
+            self.threads.start(what.sync, report, then)
 
     async def sync_all(self, what: Sequence[Synced]) -> None:
         """Return when each of these is synced; the syncs run concurrently, so that the disk can combine them.

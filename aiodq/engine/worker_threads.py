@@ -35,11 +35,17 @@ _HOGGED: Final = 0.001
 class _Errand:
     """Work for a thread, unless it was given up, and the callback for its result."""
 
-    __slots__ = ("function", "report")
+    __slots__ = ("function", "report", "then")
 
-    def __init__(self, function: Callable[[], Any], report: Callable[[Any, BaseException | None], None]) -> None:
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        report: Callable[[Any, BaseException | None], None],
+        then: Callable[[], None] | None,
+    ) -> None:
         self.function: Callable[[], Any] | None = function
         self.report = report
+        self.then = then
 
 
 class WorkerThreads:
@@ -86,9 +92,21 @@ class WorkerThreads:
         self.start(lambda: function(*args, **kwargs), partial(settle, done))
         return await done
 
-    def start(self, function: Callable[[], T], report: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `function` in a thread; `report` is then called on the loop with its result or its exception."""
-        errand = _Errand(function, report)
+    def start(
+        self,
+        function: Callable[[], T],
+        report: Callable[[T | None, BaseException | None], None],
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Run `function` in a thread; `report` is then called on the loop with its result or its exception.
+
+        Args:
+            function: what blocks.
+            report: see above.
+            then: called by the thread if `function` returns, when the report can be had by `tell_ended`, and before the
+                loop is woken for it. It must not raise.
+        """
+        errand = _Errand(function, report, then)
         try:
             self._executor.submit(self._work, errand)
         except RuntimeError as cause:
@@ -116,6 +134,8 @@ class WorkerThreads:
         except BaseException as raised:  # noqa: BLE001 - it is handed to the waiting caller, whatever it is
             error = raised
         self._ended.put((errand.report, result, error))
+        if errand.then is not None and error is None:
+            errand.then()
         # On a loop closed meanwhile, nobody is left to tell.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._tell_next)
@@ -135,6 +155,12 @@ class WorkerThreads:
                 raise
             self._fail(raised)
         return True
+
+    def tell_ended(self) -> None:
+        """Report what has ended. On the loop, which may not have been woken for it yet."""
+        more = not self._ended.empty()
+        while more:
+            more = self._tell_next()
 
     def wait_here(self, seconds: float) -> bool:
         """Block the loop until started work has ended, and report it; return whether any has.

@@ -3,8 +3,9 @@
 The owner is whoever holds the lock (`aiodq.storage.io.lock`), so the kernel decides, and ownership ends with the
 process. The owner recovers, then listens (`rendezvous`, `owner`), and serves each connection by a `session`, and each
 channel of a connection by a `lending`; if nothing else is in progress, a put is written in the step in which it arrives
-(`client_puts`). `aiodq.wire` defines the packets; rare requests are calls by name (`calls`). What is changed of options
-and pauses, the owner tells everybody (`changes`, `watching`).
+(`client_puts`), and the thread that has synced it answers (`early_answers`). `aiodq.wire` defines the packets; rare
+requests are calls by name (`calls`). What is changed of options and pauses, the owner tells everybody (`changes`,
+`watching`).
 
 Every process, the owner's too, talks to the owner over such a connection (`link`), which looks for the next owner when
 one is gone, and may find that it is this very process (`remote_store`): then packets pass without a socket (`inside`).

@@ -132,7 +132,8 @@ class ClientPuts:
         sizes, options = list(map(len, columns.bodies)), engine.options
         if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
             return False  # it is refused
-        placing = Placing(len(sizes), partial(self._told, engine, key, request))
+        answer = self._wire.early(request) if engine.durably else None
+        placing = Placing(len(sizes), partial(self._told, engine, key, request), answer)
         part = Part(columns, [placing], atomic=True, cost=columns_cost(columns), origin=origin)
         # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
         putting[key] = placing
@@ -155,7 +156,9 @@ class ClientPuts:
         returning = engine.group_commit.returning
         if returning is not None and not (self._closing or self._ending):
             returning.told(self)
-        if placed.error is None:
+        if placed.answered:
+            self._wire.answered()
+        elif placed.error is None:
             # What waits is written, and its sync begun, in this step: who is told, and so woken, takes the processor.
             send = self._wire.send if engine.put_buffer.next_batch() is None else self._wire.send_soon
             send(Done((placed.offset, placed.messages)), request)

@@ -194,6 +194,12 @@ class OwnEnd:
 
     send_soon = send
 
+    def early(self, _request: int) -> None:
+        """Have the loop answer: all that is here belongs to it."""
+
+    def answered(self) -> None:
+        """Do nothing: nothing is answered from elsewhere."""
+
     async def writable(self) -> None:
         """Return: the link takes everything in the next turn."""
 

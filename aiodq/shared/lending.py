@@ -114,6 +114,13 @@ class Wire(Protocol):
         """Send a packet in the next turn of the loop, or before anything else is sent."""
         ...
 
+    def early(self, request: int) -> Callable[[int, int], bool] | None:
+        """Return what answers a put from any thread, by its first offset and number, and returns whether it did."""
+        ...
+
+    def answered(self) -> None:
+        """Note, on the loop, that it did."""
+
     @property
     def clogged(self) -> bool:
         """Whether the other end does not read what was sent."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
+from aiodq.shared.early_answers import EarlyAnswers
 from aiodq.shared.inside import Inside, OwnEnd
 from aiodq.shared.noted_clients import NotedClients
 from aiodq.shared.place import Place
@@ -21,11 +22,11 @@ from aiodq.storage.io.lock import lives
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.store import Store
 from aiodq.wire.layout import UNSAID
-from aiodq.wire.packets import Fail, Handover
+from aiodq.wire.packets import Done, Fail, Handover
 from aiodq.wire.stream import PacketReader, encode_packet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aiodq.engine.store_engine import StoreEngine
     from aiodq.shared.inside import Linked
@@ -348,6 +349,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, owner: Owner, sock: socket.socket) -> None:
         self._owner = owner
         self._sock = sock
+        self._early = EarlyAnswers(sock)
         self._reader = PacketReader()
         self._transport: Any = None
         self._soon: list[bytes] = []
@@ -387,6 +389,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.clogged = False
+        self._early.end()
         self._writable.set()
         self._ending = asyncio.get_running_loop().create_task(self._end())
 
@@ -402,24 +405,33 @@ class _Connection(asyncio.Protocol):
         await self._ended.wait()
 
     def send(self, said: Said, request: int = 0) -> None:
-        if self._soon:
-            self._send_now()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_packet(said, request))
-            if self.clogged:
-                self._hear_no_more()
+        self._send_now(encode_packet(said, request))
 
     def send_soon(self, said: Said, request: int) -> None:
         if not self._soon:
             asyncio.get_running_loop().call_soon(self._send_now)
         self._soon.append(encode_packet(said, request))
 
-    def _send_now(self) -> None:
-        soon, self._soon = self._soon, []
-        if soon and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(soon))
+    def _send_now(self, *last: bytes) -> None:
+        data = b"".join((self._early.forbid(), *self._soon, *last))
+        self._soon.clear()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
             if self.clogged:
                 self._hear_no_more()
+
+    def early(self, request: int) -> Callable[[int, int], bool] | None:
+        if self._soon or self._transport.is_closing() or self._transport.get_write_buffer_size():
+            return None
+        self._early.allow()
+        return partial(self._answer, request)
+
+    def _answer(self, request: int, first: int, messages: int) -> bool:
+        return self._early.say(encode_packet(Done((first, messages)), request))
+
+    def answered(self) -> None:
+        if self._early.rest:
+            self._send_now()
 
     def _hear_no_more(self) -> None:
         """Read nothing from a client until it has read the much that it was sent: each answer would be more."""

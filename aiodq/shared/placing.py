@@ -20,15 +20,31 @@ class Placing(PutResult):
 
     Attributes:
         messages: the number of messages.
+        answered: whether the client knows already.
     """
 
     hears: bool = True
 
-    def __init__(self, messages: int, told: Callable[[Placing], None]) -> None:
-        """Call `told` once, when `offset` or `error` is set."""
+    def __init__(
+        self, messages: int, told: Callable[[Placing], None], answer: Callable[[int, int], bool] | None
+    ) -> None:
+        """Start without an outcome.
+
+        Args:
+            messages: the number of messages.
+            told: called once, on the loop, when `offset` or `error` is set.
+            answer: tells the client from whatever thread, by the first offset and the number; returns whether it did.
+        """
         self.messages = messages
+        self.answered: bool = False
         self._told = told
+        self._answer = answer
         self._waiter: asyncio.Future[range] | None = None
+
+    def durable(self, offset: int) -> None:
+        """See `PutResult`."""
+        if self._answer is not None:
+            self.answered = self._answer(offset, self.messages)
 
     def stored(self, offset: int) -> None:
         """See `PutResult`."""

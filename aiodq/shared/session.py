@@ -110,6 +110,8 @@ class Session:
         Raises:
             ProtocolError: the packet violates the protocol; the connection is to be closed.
         """
+        # INVARIANT: whoever was told of a put from another thread, and those who hear of it, find it in the topic.
+        self._owner.engine.threads.tell_ended()
         said, request = packet
         if self.client is None:
             if not isinstance(said, Hello):
@@ -196,6 +198,7 @@ class Session:
                 self._let_go_of_deleted()
 
     def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
+        self._owner.engine.threads.tell_ended()  # counts that are told after a put include it
         lending = self._lendings.get(handle)
         if lending is None:
             topic = self._topics[handle]

@@ -21,7 +21,7 @@ from tests.proof.bodies import body_of
 from tests.proof.ledger import Put, Putting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from aiodq.engine.store_engine import StoreEngine
     from aiodq.shared.placing import Underway
@@ -100,6 +100,18 @@ class _Client:
             self._answers.pop(request).set_result(said)
 
     send_soon = send
+
+    def early(self, request: int) -> Callable[[int, int], bool]:
+        """Its puts are answered by who has synced them."""
+
+        def answer(first: int, messages: int) -> bool:
+            self.send(packets.Done((first, messages)), request)
+            return True
+
+        return answer
+
+    def answered(self) -> None:
+        """Nothing is left to send."""
 
     clogged = False
 

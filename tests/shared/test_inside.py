@@ -174,7 +174,7 @@ async def test_what_is_sent_soon_goes_before_all_else_and_before_the_end(tmp_pat
         connection.end()
         packets = [encode_packet(Done((number, 1)), request) for number, request in enumerate((1, 2, 4, 5))]
         pong = encode_packet(Pong(1), 3)
-        assert done == [packets[0] + packets[1], pong, packets[2], packets[3], "closed"]
+        assert done == [packets[0] + packets[1] + pong, packets[2], packets[3], "closed"]
 
 
 async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_one_covers(
@@ -190,7 +190,7 @@ async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_on
         held: list[Synced] = []
         start, send, send_now = Syncer.start, _Connection.send, _Connection._send_now
 
-        def starting(self: Syncer, log: Synced) -> None:
+        def starting(self: Syncer, log: Synced, _then: object = None) -> None:
             done.append("sync")
             if held:
                 start(self, log)
@@ -202,9 +202,9 @@ async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_on
             done.extend(["told"] if isinstance(said, Done) else [])
             send(self, said, request)
 
-        def telling_soon(self: _Connection) -> None:
+        def telling_soon(self: _Connection, *last: bytes) -> None:
             done.extend(["told"] if self._soon else [])
-            send_now(self)
+            send_now(self, *last)
 
         monkeypatch.setattr(Syncer, "start", starting)
         monkeypatch.setattr(_Connection, "send", telling)

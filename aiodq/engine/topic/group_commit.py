@@ -470,7 +470,7 @@ class GroupCommit:
             engine.writer.syncing = True
             if self.returning is not None:
                 self.returning.sync_began()
-            syncer.start(log)
+            syncer.start(log, None if part.origin is None else part.durable)
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._host.fail(error)
 

@@ -212,7 +212,7 @@ class IoLoop:
             engine.writer.syncing = True
             if group_commit.returning is not None:
                 group_commit.returning.sync_began()
-            syncer.start(engine.real_log())
+            syncer.start(engine.real_log(), engine.publisher.early)
         if syncer.waiting:
             syncer.resolve()
 

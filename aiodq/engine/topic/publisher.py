@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aiodq.engine.channel.addressed import addressed_in
@@ -10,7 +11,7 @@ from aiodq.errors import StoreFailedError
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.lifetimes import Lifetimes
@@ -98,6 +99,12 @@ class Publisher:
             pressing = False
         if not pressing or len(result.parts) > 1:
             self.synced()
+
+    @property
+    def early(self) -> Callable[[], None] | None:
+        """What is to be called, in whatever thread, once all that is written is durable; None for nothing."""
+        parts = [part for part, _ in self.unsynced if part.origin is not None]
+        return partial(_tell_early, parts) if parts else None
 
     def synced(self) -> int:
         """Publish what a sync has made durable, and what needed none; return how many were told."""
@@ -203,6 +210,11 @@ class Publisher:
         for part, _ in self.unsynced:
             part.fail(error)
         self.unsynced.clear()
+
+
+def _tell_early(parts: list[Part]) -> None:
+    for part in parts:
+        part.durable()
 
 
 def _position(channel_engine: ChannelEngine[Any]) -> int:

@@ -110,14 +110,14 @@ class Syncer:
             return True
         return self.options.sync == "interval" and self._messages >= self.options.sync_every
 
-    def start(self, log: Synced) -> None:
-        """Sync everything written so far, off the loop."""
+    def start(self, log: Synced, then: Callable[[], None] | None = None) -> None:
+        """Sync everything written so far, off the loop; a thread that does so calls `then`, before the loop knows."""
         self.busy = True
         self.due = False
         self._target = self.written
         self._messages = 0
         self._timer.began()
-        self._syncs.start(log, self._report)
+        self._syncs.start(log, self._report, then)
 
     def ended(self, error: BaseException | None) -> None:
         """Note that the sync in flight has ended.

@@ -111,7 +111,7 @@ change(
 change(
     "a lone put is acknowledged before its sync",
     GroupCommit._sync_lone,
-    "syncer.start(log)",
+    "syncer.start(log, None if part.origin is None else part.durable)",
     "log.durable = log.end; syncer.start(log); engine.publisher.synced()",
     "single puts",
 )

@@ -8,9 +8,11 @@ from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.transactions.group_committer import Committer
+from aiodq.engine.worker_threads import WorkerThreads
 from aiodq.shared import inherited
 from aiodq.shared.client_puts import ClientPuts
 from aiodq.shared.client_transactions import ClientTransactions
+from aiodq.shared.early_answers import EarlyAnswers
 from aiodq.shared.holdings import Holdings
 from aiodq.shared.lending import Lending
 from aiodq.shared.lent import LentRun
@@ -89,6 +91,34 @@ change(
     "await self.engine.threads.call(_recall, logs)",
     "self._listening = listen(self.engine.path)\n    await self.engine.threads.call(_recall, logs)",
     test=f"{_ORDER}::test_nobody_finds_an_owner_that_does_not_know_yet_what_was_put",
+)
+change(
+    "a thread answers a put before it has synced it",
+    WorkerThreads._work,
+    "    try:\n        result = function()",
+    "    if errand.then is not None:\n        errand.then()\n    try:\n        result = function()",
+    "puts of clients",
+)
+change(
+    "a thread answers a put whose sync has failed",
+    WorkerThreads._work,
+    " and error is None",
+    "",
+    test="tests/shared/test_early_answers.py::test_nothing_is_answered_early_of_which_the_sync_failed",
+)
+change(
+    "who was told by a thread asks before the loop knows",
+    Session.receive,
+    "self._owner.engine.threads.tell_ended()",
+    "None",
+    test="tests/shared/test_early_answers.py::test_whoever_was_told_early_finds_the_put_in_whatever_is_asked_next",
+)
+change(
+    "a thread and the loop send over one socket at once",
+    EarlyAnswers.forbid,
+    "self._allowed = False",
+    "None",
+    test="tests/shared/test_early_answers.py::test_a_thread_sends_only_while_it_may",
 )
 change(
     "what a client holds since an owner before is not left to it",

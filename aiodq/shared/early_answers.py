@@ -1,0 +1,62 @@
+"""Answers that the thread which has synced a put sends by itself: who waits for them is spared a turn of the loop."""
+
+from __future__ import annotations
+
+import socket
+from threading import Lock
+from typing import Final
+
+__all__ = ["EarlyAnswers"]
+
+_NO_WAIT: Final = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+class EarlyAnswers:
+    """The second way into one client's socket, whose first is the loop's transport.
+
+    INVARIANT: packets never mix. A thread sends only between `allow`, when the transport has nothing left to send, and
+    `forbid`, after which the loop sends.
+
+    Attributes:
+        rest: the end of a packet whose beginning a thread has sent; `forbid` returns it.
+    """
+
+    __slots__ = ("_allowed", "_lock", "_over", "_sock", "rest")
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Send over this socket, which the transport closes; nothing is allowed yet."""
+        self._sock = sock
+        self._lock = Lock()
+        self._allowed = self._over = False
+        self.rest: bytes = b""
+
+    def allow(self) -> None:
+        """Let threads send from here on, as the transport has nothing left to send. On the loop."""
+        with self._lock:
+            self._allowed = not (self.rest or self._over)
+
+    def forbid(self) -> bytes:
+        """Let no thread send any more; return what the loop has to send first. On the loop."""
+        with self._lock:  # a thread that has it is done in a moment: it does not wait for the socket
+            self._allowed = False
+            rest, self.rest = self.rest, b""
+        return rest
+
+    def end(self) -> None:
+        """Let no thread send ever again, as the socket is about to be closed. On the loop."""
+        self.forbid()
+        self._over = True
+
+    def say(self, packet: bytes) -> bool:
+        """Send a packet, from any thread; return whether it is on its way. Otherwise the loop has to send it."""
+        with self._lock:
+            if not self._allowed:
+                return False
+            try:
+                sent = self._sock.send(packet, _NO_WAIT)
+            except OSError:  # the client does not read, or is gone, of which the loop hears as well
+                self._allowed = False
+                return False
+            if sent < len(packet):
+                self._allowed, self.rest = False, packet[sent:]
+            return True

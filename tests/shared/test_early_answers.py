@@ -1,0 +1,191 @@
+"""Puts that are answered by the thread that has synced them, before the owner's loop knows."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from aiodq.errors import StoreFailedError
+from aiodq.format.columns import Columns
+from aiodq.shared.early_answers import EarlyAnswers
+from aiodq.shared.rendezvous import connect
+from aiodq.storage.io import durable_io
+from aiodq.storage.log import active_segment
+from aiodq.wire.frames import encode_messages
+from aiodq.wire.packets import Done, Hello, Open, Ping, Put
+from aiodq.wire.stream import PacketReader, encode_packet
+from tests.shared.support import PATIENCE, TIME, RawClient, owned, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from aiodq.storage.io.filesystem import File
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    for each in (one, other):
+        each.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
+    with one, other:
+        yield one, other
+
+
+def test_a_thread_sends_only_while_it_may(pair: tuple[socket.socket, socket.socket]) -> None:
+    answers = EarlyAnswers(pair[0])
+    assert not answers.say(b"before")
+    answers.allow()
+    assert answers.say(b"one")
+    assert answers.say(b"two")
+    assert answers.forbid() == b""
+    assert not answers.say(b"later")
+    answers.end()
+    answers.allow()
+    assert not answers.say(b"behind the end")
+    assert pair[1].recv(100) == b"onetwo"
+
+
+def test_a_client_that_reads_nothing_is_left_to_the_loop(pair: tuple[socket.socket, socket.socket]) -> None:
+    answers = EarlyAnswers(pair[0])
+    answers.allow()
+    for _ in range(1_000_000):
+        if not answers.say(bytes(1000)):
+            break
+    pair[1].recv(1 << 20)
+    assert not answers.say(b"out of turn"), "the loop has something to send first"
+    pair[1].close()
+    answers.allow()
+    assert not answers.say(b"to nobody")
+
+
+def test_what_a_socket_took_half_of_is_sent_to_the_end_before_anything_else() -> None:
+    class Half:
+        def send(self, packet: bytes, _flags: int) -> int:
+            return len(packet) // 2
+
+    answers = EarlyAnswers(cast("socket.socket", Half()))
+    answers.allow()
+    assert answers.say(b"packet")
+    assert not answers.say(b"next")
+    answers.allow()
+    assert not answers.say(b"next")
+    assert answers.forbid() == b"ket"
+    answers.allow()
+    assert answers.say(b"next")
+
+
+class Blocking:
+    """A client in a thread: it goes on while the loop does not."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._packets = PacketReader()
+        self.heard = threading.Event()
+
+    def put(self, sequence: int) -> object:
+        """Put one message, and return the answer."""
+        sock = connect(str(self._directory))
+        assert sock is not None
+        with sock:
+            sock.settimeout(PATIENCE)
+            sock.sendall(encode_packet(Hello(1, 1, 1, 99, 0, "test"), 1))
+            sock.sendall(encode_packet(Open(1, "jobs", "", {}), 2))
+            sock.sendall(encode_packet(Put(1, sequence, 1, encode_messages(Columns([b"x"]), TIME)), 3))
+            while True:
+                for said, request in self._packets.feed(sock.recv(1 << 16)):
+                    if request == 3:
+                        self.heard.set()
+                        return said
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Return what has something done before each sync of a log."""
+    sync = durable_io.sync_file
+
+    def before(do: Callable[[], object]) -> None:
+        def doing(file: File, path: str) -> None:
+            do()
+            sync(file, path)
+
+        monkeypatch.setattr(active_segment, "sync_file", doing)
+
+    return before
+
+
+async def test_a_put_is_answered_once_it_is_synced_though_the_loop_does_something_else(
+    tmp_path: Path, syncs: Callable[[Callable[[], object]], None]
+) -> None:
+    async with owned(tmp_path / "s") as (store, _):
+        topic = store.topic("jobs")
+        await topic.put(b"first")
+        began, go_on, client = threading.Event(), threading.Event(), Blocking(tmp_path / "s")
+
+        def wait() -> None:
+            began.set()
+            assert go_on.wait(PATIENCE)
+
+        syncs(wait)
+        putting = asyncio.create_task(asyncio.to_thread(client.put, 1))
+        await until(began.is_set)
+        assert not client.heard.is_set()
+        go_on.set()
+        assert client.heard.wait(PATIENCE / 3), "the loop had to answer, which it did not, as it stood here"
+        assert await putting == Done((1, 1))
+        assert await topic.put(b"last") == 2
+
+
+async def test_whoever_was_told_early_finds_the_put_in_whatever_is_asked_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late:
+        """A loop that hears of nothing from threads."""
+
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            self.call_later = loop.call_later
+
+        def call_soon_threadsafe(self, *_: Any) -> None:
+            """It will not be called."""
+
+    async with owned(tmp_path / "s") as (store, _):
+        topic = store.topic("jobs")
+        await topic.put(b"first")
+        engine = store._store_engine
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.threads, "_loop", Late(asyncio.get_running_loop()))
+            assert await client.answer(client.put(1, 1, [b"x"])) == Done((1, 1))
+            await client.ask(Ping(1))
+            assert engine.topics["jobs"].visible == 2
+            assert await client.answer(client.put(1, 2, [b"y"])) == Done((2, 1))
+            await client.ask(Ping(2))
+        assert await topic.put(b"last") == 3
+        await client.close()
+
+
+async def test_nothing_is_answered_early_of_which_the_sync_failed(
+    tmp_path: Path, syncs: Callable[[Callable[[], object]], None]
+) -> None:
+    async with owned(tmp_path / "s") as (store, _):
+        await store.topic("jobs").put(b"first")
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+
+        def fail() -> None:
+            raise StoreFailedError("the device is gone")
+
+        syncs(fail)
+        request = client.put(1, 1, [b"x"])
+        try:
+            assert not isinstance(await client.answer(request), Done)
+        except ConnectionResetError:
+            assert request not in client.answers
+        await client.close()
