@@ -22,8 +22,8 @@ from aiodq.storage.io.lock import lives
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.store import Store
 from aiodq.wire.layout import UNSAID
-from aiodq.wire.packets import Done, Fail, Handover
-from aiodq.wire.stream import PacketReader, encode_packet
+from aiodq.wire.packets import Fail, Handover
+from aiodq.wire.stream import PacketReader, encode_packet, encode_placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -427,7 +427,7 @@ class _Connection(asyncio.Protocol):
         return partial(self._answer, request)
 
     def _answer(self, request: int, first: int, messages: int) -> bool:
-        return self._early.say(encode_packet(Done((first, messages)), request))
+        return self._early.say(encode_placed(first, messages, request))
 
     def answered(self) -> None:
         if self._early.rest:

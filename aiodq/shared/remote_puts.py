@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import _get_running_loop
 from collections import deque
 from copy import copy
 from functools import cache, partial
@@ -138,6 +139,8 @@ class RemotePuts:
         self._topic = topic
         self._loop = topic.loop
         self._batch = OpenBatch()
+        self._crowd: OpenBatch | None = None
+        self._least = self._most = 0
         self._gate = asyncio.Lock()
         self._roomy = asyncio.Event()
         self._lone = False
@@ -211,7 +214,22 @@ class RemotePuts:
 
     def accept_plain(self, body: object) -> asyncio.Future[int] | None:
         """Accept a message that is only a body; None if it has to wait, if only for its error."""
-        topic, pending, loop = self._topic, self.pending, self._loop
+        loop = self._loop
+        if self._crowd is not None and type(body) is bytes and self._least <= (size := len(body)) <= self._most:
+            # What does not change within a turn of the loop was looked at for the first put of it.
+            if _get_running_loop() is loop and self._has_room():
+                self.pending += 1
+                self._cost += size + OVERHEAD
+                waiter: asyncio.Future[int] = loop.create_future()
+                self._crowd.add_plain(body, waiter, size + OVERHEAD)
+                return waiter
+            return None
+        return self._accept_first(body)
+
+    def _accept_first(self, body: object) -> asyncio.Future[int] | None:
+        """Do as `accept_plain` for the first put of a turn of the loop, and for what is none at all."""
+        pending, loop = self.pending, self._loop
+        topic = self._topic
         options = topic.options
         if type(body) is not bytes or not options.min_message_bytes <= len(body) <= options.max_message_bytes:
             return None
@@ -223,7 +241,6 @@ class RemotePuts:
             here = False
         if not here or not topic.usable:
             return None
-        # The same as `accept`, without its calls: a crowd of tasks comes here for each put.
         batch, cost = self._batch, len(body) + OVERHEAD
         waiter: asyncio.Future[int] = loop.create_future()
         self.pending = pending + 1
@@ -234,6 +251,7 @@ class RemotePuts:
         if not batch.count:
             loop.call_soon(self._send)
         batch.add_plain(body, waiter, cost)
+        self._crowd, self._least, self._most = batch, options.min_message_bytes, options.max_message_bytes
         return waiter
 
     def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:
@@ -274,6 +292,7 @@ class RemotePuts:
 
         Cancellation: nothing was accepted, and the turn goes to the next waiter.
         """
+        self._crowd = None  # nobody passes by those who wait here
         async with self._gate:
             while not (self._has_room() or self.shut):
                 self._roomy.clear()
@@ -324,7 +343,7 @@ class RemotePuts:
             asyncio.get_running_loop().call_soon(self._send)
 
     def _send(self) -> None:
-        batch, self._batch = self._batch, OpenBatch()
+        batch, self._batch, self._crowd = self._batch, OpenBatch(), None
         count, cost = batch.count, batch.cost
         self._lone = count <= 1
         for part in batch.take():
@@ -403,6 +422,7 @@ class RemotePuts:
     def shut_down(self, over: QueueShutDown | None = None) -> None:
         """Accept no more, and tell those that wait for room."""
         self.shut = True
+        self._crowd = None
         self._over = over or self._over
         self._roomy.set()
         if self._under_way or self._batch.count:

@@ -28,7 +28,7 @@ from aiodq.wire.layout import (
     WELCOME,
     Op,
 )
-from aiodq.wire.payload import Held, Item, Payload, Range, item_rows, json_bytes, range_rows, sized, text_bytes
+from aiodq.wire.payload import END, Held, Item, Payload, Range, item_rows, json_bytes, range_rows, sized, text_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +61,7 @@ __all__ = [
     "Txn",
     "Want",
     "Welcome",
+    "read_common",
     "read_message",
 ]
 
@@ -542,6 +543,25 @@ _KNOWN: Final[Mapping[int, tuple[type[Message], str, int]]] = {
     int(op): (kind, kind.op.name, ~_FLAGS.get(op, 0)) for op, kind in PACKETS.items()
 }
 """Each operation's decoder, its name in errors, and the flags it does not know; plain integers are faster keys."""
+
+
+_PUT: Final = int(Op.PUT)
+_DONE: Final = int(Op.DONE)
+
+
+def read_common(op: int, flags: int, data: bytes, at: int) -> Message | None:
+    """Decode from `at` on a PUT or its answer, in one step, as there is one of each for a put.
+
+    None leaves anything else, and whatever may be wrong, to `read_message`.
+    """
+    size = len(data) - at
+    if op == _PUT and size > PUT.size and not flags & ~EACH:
+        handle, sequence, count = PUT.unpack_from(data, at)
+        return Put(handle, sequence, count, data[at + PUT.size :], flags == EACH) if count else None
+    if op == _DONE and flags == PLACES and size == PLACED.size:
+        first, count = PLACED.unpack_from(data, at)
+        return Done((first, count)) if count and first + count <= END else None
+    return None
 
 
 def read_message(op: int, flags: int, payload: memoryview) -> Message:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["Held", "Item", "Payload", "Range", "item_rows", "json_bytes", "range_rows", "sized", "text_bytes"]
+__all__ = ["END", "Held", "Item", "Payload", "Range", "item_rows", "json_bytes", "range_rows", "sized", "text_bytes"]
 
-_END: Final = 1 << 64
+END: Final = 1 << 64
 """Every offset and every delivery number is below this."""
 
 
@@ -86,7 +86,7 @@ class Payload:
 
     def within(self, first: int, delivery: int, count: int) -> None:
         """Check that a range of that many messages is possible."""
-        if not count or first + count > _END or delivery + count > _END:
+        if not count or first + count > END or delivery + count > END:
             self.refuse(f"no range has {count} messages from offset {first}, delivery {delivery}, on")
 
     def take(self, size: int) -> memoryview:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import ProtocolError
-from aiodq.wire.layout import FIRST_PACKET, LARGEST, PACKET
-from aiodq.wire.packets import read_message
+from aiodq.wire.layout import FIRST_PACKET, LARGEST, PACKET, PLACED, PLACES, Op
+from aiodq.wire.packets import read_common, read_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
     from aiodq.wire.packets import Message
 
-__all__ = ["Packet", "PacketReader", "encode_packet"]
+__all__ = ["Packet", "PacketReader", "encode_packet", "encode_placed"]
+
+_ANSWER: Final = PACKET.size + PLACED.size
 
 
 class Packet(NamedTuple):
@@ -35,6 +37,11 @@ def encode_packet(message: Message, request: int = 0) -> bytes:
     if length > LARGEST:
         raise ProtocolError(f"{message.op.name}: a packet of {length} bytes")
     return PACKET.pack(length, message.op, flags, 0, request) + payload
+
+
+def encode_placed(first: int, messages: int, request: int) -> bytes:
+    """Encode the answer to a put, of which there is one for each: as `encode_packet` of `Done`, in one step."""
+    return PACKET.pack(_ANSWER, Op.DONE, PLACES, 0, request) + PLACED.pack(first, messages)
 
 
 class PacketReader:
@@ -64,7 +71,9 @@ class PacketReader:
         if not self._data and len(data) >= PACKET.size and self._broken is None:
             length, op, flags, zero, request = PACKET.unpack_from(data)
             if length == len(data) <= self.largest and not zero:  # a packet usually arrives alone
-                return iter((self._whole(op, flags, data, request),))
+                common = read_common(op, flags, data, PACKET.size) if type(data) is bytes else None
+                packet = self._whole(op, flags, data, request) if common is None else Packet(common, request)
+                return iter((packet,))
         return self._feed(data)
 
     def _whole(self, op: int, flags: int, data: BytesLike, request: int) -> Packet:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import aiodq
 from aiodq.shared.inside import Inside
 from aiodq.shared.link import _Wire
+from aiodq.shared.remote_puts import RemotePuts
 from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two
 
@@ -218,3 +220,82 @@ async def test_to_settle_waits_for_what_was_put_before_and_no_longer(
         assert [await receipt for receipt in receipts] == [1, 2, 3]
         await puts.settled()
         assert puts.pending == 0
+
+
+async def test_each_of_those_that_put_in_one_turn_is_looked_at(tmp_path: Path, said: list[Said]) -> None:
+    bounds = aiodq.StoreOptions(sync="os", min_message_bytes=2, max_message_bytes=4)
+    async with two(tmp_path / "s", bounds) as (owner, client):
+        queue, wrong = client.queue("jobs"), cast("Any", 7)
+        await queue.put(b"..")
+        bodies = [b"one", b"two", b"1", b"three", wrong, bytearray(b"four"), b"five"]
+        found = await asyncio.gather(*map(queue.put, bodies), return_exceptions=True)
+        kinds_found = [type(each) for each in found]
+        size = aiodq.MessageSizeError
+        assert kinds_found == [int, int, size, size, aiodq.InvalidMessageTypeError, int, int]
+        assert sorted(each for each in found if isinstance(each, int)) == [1, 2, 3, 4]
+        assert [each.count for each in kinds(said, Put)] == [1, 1, 3], "but for one, which nobody joined yet"
+        owners = owner.queue("jobs")
+        assert sorted([(await owners.get()).body for _ in range(5)]) == [b"..", b"five", b"four", b"one", b"two"]
+
+
+async def test_who_puts_in_the_turn_of_a_shutdown_is_told_of_it(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put(b"0")
+
+        async def shut() -> None:
+            queue.shutdown()
+
+        found = await asyncio.gather(queue.put(b"1"), queue.put(b"2"), shut(), queue.put(b"3"), return_exceptions=True)
+        assert (found[0], found[1]) == (1, 2)
+        assert isinstance(found[3], aiodq.QueueShutDown)
+
+
+async def test_what_puts_in_one_turn_is_accepted_as_long_as_there_is_memory(tmp_path: Path) -> None:
+    narrow = aiodq.StoreOptions(sync="os", memory_bytes=1 << 20)
+    async with two(tmp_path / "s", narrow) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put(b"0")
+        puts = [asyncio.ensure_future(queue.put(bytes(100_000))) for _ in range(50)]
+        await asyncio.sleep(0)
+        assert 400_000 < client._store_engine.topics["jobs"].put_buffer._cost < 700_000  # type: ignore[attr-defined]
+        assert await asyncio.gather(*puts) == [*range(1, 51)]
+
+
+async def test_what_puts_in_one_turn_does_not_pass_by_those_that_wait_for_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue, room = client.queue("jobs"), True
+        await queue.put(b"0")
+        monkeypatch.setattr(RemotePuts, "_has_room", lambda _: room)
+
+        async def let(*, enter: bool) -> int:
+            nonlocal room
+            room = enter
+            return 0
+
+        puts = [queue.put(b"1"), queue.put(b"2"), let(enter=False), queue.put(b"3"), let(enter=True), queue.put(b"4")]
+        assert await asyncio.gather(*puts) == [1, 2, 0, 3, 0, 4]
+
+
+async def test_who_puts_from_another_thread_in_the_same_turn_is_refused(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put(b"0")
+        errors: list[BaseException] = []
+
+        def elsewhere() -> None:
+            try:
+                asyncio.run(queue.put(b"3"))
+            except aiodq.WrongContextError as error:
+                errors.append(error)
+
+        async def meanwhile() -> None:
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+
+        found = await asyncio.gather(queue.put(b"1"), queue.put(b"2"), meanwhile(), queue.put(b"4"))
+        assert (*found,) == (1, 2, None, 3)
+        assert len(errors) == 1

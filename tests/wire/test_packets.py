@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import ProtocolError
-from aiodq.wire.layout import ACK, FIRST_PACKET, HELLO, ITEM, OPEN, PACKET, RANGE, TXN, Op
-from aiodq.wire.packets import PACKETS, Call, Message, Open, Ping
-from aiodq.wire.stream import Packet, PacketReader, encode_packet
+from aiodq.wire.layout import ACK, FIRST_PACKET, HELLO, ITEM, OPEN, PACKET, PLACED, RANGE, TXN, Op
+from aiodq.wire.packets import PACKETS, Call, Done, Message, Open, Ping
+from aiodq.wire.stream import Packet, PacketReader, encode_packet, encode_placed
 from tests.format.support import memory_bound, patched
 from tests.wire.support import EXAMPLES, messages
 
@@ -49,6 +49,29 @@ def test_what_is_sent_arrives_however_it_is_cut(said: list[tuple[Message, int]],
         at += step
     assert found == [Packet(*each) for each in said]
     assert reader.waiting == 0
+
+
+def _said_of(*pieces: bytes) -> list[Packet] | str:
+    reader = PacketReader()
+    try:
+        return [each for piece in pieces for each in reader.feed(piece)]
+    except ProtocolError as error:
+        return str(error)
+
+
+@given(
+    st.sampled_from([Op.PUT, Op.DONE]),
+    st.integers(0, 255) | st.integers(0, 3),
+    st.binary(max_size=40) | st.builds(PLACED.pack, st.integers((1 << 64) - 2, (1 << 64) - 1), st.integers(0, 2)),
+)
+def test_a_put_and_its_answer_are_read_alike_whole_and_in_pieces(op: Op, flags: int, payload: bytes) -> None:
+    data = packet(op, payload, flags)
+    assert _said_of(data) == _said_of(data[:1], data[1:])
+
+
+@given(st.integers(0, (1 << 64) - 2), st.integers(1, (1 << 32) - 1), st.integers(0, (1 << 32) - 1))
+def test_the_answer_to_a_put_has_the_bytes_of_any_answer(first: int, count: int, request: int) -> None:
+    assert encode_placed(first, count, request) == encode_packet(Done((first, count)), request)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
