@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import growth, holds, report, shared, subjects, summary
+from benchmarks import growth, holds, hops, report, shared, subjects, summary
 from benchmarks.cases import CASES, HEADLINES
 from benchmarks.environment import IN_MEMORY, describe
 from benchmarks.harness import Case, Result, Settings, Subject, interleave
@@ -32,7 +32,13 @@ WIDE = 200
 QUICK_SECONDS = 0.02
 """Length of a measurement that only shows that it runs."""
 
-OTHERS = {"growth": growth.main, "holds": holds.main, "shared": shared.main, "summary": summary.main}
+OTHERS = {
+    "growth": growth.main,
+    "holds": holds.main,
+    "hops": hops.main,
+    "shared": shared.main,
+    "summary": summary.main,
+}
 """What else this command does, by its first word."""
 
 
@@ -53,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure aiodq and its peers.",
         epilog="`python -m benchmarks growth` measures what growth costs, `python -m benchmarks holds` for how long "
         "the event loop is held up, `python -m benchmarks shared` what it costs "
-        "that many processes share a store, `python -m benchmarks summary FILE` makes tables and a picture of what "
-        "--json kept.",
+        "that many processes share a store, `python -m benchmarks hops` of which steps a put is made up there, "
+        "`python -m benchmarks summary FILE` makes tables and a picture of what --json kept.",
     )
     add = parser.add_argument
     add("--rounds", type=_positive(int), default=5, help="rounds over all subjects (default: %(default)s)")

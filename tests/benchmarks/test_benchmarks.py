@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import aiodq
-from benchmarks import growth, holds, subjects, summary
+from benchmarks import growth, holds, hops, subjects, summary
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES, HEADLINES
 from benchmarks.harness import BATCH, Durability
@@ -344,3 +344,21 @@ def test_holds_counts_what_holds_the_loop(scratch: Path, monkeypatch: pytest.Mon
             pass
 
     assert holds.measure(scratch, slow, 200) >= 0.2
+
+
+@pytest.mark.pure("it notes when methods are called")
+def test_hops_says_what_each_step_of_a_put_took(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hops", "--quick", "--dir", str(scratch)]) == 0
+    said = capsys.readouterr().out
+    for steps in hops.STEPS.values():
+        assert all(what in said for what in steps.values())
+
+
+def test_hops_counts_only_puts_that_passed_every_point_in_order() -> None:
+    def passing(at: int, *points: str) -> list[tuple[int, str]]:
+        return [(at + 1000 * number, point) for number, point in enumerate(points)]
+
+    whole = ["starts", "syncs", "synced", "ends"]
+    noted = [*passing(0, *whole), *passing(9000, "starts", "syncs", "starts"), *passing(20_000, *whole, "starts")]
+    found = hops.steps_of("exclusive", [*reversed(noted), (500, "hears")])
+    assert list(found.values()) == [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [6.0, 1.0]]
