@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import aiodq
 from aiodq.format.columns import Columns
@@ -18,7 +19,7 @@ from aiodq.wire import packets
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.stream import Packet
 from tests.proof.bodies import body_of
-from tests.proof.ledger import Put, Putting
+from tests.proof.ledger import Outliving, Put, Putting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from aiodq.storage.log.producer_table import Origin
     from tests.proof.world import World
 
-__all__ = ["clients", "puts_of_clients"]
+__all__ = ["clients", "puts_of_clients", "puts_of_clients_through_memory"]
 
 _MARK = "o"
 """With which the name of a message of a client begins; then comes its producer."""
@@ -140,6 +141,7 @@ class _Clients:
         waiting: dict[str, str] = {}
         for operation in self._world.trace:
             note = operation.label if isinstance(operation, Marked) else None
+            note = note.note if isinstance(note, Outliving) else note
             if isinstance(note, Putting) and note.names[0].startswith(_MARK):
                 waiting[note.names[0]] = note.topic
             elif isinstance(note, Put):
@@ -153,7 +155,8 @@ class _Clients:
             client = self._clients[int(producer)] = _Client(self._owning, int(producer))
         self._world.note(Putting(topic, (name,)))
         offset = await client.put(topic, int(number), body_of(name, _SIZE))
-        self._world.note(Put(topic, (name,), (offset,)))
+        put = Put(topic, (name,), (offset,))
+        self._world.note(put if self._owning.engine.topics[topic].durably else Outliving(topic, put))
 
     async def end(self) -> None:
         """Let all of them be gone."""
@@ -184,6 +187,25 @@ async def puts_of_clients(world: World) -> None:
             async with clients(world, store) as those:
                 await asyncio.gather(*(_put_some(world, those, producer) for producer in (1, 2)))
                 await asyncio.gather(_put_some(world, those, 3), _take_some(world, queue))
+
+
+async def puts_of_clients_through_memory(world: World) -> None:
+    """As before, beside the owner's own puts, where none waits for a sync and most are stored in write windows."""
+    with (
+        mock.patch.multiple(
+            "aiodq.storage.log.preallocation", _PAGE=64, _FIRST_WINDOW=1, _SMALL=300, _MOST=9000, GRANULARITY=1
+        ),
+        mock.patch("aiodq.storage.log.active_segment.INDEX_STRIDE", 100),  # as often is a window asked for
+    ):
+        for _ in range(2):
+            async with world.store(aiodq.StoreOptions(sync="os", segment_bytes=3000)) as store:
+                queue = world.queue(store, "jobs")
+                async with clients(world, store) as those:
+                    await asyncio.gather(*(_put_some(world, those, producer) for producer in (1, 2)))
+                    await world.write(queue, "p", 300)
+                    await world.sync(queue)
+                    await asyncio.gather(*(_put_some(world, those, producer) for producer in (2, 3)))
+                    await world.write(queue, "p", 40)
 
 
 async def _put_some(world: World, those: _Clients, producer: int) -> None:

@@ -26,7 +26,7 @@ _SHARED: Final = frozenset({"many producers", "written while syncing"})
 _PUTTING: Final = frozenset(
     {
         "single puts", "the first message", "put many", "synced now and then", "unsynced tails",
-        "larger than a sector", "written through memory",
+        "larger than a sector", "written through memory", "puts of clients through memory",
     }
 )  # fmt: skip
 KILLED: Final = tuple(WORKLOADS)

@@ -67,7 +67,7 @@ def the_next_segment_begins_before_the_last_is_synced() -> Patch:
     return mock.patch("aiodq.storage.log.recovery.sync_file", return_value=None)
 
 
-@mutant("synced now and then", "written through memory", kills=True)
+@mutant("synced now and then", "written through memory", "puts of clients through memory", kills=True)
 def a_put_that_waits_for_no_sync_is_written_with_the_next_one() -> Patch:
     write, sync = PooledFile.write_alone, PooledFile.sync
     held: dict[PooledFile, tuple[bytes, int]] = {}
