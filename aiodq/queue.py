@@ -60,6 +60,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
         """Wait until everything accepted or acked before is on disk, whatever the `sync` policy.
 
         Raises:
+            StorageError: an ack could not be written, as on a full disk; it stands, and is tried again.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is synced all the same.

@@ -162,7 +162,7 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
         remove_channel_files(fs, channel_directory(log.directory, name))
 
     try:
-        await engine.persist(work, acks_first=True)
+        await engine.persist(work, acks_first=True, anyhow=True)
         engine.reporter.channel_deleted(engine.name, name)
     finally:
         engine.channel_engines.pop(name, None)

@@ -42,6 +42,7 @@ class Topic(Producer):
         """Wait until everything accepted before, and every earlier ack, is on disk, whatever the policy.
 
         Raises:
+            StorageError: an ack could not be written, as on a full disk; it stands, and is tried again.
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 

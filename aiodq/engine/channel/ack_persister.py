@@ -40,12 +40,16 @@ class Job:
     Attributes:
         work: done in a thread.
         report: called on the loop with the result, or with None and the error.
-        acks_first: everything settled so far has to be durable before it.
+        acks_first: everything settled so far has to be durable before it; what cannot be written fails it.
+        patient: it waits until that is written.
+        anyhow: it is done even so.
     """
 
     work: Callable[[], object]
     report: Callable[[object, Exception | None], None]
     acks_first: bool = False
+    patient: bool = False
+    anyhow: bool = False
 
 
 class AckPersister:
@@ -81,6 +85,8 @@ class AckPersister:
         self._held: dict[str, list[Op]] = {}
         # Of those held: which are, as a thread had the journal when they were to be written.
         self._busy: set[str] = set()
+        # Why the others could not be written.
+        self._refused: dict[str, AiodqError] = {}
         self._flush_queued = False
         self._over: Exception | None = None
         self._urgent = asyncio.Event()
@@ -137,8 +143,8 @@ class AckPersister:
 
     async def _do(self, job: Job) -> None:
         try:
-            if job.acks_first:
-                await self.flush(sync=True)
+            if job.acks_first and not await self._ready_for(job):
+                return
             result = await self._threads.call(job.work)
         except AiodqError as error:
             job.report(None, error)
@@ -153,6 +159,26 @@ class AckPersister:
             raise
         else:
             job.report(result, None)
+
+    async def _ready_for(self, job: Job) -> bool:
+        """Make durable everything settled so far; return False if the job is put off as that is not possible now.
+
+        Raises:
+            StorageError: what was settled could not be written, and the job does not wait for it.
+            StoreFailedError: a sync failed.
+        """
+        await self.flush(sync=True)
+        for name, channel_engine in list(self._dirty.items()):
+            if name in self._refused:
+                await self._fold(channel_engine)  # where blocks find no room, a checkpoint may
+        error = next(iter(self._refused.values()), None)
+        # INVARIANT: nothing counts as durable, and nothing is deleted, by acks that are in memory only.
+        if error is None or job.anyhow:
+            return True
+        if not job.patient:
+            raise error
+        asyncio.get_running_loop().call_later(_RETRY, self.submit, job)
+        return False
 
     def fail(self, error: Exception) -> None:
         """Fail the jobs that will not be done, and those submitted later."""
@@ -238,7 +264,7 @@ class AckPersister:
     async def _keep_up(self, channel_engine: Settlement) -> None:
         """Make room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
         journal = channel_engine.journal
-        if journal is None:
+        if journal is None or channel_engine.name in self._held:
             return
         scant = journal.scant
         if scant:
@@ -272,6 +298,7 @@ class AckPersister:
         return error
 
     def _write(self, channel_engine: Settlement, *, wait: bool = True) -> AiodqError | None:
+        self._refused.pop(channel_engine.name, None)
         if channel_engine.state is None or channel_engine.journal is None:
             return None
         self._busy.discard(channel_engine.name)
@@ -286,7 +313,7 @@ class AckPersister:
                 self._held[channel_engine.name] = ops
                 self._busy.add(channel_engine.name)
         except AiodqError as error:
-            self._held[channel_engine.name] = ops
+            self._held[channel_engine.name], self._refused[channel_engine.name] = ops, error
             return error
         return None
 
@@ -301,18 +328,27 @@ class AckPersister:
 
     async def _fold(self, channel_engine: Settlement) -> None:
         journal, state = channel_engine.journal, channel_engine.state
-        if journal is None or state is None or channel_engine.name in self._held:
+        if journal is None or state is None:
             return
         await self._wait_durable()
+        if channel_engine.name in self._busy:
+            return
+        # The image holds them, too.
+        self._held.pop(channel_engine.name, None)
         snapshot = state.snapshot(*channel_engine.times())
         state.all_noted()
         journal.imaged()
         try:
             await self._threads.call(lambda: journal.fold(snapshot.image()))
-        except DiskFullError as error:
+        except StoreFailedError:
+            raise
+        except StorageError as error:
             # The journal stands as it was; the operations that the image would have replaced are written again.
             state.renote()
+            self._refused[channel_engine.name] = error
             self._put_off(channel_engine, [], error)
+        else:
+            self._refused.pop(channel_engine.name, None)
 
 
 def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:

@@ -385,7 +385,7 @@ class TopicRetention:
             self._reader.forget([segment.path for segment in segments])
             log.remove(segments)
 
-        self._persister.submit(Job(work, self.ignore, acks_first=True))
+        self._persister.submit(Job(work, self.ignore, acks_first=True, patient=True))
         self._engine.put_buffer.freed()
 
     def ignore(self, _: object, error: Exception | None) -> None:

@@ -403,13 +403,13 @@ class TopicEngine:
         self.submitted += 1
         self.io_loop.requests.ask(Operation(work, told, self.serial if after is None else after))
 
-    async def persist(self, work: Callable[[], T], *, acks_first: bool = False) -> T:
+    async def persist(self, work: Callable[[], T], *, acks_first: bool = False, anyhow: bool = False) -> T:
         """Have the metadata persister do a job.
 
         Cancellation: it is done all the same.
         """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._persister.submit(Job(work, lambda result, error: settle(done, result, error), acks_first))
+        self._persister.submit(Job(work, lambda result, error: settle(done, result, error), acks_first, anyhow=anyhow))
         return await done
 
     async def close(self, over: QueueShutDown | None = None) -> None:
@@ -428,7 +428,7 @@ class TopicEngine:
         await self.operate(lambda: None)
         for channel_engine in self.channel_engines.values():
             channel_engine.refuse(over)
-        await self.persist(lambda: fold_all(list(self.channel_engines.values())), acks_first=True)
+        await self.persist(lambda: fold_all(list(self.channel_engines.values())), acks_first=True, anyhow=True)
         await self.operate(lambda: self.log.close())  # noqa: PLW0108 - the log may be made until then
         self.reader.close()
         self.closed = True

@@ -7,6 +7,7 @@ from unittest import mock
 
 from aiodq.engine.channel.ack_persister import AckPersister
 from aiodq.engine.opening import open_channel
+from aiodq.engine.topic.retention import TopicRetention
 from aiodq.format.journal import decode_blocks, decode_checkpoint, encode_checkpoint
 from aiodq.storage.io.durable_io import replace_file, sync_directory, write_all
 from aiodq.storage.state import channel_journal as journals
@@ -80,6 +81,29 @@ def a_channel_made_again_has_what_its_namesake_settled() -> Patch:
     return mock.patch("aiodq.engine.channel_management.remove_channel_files")
 
 
+_UNWRITTEN = "tests/queue/test_unwritten_acks.py"
+
+change(
+    "a sync counts acks that could not be written",
+    AckPersister._ready_for,
+    "if error is None or job.anyhow:",
+    "if True:",
+    test=f"{_UNWRITTEN}::test_a_sync_says_that_they_are_not_on_disk",
+)
+change(
+    "segments go by acks that could not be written",
+    TopicRetention._drop,
+    "patient=True",
+    "anyhow=True",
+    test=f"{_UNWRITTEN}::test_no_segment_goes_before_its_acks_are_on_disk",
+)
+change(
+    "acks for which a journal has no room wait though a checkpoint has",
+    AckPersister._ready_for,
+    "if name in self._refused:",
+    "if job is None:",
+    test=f"{_UNWRITTEN}::test_where_the_journal_has_no_room_a_checkpoint_holds_them",
+)
 change(
     "a journal is not synced",
     ChannelJournal.sync,
