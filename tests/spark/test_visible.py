@@ -116,6 +116,22 @@ async def test_an_audit_does_not_pass_by_what_it_does_not_see(store: Path) -> No
         list(_check_all(work))
 
 
+async def test_a_task_of_an_audit_hands_on_one_batch_of_what_it_found(store: Path) -> None:
+    """A batch for each segment costs as much as checking it, where it is small."""
+    place, paths = planned(store)[0][0].place, segments(store / "orders")[:3]
+    work = [
+        _Piece(str(store), "orders", place, str(path), int(path.stem), int(path.stem), path.stat().st_size, last=False)
+        for path in paths
+    ]
+    flip(paths[1], 500, 3)
+    (found,) = list(_check_all(work))
+    read, *damage = found.to_pylist()
+    assert (read["bytes"], read["reason"]) == (sum(path.stat().st_size for path in paths), None)
+    assert read["records"] == int(segments(store / "orders")[3].stem) - sum(d["stop"] - d["first"] for d in damage)
+    assert {row["path"] for row in damage} == {str(paths[1])}
+    assert all(row["records"] == row["bytes"] == 0 and row["reason"] for row in damage)
+
+
 # --- the store
 
 
