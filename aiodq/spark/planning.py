@@ -267,7 +267,7 @@ def _refuse_losses(log: LogSnapshot, start: int, stop: int) -> None:
 def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:
     """Return how much a task is to read: each core gets as many, of about `MOST_BYTES`, unless there is little.
 
-    To begin a task costs Spark's Python worker about 60 ms, in which it could read several megabytes.
+    To begin a task costs Spark about 25 ms of processor time, in which it could read several megabytes.
     """
     if options.split_bytes is not None:
         return options.split_bytes
