@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.storage.io.belonging import belong
 from aiodq.storage.store_layout import CLIENTS
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class NotedClients:
     def __init__(self, directory: str) -> None:
         """Read and write nothing yet."""
         self._path = os.path.join(directory, CLIENTS)
+        self._written: dict[int, int] | None = None
 
     def read(self) -> dict[int, int] | None:
         """Return the clients of the previous owner, with their processes; None if it did not note them."""
@@ -44,14 +46,23 @@ class NotedClients:
 
     def write(self, clients: Mapping[int, int]) -> None:
         """Note the clients. Never synced: after a power cut none of them is left. Without it, the next owner waits."""
+        if clients == self._written:
+            return
+        data = json.dumps(list(clients.items())).encode()
         # CRASH: a torn file says nothing, and the next owner waits as long as it would for anybody.
         try:
-            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFE, _MODE), "wb") as file:
-                file.write(json.dumps(list(clients.items())).encode())
+            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | _SAFE, _MODE), "wb", buffering=0) as file:
+                belong(file.fileno(), os.path.dirname(self._path))
+                file.write(data)
+                # Not truncated before: what was empty, ext4 writes to the disk when it is closed.
+                file.truncate(len(data))
         except OSError:
             self.forget()
+        else:
+            self._written = dict(clients)
 
     def forget(self) -> None:
         """Have the next owner wait for anybody."""
+        self._written = None
         with suppress(OSError):
             os.unlink(self._path)

@@ -83,6 +83,7 @@ class Owner:
         self._watching: asyncio.Task[None] | None = None
         self._place = Place(engine.path)
         self._noted = NotedClients(engine.path)
+        self._noting = False
         self._connecting = asyncio.Lock()
 
     async def reclaimed(self) -> None:
@@ -220,6 +221,7 @@ class Owner:
 
     async def close(self) -> None:
         """Tell all clients to look for another owner, and stop serving."""
+        self._note_gone()
         self._closing = True
         # INVARIANT: nothing that is given back below is given up, though its time to live be over: who has it in hand
         # keeps it under the next owner.
@@ -282,7 +284,7 @@ class Owner:
                 continue
             try:
                 async with self._connecting:
-                    check_client(sock, listening.path)
+                    check_client(sock, listening.path, listening.user)
                     await loop.connect_accepted_socket(partial(self._connected, sock), sock)
             except ProtocolError as error:
                 with suppress(OSError):  # who connected may be gone
@@ -310,9 +312,15 @@ class Owner:
     def gone(self, connection: _Connection | OwnEnd) -> None:
         """Note that a connection has ended and its client's messages were given back."""
         self._connections.discard(connection)
-        accepting = self._accepting is not None and not self._accepting.done()
-        if accepting and connection.session.lends:  # else they are to come back to the next owner
+        if connection.session.lends and not self._noting:
+            self._noting = True
+            asyncio.get_running_loop().call_soon(self._note_gone)
+
+    def _note_gone(self) -> None:
+        """Note those who are left, of however many have gone; as the owner ends, they come back to the next one."""
+        if self._noting and self._accepting is not None and not self._accepting.done():
             self._note_clients()
+        self._noting = False
 
 
 def _recall(logs: Sequence[TopicLog]) -> None:
@@ -436,9 +444,10 @@ class _Connection(asyncio.Protocol):
     def _hear_no_more(self) -> None:
         """Read nothing from a client until it has read the much that it was sent: each answer would be more."""
         # INVARIANT: a client reads whatever it sends and waits for, so that the two never wait for each other.
-        if not self._deaf and self._transport.get_write_buffer_size() > _MOST_UNREAD:
+        transport = self._transport
+        if not (self._deaf or transport.is_closing()) and transport.get_write_buffer_size() > _MOST_UNREAD:
             self._deaf = True
-            self._transport.pause_reading()
+            transport.pause_reading()
 
     async def writable(self) -> None:
         await self._writable.wait()

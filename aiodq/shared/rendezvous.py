@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import NotAStoreError, ProtocolError, StorageError
 from aiodq.shared.inherited import keep_from_children
+from aiodq.storage.io.belonging import socket_belongs
 from aiodq.storage.io.lock import lock_holder
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.store_layout import NO_DIRECTORY, SOCKET
@@ -46,6 +47,7 @@ class Listening:
     Attributes:
         sock: the listening socket; it does not block.
         path: the socket's path.
+        user: whose the store is.
         after_crash: whether a previous owner left its socket, so that it was killed: clients may hold messages.
     """
 
@@ -54,6 +56,7 @@ class Listening:
         self.sock = sock
         self.after_crash = after_crash
         self.path: str = os.path.join(directory, SOCKET)
+        self.user: int = os.stat(directory).st_uid
         self._mine = os.lstat(self.path)
 
     @property
@@ -86,6 +89,7 @@ def listen(directory: str) -> Listening:
             try:
                 # Before anybody looks for the name, as bind uses the umask.
                 os.chmod(os.path.join(directory, name), 0o600)
+                socket_belongs(os.path.join(directory, name), directory)
                 sock.listen(_BACKLOG)
                 sock.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
                 # INVARIANT: this name always belongs to a socket that listens, or to one whose owner is gone.
@@ -159,13 +163,13 @@ def owner_of(directory: str) -> int:
         return 0  # the directory is gone, for instance
 
 
-def check_client(sock: socket.socket, path: str) -> None:
-    """Check that the client may connect; keep the connection from children of this process.
+def check_client(sock: socket.socket, path: str, user: int) -> None:
+    """Check that the client may connect to the store of this user; keep the connection from children of this process.
 
     Raises:
         ProtocolError: it is another user's process.
     """
-    _check_peer(keep_from_children(sock), path, os.geteuid())
+    _check_peer(keep_from_children(sock), path, user)
 
 
 def _check_kind(path: str) -> None:

@@ -184,6 +184,51 @@ async def test_another_user_s_shared_store_is_refused_and_its_owner_is_not_distu
     assert await left(theirs) == await left(half) == [b"0", b"1"]
 
 
+AS_ITS_USER = """
+import asyncio, os, sys
+import aiodq
+
+async def put(path, *modes):
+    for mode in modes:
+        async with aiodq.open_queue(path, mode=mode, failover=5) as queue:
+            await queue.put(b"theirs")
+            await (await queue.get()).ack()
+            print("opened", end=" ")
+
+async def main():
+    # As above: all that is needed is imported by then.
+    async with aiodq.open_queue(sys.argv[2], mode="shared"):
+        await put(sys.argv[2], "client")
+    os.setgroups([])
+    os.setresgid(*[int(sys.argv[1])] * 3)
+    os.setresuid(*[int(sys.argv[1])] * 3)
+    await put(sys.argv[3], *sys.argv[4:])
+
+asyncio.run(main())
+"""
+
+
+async def test_what_root_makes_in_a_user_s_store_is_that_user_s(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs a process that becomes another user, and only root can")
+    for directory in (tmp_path, *tmp_path.parents):
+        if not directory.stat().st_mode & stat.S_IXOTH:
+            directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
+    store = tmp_path / "theirs"
+    store.mkdir()
+    os.chown(store, NOBODY, NOBODY)
+    async with aiodq.open_queue(store, mode="shared") as queue:
+        await queue.put_many([b"1", b"2", b"3"])
+        await (await queue.get()).ack()
+        said = await asyncio.to_thread(script, AS_ITS_USER, NOBODY, tmp_path / "root's", store, "shared", "client")
+        assert said == "opened opened opened", "root serves whose the store is"
+        made = [store, *store.rglob("*")]
+        assert {each.lstat().st_uid for each in made} == {each.lstat().st_gid for each in made} == {NOBODY}
+    assert [each.name for each in store.rglob("*") if each.lstat().st_uid != NOBODY] == []
+    said = await asyncio.to_thread(script, AS_ITS_USER, NOBODY, tmp_path / "root's", store, "exclusive", "shared")
+    assert said == "opened opened opened"
+
+
 LIMITED = """
 import asyncio, hashlib, os, random, signal, sys
 import aiodq

@@ -29,7 +29,7 @@ def talk(directory: Path, listening: rendezvous.Listening) -> bool:
     assert client is not None
     served, _ = listening.sock.accept()
     with client, served:
-        check_client(served, listening.path)
+        check_client(served, listening.path, listening.user)
         client.send(b"hello")
         return served.recv(5) == b"hello"
 
@@ -124,7 +124,7 @@ def test_another_users_process_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         connect(str(tmp_path))
     served, _ = listening.sock.accept()
     with served, pytest.raises(ProtocolError, match="of user 54321"):
-        check_client(served, listening.path)
+        check_client(served, listening.path, listening.user)
     listening.close()
 
 

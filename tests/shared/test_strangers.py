@@ -99,7 +99,7 @@ async def test_who_says_nothing_is_stalled(store: Path, monkeypatch: pytest.Monk
 async def test_another_user_is_told_why_it_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Permissions of the socket keep others away, unless somebody changes them."""
 
-    def refuse(_: socket.socket, path: str) -> None:
+    def refuse(_: socket.socket, path: str, __: int) -> None:
         raise ProtocolError(f"the process at {path} is of user 1, and the store of user 2")
 
     async with aiodq.open(tmp_path, QUICK, mode="shared"):

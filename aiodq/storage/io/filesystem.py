@@ -11,9 +11,10 @@ import shutil
 import stat
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
+from aiodq.storage.io.belonging import belong
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.write_window import mapped
@@ -136,6 +137,7 @@ class FileSystem(Protocol):
 _SAFE: Final = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _READ: Final = os.O_RDONLY | _SAFE
 _WRITE: Final = os.O_RDWR | _SAFE
+_DIRECTORY: Final = os.O_RDONLY | _SAFE | getattr(os, "O_DIRECTORY", 0)
 _BUFFERS_AT_ONCE: Final = 512
 _FULL_FSYNC: Final = 51
 _KEPT: Final = 1 << 20
@@ -245,7 +247,10 @@ class OsFileSystem:
         flags = _WRITE if write or create else _READ
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(os.open(path, flags, 0o600), self._in_place)
+        fd = os.open(path, flags, 0o600)
+        if create:
+            belong(fd, os.path.dirname(path))
+        return OsFile(fd, self._in_place)
 
     def listdir(self, path: str) -> list[str]:
         """See `FileSystem.listdir`."""
@@ -263,6 +268,12 @@ class OsFileSystem:
     def make_directory(self, path: str) -> None:
         """See `FileSystem.make_directory`."""
         os.mkdir(path, 0o700)
+        with suppress(OSError):  # it stays as it was made
+            fd = os.open(path, _DIRECTORY)
+            try:
+                belong(fd, os.path.dirname(path))
+            finally:
+                os.close(fd)
 
     def rename(self, source: str, target: str) -> None:
         """See `FileSystem.rename`."""
@@ -278,7 +289,7 @@ class OsFileSystem:
 
     def sync_directory(self, path: str) -> None:
         """See `FileSystem.sync_directory`."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(path, _DIRECTORY)
         try:
             os.fsync(fd)
         finally:

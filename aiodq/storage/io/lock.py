@@ -23,6 +23,7 @@ from weakref import WeakSet
 from filelock import lock_descriptor, unlock_descriptor
 
 from aiodq.errors import NotAStoreError, StoreLockedError
+from aiodq.storage.io.belonging import belong
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.uncopied import Uncopied
 
@@ -157,6 +158,7 @@ class StoreLock(Uncopied):
             if not lock_descriptor(self._file_fd, blocking=False):
                 raise self._refusal()
             _make_private(self._file_fd, found)
+            belong(self._file_fd, self.directory if self._directory_fd is None else self._directory_fd)
             _write_owner(self._file_fd, str(self.pid))
             self._held = True
 
