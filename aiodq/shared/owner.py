@@ -47,6 +47,9 @@ _LOOK: Final = 1.0
 _LONGEST_END: Final = 1.0
 """Seconds for the other end to read what was sent last."""
 
+_AT_ONCE: Final = 64
+"""Connections that are accepted in one turn of the loop."""
+
 _MOST_UNREAD: Final = 4 << 20
 """Bytes sent to a client that does not read them, from which on nothing that it asks is read either."""
 
@@ -276,7 +279,7 @@ class Owner:
             try:
                 # Not `sock_accept`: asyncio's fails if it is cancelled just as somebody comes, and loses who came.
                 await _readable(loop, listening.sock)
-                sock, _ = listening.sock.accept()
+                came = _came(listening.sock)
             except BlockingIOError:
                 continue  # who came has gone
             except OSError:
@@ -284,17 +287,26 @@ class Owner:
                 continue
             try:
                 async with self._connecting:
-                    check_client(sock, listening.path, listening.user)
-                    await loop.connect_accepted_socket(partial(self._connected, sock), sock)
-            except ProtocolError as error:
-                with suppress(OSError):  # who connected may be gone
-                    sock.send(encode_packet(_violated(error)))
-                sock.close()
-            except OSError:
-                sock.close()
-            except asyncio.CancelledError:
-                sock.close()
-                raise
+                    await asyncio.gather(*(self._take_in(sock, listening, came) for sock in tuple(came)))
+            finally:
+                for sock in came:  # cancelled before their turn
+                    sock.close()
+
+    async def _take_in(self, sock: socket.socket, listening: Listening, came: set[socket.socket]) -> None:
+        """Set up the connection of one of those who came."""
+        came.remove(sock)
+        try:
+            check_client(sock, listening.path, listening.user)
+            await asyncio.get_running_loop().connect_accepted_socket(partial(self._connected, sock), sock)
+        except ProtocolError as error:
+            with suppress(OSError):  # who connected may be gone
+                sock.send(encode_packet(_violated(error)))
+            sock.close()
+        except OSError:
+            sock.close()
+        except asyncio.CancelledError:
+            sock.close()
+            raise
 
     def _connected(self, sock: socket.socket) -> _Connection:
         connection = _Connection(self, sock)
@@ -326,6 +338,19 @@ class Owner:
 def _recall(logs: Sequence[TopicLog]) -> None:
     for log in logs:
         log.recall()
+
+
+def _came(listening: socket.socket) -> set[socket.socket]:
+    """Accept those who wait: many may look for a new owner at once, and each round takes turns of the loop.
+
+    Raises:
+        OSError: nobody waits, or the system refused.
+    """
+    came = {listening.accept()[0]}
+    with suppress(OSError):  # nobody else, or the next round is told
+        while len(came) < _AT_ONCE:
+            came.add(listening.accept()[0])
+    return came
 
 
 def _set(waiter: asyncio.Future[None]) -> None:

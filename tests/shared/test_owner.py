@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import random
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiodq
+from aiodq.shared import owner as owner_module
 from aiodq.shared.rendezvous import connect, listen
 from aiodq.storage.store_layout import CLIENTS
 from aiodq.wire.layout import UNSAID
@@ -513,3 +515,23 @@ async def test_where_a_child_s_copy_of_the_loop_ends_the_parent_keeps_its_socket
         owner._accepting.cancel()
         await asyncio.gather(owner._accepting, return_exceptions=True)
         assert owner._listening.found
+
+
+async def test_a_crowd_is_taken_in_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All look for the next owner at the same moment: those that come late are told that it hangs."""
+    rounds: list[socket.socket] = []
+    readable = owner_module._readable
+
+    async def counted(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+        rounds.append(sock)
+        await readable(loop, sock)
+
+    monkeypatch.setattr(owner_module, "_readable", counted)
+    async with owned(tmp_path / "s") as (_, owner):
+        crowd = [connect(str(tmp_path / "s")) for _ in range(100)]
+        await until(lambda: len(owner._connections) == len(crowd))
+        assert len(rounds) < 10
+        for sock in crowd:
+            assert sock is not None
+            sock.close()
+        await until(lambda: not owner._connections)
