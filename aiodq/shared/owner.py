@@ -128,9 +128,12 @@ class Owner:
         self._watching = asyncio.get_running_loop().create_task(self._stay_found())
 
     async def _stay_found(self) -> None:
-        """Take the socket's name again if it was deleted, as cleanup programs do."""
+        """Take the socket's name again if it was deleted, as cleanup programs do; end if the store has failed."""
         while self._listening is not None:
             await asyncio.sleep(_LOOK)
+            if self.engine.failure is not None:
+                self.failed()  # though nobody has asked for anything since
+                return
             if self._listening.found:
                 continue
             with suppress(StorageError):  # the directory was renamed or is full: it is tried again

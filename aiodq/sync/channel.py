@@ -134,6 +134,9 @@ class Channel(Uncopied):
     def refresh(self) -> None:
         """Update the counts, which in mode "shared" or "client" are up to 0.1 s old.
 
+        After the owner of a shared store was killed, this waits, five seconds at most, until it is known who holds
+        what.
+
         Raises:
             OwnerLostError, OwnerStalledError: of a shared store: there is no owner, or it does not answer.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,12 @@ def test_it_takes_over_from_an_owner_that_dies(store: Path, serving: subprocess.
         serving.kill()
         assert heard(other) == {"store": str(store), "owner": other.pid, "serving": True}
         assert ok("who", store, "--json").json["owner"]["pid"] == other.pid
+
+
+def test_it_ends_where_the_store_is_deleted(store: Path, serving: subprocess.Popen[str]) -> None:
+    shutil.rmtree(store)
+    assert serving.wait(WATCHDOG) == 2
+    assert not store.exists()
 
 
 def test_serving_what_is_not_there_is_misuse(tmp_path: Path) -> None:

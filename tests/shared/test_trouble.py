@@ -418,6 +418,20 @@ async def test_clients_are_not_noted_where_another_directory_is_now(tmp_path: Pa
         (tmp_path / "moved").rename(tmp_path / "s")
 
 
+async def test_a_failed_owner_lets_the_store_go_though_nobody_asks_for_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_module, "_LOOK", 0.01)
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as store:
+        remote = store._store_engine
+        before = remote.owner  # type: ignore[attr-defined]  # it stands in its place
+        before.engine.fail(OSError(errno.EIO, "Input/output error"))
+        async with asyncio.timeout(PATIENCE):
+            while remote.owner in {before, None}:  # type: ignore[attr-defined]  # likewise
+                await asyncio.sleep(0.002)
+        assert await store.queue("jobs").put(b"x") == 0
+
+
 async def test_only_those_are_waited_for_who_were_there(tmp_path: Path) -> None:
     """Killed alone, an owner left its socket, and nobody who could hold a message."""
     async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
