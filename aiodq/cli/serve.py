@@ -92,7 +92,7 @@ class _Serving:
         if facts is None or owner is None or owner["pid"] == self._owner:
             return
         self._owner = owner["pid"]
-        others = sum(not client["owner"] for client in facts["clients"])
+        others = sum(not client["owner"] for client in facts["clients"]) + facts["unlisted"]
         if self._owner == os.getpid():
             text = f"serving {self._store} as process {self._owner}, {counted(others, 'other')} there"
         else:

@@ -69,12 +69,14 @@ def table(facts: Mapping[str, Any]) -> RenderableType:
         return f"process {owner['pid']} has it for itself"
     others = [client for client in facts["clients"] if not client["owner"]]
     late = f"its loop is {owner['lag'] * 1000:.0f} ms late"
-    head = f"process {owner['pid']} owns it and serves {counted(len(others), 'other')}; {late}"
+    number = len(others) + facts["unlisted"]
+    head = f"process {owner['pid']} owns it and serves {counted(number, 'other')}; {late}"
     rows = [
         (str(client["pid"]), "owner" if client["owner"] else "client", client["program"], _held(client["holds"]))
         for client in facts["clients"]
     ]
-    return Group(head, figures_table(("process", "is", "program", "in hand"), rows)) if rows else head
+    more = (f"and {counted(facts['unlisted'], 'other')}",) if facts["unlisted"] else ()
+    return Group(head, figures_table(("process", "is", "program", "in hand"), rows), *more) if rows else head
 
 
 def _held(holds: Mapping[str, int]) -> str:

@@ -131,5 +131,6 @@ def read_visitors(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
             read_number(held)
         if not isinstance(client["program"], str):
             raise TypeError(client)
-    found: Mapping[str, Any] = said
+    found: Mapping[str, Any] = {"unlisted": 0, **said}  # an owner of an earlier aiodq lists all, or fails
+    read_number(found["unlisted"])
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -10,13 +11,20 @@ from aiodq.shared.answers import read_visitors
 from aiodq.shared.link import Link
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aiodq.wire.packets import Hello
 
 __all__ = ["ask_visitors", "visitors"]
 
 _LOOK: Final = 0.1
+_MOST: Final = 56 * 1024
+"""Bytes of JSON of the clients that are listed: a packet has up to 64 KiB."""
+
+_CHANNELS: Final = 50
+_PROGRAM: Final = 100
+"""Channels that are named of one client, and characters of its program's name."""
+
 _FAILOVER: Final = 0.3
 _STALL: Final = 5.0
 """Seconds in which an owner has to be found and to answer."""
@@ -39,19 +47,43 @@ async def visitors(pid: int, clients: Iterable[Visitor], asking: object) -> dict
         pid: the owner's process.
         clients: the connected clients.
         asking: the number of the client that asks, which is left out.
+
+    Returns:
+        See `ask_visitors`.
     """
     known = [(each.client, each.holds()) for each in clients if each.client is not None]
     loop = asyncio.get_running_loop()
     began = loop.time()
     await asyncio.sleep(_LOOK)
+    rows = [
+        {"pid": hello.pid, "program": hello.program[:_PROGRAM], "owner": hello.pid == pid, "holds": _most(holds)}
+        for hello, holds in sorted(known, key=lambda each: (each[0].pid != pid, each[0].pid))
+        if hello.producer != asking
+    ]
+    listed = _fitting(rows)
     return {
         "owner": {"pid": pid, "host": socket.gethostname(), "lag": max(0.0, loop.time() - began - _LOOK)},
-        "clients": [
-            {"pid": hello.pid, "program": hello.program, "owner": hello.pid == pid, "holds": dict(holds)}
-            for hello, holds in sorted(known, key=lambda each: (each[0].pid != pid, each[0].pid))
-            if hello.producer != asking
-        ],
+        "clients": listed,
+        "unlisted": len(rows) - len(listed),
     }
+
+
+def _most(holds: Mapping[str, int]) -> dict[str, int]:
+    """Return what is held of the channels of which most is, and together what is held of others."""
+    found = sorted(holds.items(), key=lambda each: -each[1])
+    rest = sum(number for _, number in found[_CHANNELS:])
+    return dict(found[:_CHANNELS]) | ({"…": rest} if rest else {})
+
+
+def _fitting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return as many rows from the first on as fit into a packet."""
+    size, listed = 0, []
+    for row in rows:
+        size += len(json.dumps(row, separators=(",", ":"))) + 1
+        if size > _MOST:
+            break
+        listed.append(row)
+    return listed
 
 
 async def ask_visitors(path: str) -> Mapping[str, Any]:
@@ -62,7 +94,8 @@ async def ask_visitors(path: str) -> Mapping[str, Any]:
 
     Returns:
         `owner` (`pid`, `host`, and `lag`, the seconds by which its event loop is late) and `clients` (`pid`, `program`,
-        `owner`: whether that is the owner's own, and `holds`: messages in hand by `topic/channel`).
+        `owner`: whether that is the owner's own, and `holds`: messages in hand by `topic/channel`, of the 50 with most,
+        and of all others by `…`), and `unlisted`, the number of clients for which there is no room in the answer.
 
     Raises:
         OwnerLostError: nobody serves it.

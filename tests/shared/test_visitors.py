@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console, RenderableType
 
 import aiodq
+from aiodq.cli.who import table
 from aiodq.shared.visitors import ask_visitors, visitors
+from aiodq.wire.packets import Done, Hello
+from aiodq.wire.stream import encode_packet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +44,38 @@ async def test_a_loop_that_is_blocked_is_late() -> None:
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(time.sleep, 0.3)
     assert (await asking)["owner"]["lag"] > 0.1
+
+
+class Many:
+    """One of many clients, which holds something of as many channels as there may be."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.client: Hello | None = Hello(1, 1, number, number, 0, "p" * 1000)
+
+    def holds(self) -> dict[str, int]:
+        return {f"{'t' * 60}/{number}": number for number in range(1, 1001)} if self.number < 5 else {}
+
+
+async def test_of_a_crowd_as_many_are_listed_as_fit_into_a_packet() -> None:
+    facts = await visitors(1, [Many(number) for number in range(1, 3001)], asking=3000)
+    encode_packet(Done(None, {"result": facts}))
+    listed = facts["clients"]
+    assert [each["pid"] for each in listed] == list(range(1, len(listed) + 1))
+    assert len(listed) > 100
+    assert len(listed) + facts["unlisted"] == 2999
+    assert {sum(each["holds"].values()) for each in listed[:4]} == {1000 * 1001 // 2}
+    assert listed[0]["holds"][f"{'t' * 60}/1000"] == 1000
+    assert f"and {facts['unlisted']:,} others" in printed(table(facts))
+    assert "serves 2,998 others" in printed(table(facts))
+
+
+def printed(table: RenderableType) -> str:
+    console = Console(width=200, file=StringIO())
+    console.print(table)
+    found = console.file
+    assert isinstance(found, StringIO)
+    return found.getvalue()
 
 
 async def test_nobody_is_there(tmp_path: Path) -> None:
