@@ -137,7 +137,13 @@ class InlineOffload:
         self.start(lambda: function(*args, **kwargs), report)
         return await done
 
-    def start(self, function: Callable[[], Any], report: Callable[[Any, BaseException | None], None]) -> None:
+    def start(
+        self,
+        function: Callable[[], Any],
+        report: Callable[[Any, BaseException | None], None],
+        _then: Callable[[], None] | None = None,
+    ) -> None:
+        # Nobody is told of anything before the loop is: it does all of this itself.
         self._loop.call_soon(self._work, function, report)
 
     def _work(self, function: Callable[[], Any], report: Callable[[Any, BaseException | None], None]) -> None:
@@ -147,6 +153,9 @@ class InlineOffload:
         except Exception as raised:  # noqa: BLE001 - handed on whatever it is, as `WorkerThreads` does
             error = raised
         self._loop.call_soon(report, result, error)
+
+    def tell_ended(self) -> None:
+        """Nothing ends but on the loop."""
 
     def shutdown(self, *, wait: bool = True) -> None:
         """There is nothing to end."""

@@ -66,9 +66,14 @@ change(
 
 @mutant("single puts", "puts and acks")
 def a_sync_of_the_kernels_counts_that_was_never_begun() -> Patch:
-    def nothing(backend: SyncBackend, what: Synced, report: Callable[[None, BaseException | None], None]) -> None:
+    def nothing(
+        backend: SyncBackend,
+        what: Synced,
+        report: Callable[[None, BaseException | None], None],
+        then: Callable[[], None] | None = None,
+    ) -> None:
         if backend._aio is None or not what.begin_sync(lambda _file: None):
-            backend.threads.start(what.sync, report)
+            backend.threads.start(what.sync, report, then)
             return
         what.end_sync(0)
         backend._loop.call_soon(report, None, None)
