@@ -77,6 +77,23 @@ async def test_no_segment_goes_before_its_acks_are_on_disk(path: Path, policy: s
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+async def test_at_closing_such_segments_are_left_for_the_next_owner(path: Path, policy: str) -> None:
+    fs = WatchedFileSystem()
+    async with queue(path, fs=fs, sync=policy, segment_bytes=428) as jobs:
+        await fill(jobs, numbered(30))
+        before = segments(path)
+        fs.fail(errno.ENOSPC, "write", match=CHANNELS)
+        for message in await take(jobs, 30):
+            message.ack_nowait()
+        with pytest.raises(aiodq.DiskFullError):
+            await soon(jobs.sync())
+    assert segments(path) == before
+    async with queue(path) as jobs:
+        assert not jobs.topic_stats().damages
+        assert ready_now(jobs) == numbered(30)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 async def test_where_the_journal_has_no_room_a_checkpoint_holds_them(path: Path, policy: str) -> None:
     fs = WatchedFileSystem()
     async with queue(path, fs=fs, sync=policy) as jobs:

@@ -53,7 +53,13 @@ class Job:
 
 
 class AckPersister:
-    """The metadata persister of one topic."""
+    """The metadata persister of one topic.
+
+    Attributes:
+        durable: whether acks are synced as soon as they are written, or left to `sync_all`.
+        syncs: how many syncs there were.
+        closing: whether the journals are about to be closed; what was put off is left for the next owner then.
+    """
 
     def __init__(
         self,
@@ -79,6 +85,7 @@ class AckPersister:
         self._timer = timer
         self._written = written
         self.durable = durable
+        self.closing: bool = False
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
         self._dirty: dict[str, Settlement] = {}
         self._unsynced: dict[str, Settlement] = {}
@@ -177,8 +184,15 @@ class AckPersister:
             return True
         if not job.patient:
             raise error
-        asyncio.get_running_loop().call_later(_RETRY, self.submit, job)
+        asyncio.get_running_loop().call_later(_RETRY, self._again, job, error)
         return False
+
+    def _again(self, job: Job, error: AiodqError) -> None:
+        """Do a job that was put off, unless the journals are being closed, which say nothing any more."""
+        if self.closing:
+            job.report(None, error)
+        else:
+            self.submit(job)
 
     def fail(self, error: Exception) -> None:
         """Fail the jobs that will not be done, and those submitted later."""
@@ -298,9 +312,12 @@ class AckPersister:
         return error
 
     def _write(self, channel_engine: Settlement, *, wait: bool = True) -> AiodqError | None:
-        self._refused.pop(channel_engine.name, None)
         if channel_engine.state is None or channel_engine.journal is None:
+            # A channel that was deleted holds nothing up; one that was closed without its acks holds up deletions.
+            if not self.closing:
+                self._refused.pop(channel_engine.name, None)
             return None
+        self._refused.pop(channel_engine.name, None)
         self._busy.discard(channel_engine.name)
         ops = [
             *self._held.pop(channel_engine.name, ()),

@@ -428,6 +428,7 @@ class TopicEngine:
         await self.operate(lambda: None)
         for channel_engine in self.channel_engines.values():
             channel_engine.refuse(over)
+        self._persister.closing = True
         await self.persist(lambda: fold_all(list(self.channel_engines.values())), acks_first=True, anyhow=True)
         await self.operate(lambda: self.log.close())  # noqa: PLW0108 - the log may be made until then
         self.reader.close()
