@@ -8,8 +8,8 @@ from aiodq.shared.remote_errors import fail_of
 from aiodq.wire.packets import Done
 
 if TYPE_CHECKING:
-    from aiodq.shared.lending import Wire
     from aiodq.shared.options_json import State
+    from aiodq.shared.serving import Wire
 
 __all__ = ["Changes"]
 

@@ -9,7 +9,7 @@ from aiodq.errors import InvalidOptionError, OwnerLostError
 
 if TYPE_CHECKING:
     from aiodq.engine.monitoring.events import Event, Events
-    from aiodq.shared.lending import Owning
+    from aiodq.shared.serving import Owning
 
 __all__ = ["ClientEvents"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.returning import Returning
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.format.columns import Columns
-    from aiodq.shared.lending import Owning, Wire
+    from aiodq.shared.serving import Owning, Wire
 
     Key = tuple[str, Origin]
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.group_committer import Committer
     from aiodq.format.producers import Origin
     from aiodq.message import Message
-    from aiodq.shared.lending import Lending, Owning
+    from aiodq.shared.lending import Lending
+    from aiodq.shared.serving import Owning
     from aiodq.wire.packets import Put, Txn
     from aiodq.wire.payload import Range
 

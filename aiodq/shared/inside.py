@@ -30,7 +30,7 @@ from aiodq.wire.stream import Packet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.shared.lending import Owning
+    from aiodq.shared.serving import Owning
 
 __all__ = ["Inside", "Linked", "OwnEnd"]
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.channel.failure_causes import Cause
 from aiodq.engine.channel.message_lease import MessageLease
@@ -23,21 +23,16 @@ from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from aiodq.channel import Channel
-    from aiodq.engine.store_engine import StoreEngine
     from aiodq.message import Message
-    from aiodq.shared.placing import Underway
-    from aiodq.shared.visitors import Visitor
-    from aiodq.storage.log.producer_table import Origin
-    from aiodq.store import Store
+    from aiodq.shared.serving import Owning, Wire
     from aiodq.topic import Topic
-    from aiodq.wire.packets import Call, Hello, Reject
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Call, Reject
     from aiodq.wire.payload import Held
 
-__all__ = ["Lending", "Owning", "Wire", "answer"]
+__all__ = ["Lending", "answer"]
 
 _LOG: Final = logging.getLogger("aiodq.delivery")
 
@@ -55,84 +50,6 @@ _NEAR: Final = 100
 
 _AGAIN: Final = 1.0
 """Seconds after which a message that could not be read is read again, unless the client asks again before."""
-
-
-class Owning(Protocol):
-    """What a session needs of the owner of a store.
-
-    Attributes:
-        engine: the store's engine.
-        pid: the owner's process.
-        epoch: the owner's epoch.
-        largest: bytes of the largest packet.
-        putting: puts in progress that may be repeated, by topic and origin.
-        transacting: transactions in progress that may be repeated.
-    """
-
-    engine: StoreEngine
-    store: Store
-    pid: int
-    epoch: int
-    largest: int
-    putting: Underway
-    transacting: dict[Origin, asyncio.Task[Any]]
-
-    @property
-    def clients(self) -> Sequence[Visitor]:
-        """The connected clients."""
-        ...
-
-    def lends_to(self, client: Hello) -> None:
-        """Note that a client opens its first channel, so that it may hold messages."""
-        ...
-
-    def came_back(self, client: Hello) -> None:
-        """Note that a client has claimed what it held from the previous owner."""
-        ...
-
-    async def reclaimed(self) -> None:
-        """Wait until it is known what clients hold from the previous owner."""
-        ...
-
-    def failed(self) -> None:
-        """Note that the store has failed: others may open it again."""
-        ...
-
-    def moved(self, place: str) -> None:
-        """Tell every client at once what it no longer holds of a channel, named as `Lending.name` is, or of a topic."""
-        ...
-
-
-class Wire(Protocol):
-    """A connection to a client."""
-
-    def send(self, said: Said, request: int = 0) -> None:
-        """Send a packet."""
-        ...
-
-    def send_soon(self, said: Said, request: int) -> None:
-        """Send a packet in the next turn of the loop, or before anything else is sent."""
-        ...
-
-    def early(self, request: int) -> Callable[[int, int], bool] | None:
-        """Return what answers a put from any thread, by its first offset and number, and returns whether it did."""
-        ...
-
-    def answered(self) -> None:
-        """Note, on the loop, that it did."""
-
-    @property
-    def clogged(self) -> bool:
-        """Whether the other end does not read what was sent."""
-        ...
-
-    async def writable(self) -> None:
-        """Wait until the other end reads what was sent."""
-        ...
-
-    def end(self) -> None:
-        """Close, once everything written is sent."""
-        ...
 
 
 async def answer(asking: Awaitable[Any]) -> Done:

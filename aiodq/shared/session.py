@@ -13,7 +13,7 @@ from aiodq.shared.changes import Changes
 from aiodq.shared.client_events import ClientEvents
 from aiodq.shared.client_puts import ClientPuts
 from aiodq.shared.client_transactions import Asked, ClientTransactions
-from aiodq.shared.lending import Lending, Owning, Wire, answer
+from aiodq.shared.lending import Lending, answer
 from aiodq.shared.options_json import State, read_channel_options, read_topic_options
 from aiodq.shared.refusals import Refusals, deletion
 from aiodq.shared.remote_errors import fail_of
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.shared.serving import Owning, Wire
     from aiodq.wire.payload import Held
     from aiodq.wire.stream import Packet
 
