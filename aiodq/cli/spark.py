@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 from contextlib import contextmanager, nullcontext
@@ -133,7 +134,7 @@ def _session(
     session: SparkSession | None = None
     over = threading.Event()
     try:
-        with nullcontext() if verbose else _java_unheard():
+        with _uninterrupted(), nullcontext() if verbose else _java_unheard():
             session = _pipelines().start_session(master, settings, f"aiodq {what}")
         status.update(what)
         watcher = threading.Thread(target=_watch, args=(session, over, lambda text: status.update(f"{what}: {text}")))
@@ -150,6 +151,32 @@ def _session(
         own.close()
         if session is not None:
             session.stop()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Have a Ctrl-C count when Java has started: one that broke that off would leave a Java behind that nobody ends.
+
+    pyspark gives up waiting for it to say how it is reached, and a Java that cannot say so waits for good.
+    """
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before in {signal.SIG_IGN, None} or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        # A session that was begun has a handler of its own, which ends its jobs.
+        if signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextmanager

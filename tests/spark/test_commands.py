@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -167,6 +168,27 @@ def test_why_java_could_not_be_started_is_told_without_its_stack(store: Path, mo
     assert "Master must start with spark, or local" in done.err
     assert "at org" not in done.err
     assert "WARNING" not in done.err
+
+
+def test_a_ctrl_c_while_java_starts_counts_when_it_has_started(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken off, pyspark leaves a Java behind that nobody ends."""
+    told: list[str] = []
+
+    class Session:
+        def stop(self) -> None:
+            told.append("stopped")
+
+    def start(*_: object) -> Session:
+        os.kill(os.getpid(), signal.SIGINT)
+        told.append("started")
+        return Session()
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(pipelines, "start_session", start)
+    with pytest.raises(SystemExit) as ended:
+        aiodq("spark", "audit", store)
+    assert (ended.value.code, told) == (130, ["started", "stopped"])
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize(
