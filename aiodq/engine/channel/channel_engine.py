@@ -25,8 +25,6 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
-    from collections import deque
-
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_host import ChannelEngineHost
@@ -272,33 +270,23 @@ class ChannelEngine(Settlement, Generic[M]):
             self._changed()
         now = monotonic_ns(self._clock)
         if out_of_turn.may_go_on(now):
-            self._settle_out_of_turn(state, out_of_turn.ranges)
+            self._settle_out_of_turn(state)
         elif out_of_turn.until > now:
             self._alarm.set(out_of_turn.until)
         if out_of_turn.ended or (out_of_turn.ranges and out_of_turn.may_go_on(now)):
             self.settle_ahead()
 
-    def _settle_out_of_turn(self, state: ChannelState, ranges: deque[tuple[int, int]]) -> None:
+    def _settle_out_of_turn(self, state: ChannelState) -> None:
         """Give up some of the messages to be checked, as far as they qualify. Those not in memory are read first."""
         missing: list[int] = []
-        for _ in range(_MOST_AT_ONCE):
-            if not ranges or self._out_of_turn.letters >= MOST_LETTERS:
-                break
-            start, stop = ranges.popleft()
-            offset = state.settled.next_missing(max(start, state.floor))
-            if offset + 1 < stop:
-                ranges.appendleft((offset + 1, stop))
-            if offset >= stop:
-                continue
-            if state.delivery(offset) is not None:
-                self._out_of_turn.outlived([offset], state)
-            elif (batch := self.source.at_hand(offset)) is None:
+        for offset in self._out_of_turn.take(state, _MOST_AT_ONCE):
+            batch = self.source.at_hand(offset)
+            if batch is None:
                 missing.append(offset)
             else:
                 self._look_at(state, batch, offset - batch.first)
         if missing:
-            ranges.extendleft((offset, offset + 1) for offset in reversed(missing))
-            self._out_of_turn.reading = True
+            self._out_of_turn.put_back(missing)
             self.source.bring(missing)
 
     def _look_at(self, state: ChannelState, batch: Batch, number: int) -> None:

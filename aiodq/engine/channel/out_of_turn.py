@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aiodq.delivery.channel_state import ChannelState
 
@@ -92,6 +92,28 @@ class OutOfTurn:
         if now >= self.until:
             self._hindered = 0
         return not self.reading and self.letters + self._hindered < MOST_LETTERS
+
+    def take(self, state: ChannelState, most: int) -> Iterator[int]:
+        """Yield up to `most` messages to be checked now, as long as no more letters are on their way than allowed."""
+        ranges = self.ranges
+        for _ in range(most):
+            if not ranges or self.letters >= MOST_LETTERS:
+                break
+            start, stop = ranges.popleft()
+            offset = state.settled.next_missing(max(start, state.floor))
+            if offset + 1 < stop:
+                ranges.appendleft((offset + 1, stop))
+            if offset >= stop:
+                continue
+            if state.delivery(offset) is None:
+                yield offset
+            else:
+                self.outlived([offset], state)
+
+    def put_back(self, offsets: Sequence[int]) -> None:
+        """Have these checked once they were read, ahead of all others."""
+        self.ranges.extendleft((offset, offset + 1) for offset in reversed(offsets))
+        self.reading = True
 
     def outlived(self, offsets: Iterable[int], state: ChannelState) -> None:
         """Note that messages in flight have expired: they are checked once they are in flight no more."""
