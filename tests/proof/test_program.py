@@ -93,6 +93,7 @@ def _neither() -> set[str]:
         "unsynced tails",
         "larger than a sector",
         "written through memory",
+        "puts of clients through memory",
     }
 
 

@@ -220,6 +220,7 @@ class Watched(QuickFileSystem):
     """Counts what a thread opens to read, and reads, of segments."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls = 0
         self._thread = threading.get_ident()
 
