@@ -298,4 +298,5 @@ class Channel(ChannelHandle):
 
     def stats(self) -> ChannelStats:
         """Return the channel's numbers. No I/O."""
+        self._engine.hear()
         return channel_stats(self._engine, self._channel_engine)

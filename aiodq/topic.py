@@ -197,6 +197,7 @@ class Topic(TopicHandle):
         Cancellation: nothing changes.
         """
         self._engine.check()
+        self._engine.hear()
         check_offset("offset", offset)
         if not self.begin_offset <= offset < self._engine.visible:
             begin, end = self.begin_offset, self._engine.visible
@@ -225,6 +226,7 @@ class Topic(TopicHandle):
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
         self._engine.check()
+        self._engine.hear()
         check_scan(start, stop)
         low = max(self.begin_offset, start or 0)
         high = self._engine.visible if stop is None else min(stop, self._engine.visible)
@@ -346,4 +348,5 @@ class Topic(TopicHandle):
 
     def stats(self) -> TopicStats:
         """Return the topic's statistics. No I/O."""
+        self._engine.hear()
         return topic_stats(self._engine)

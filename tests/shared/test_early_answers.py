@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -21,9 +22,10 @@ from aiodq.wire.stream import PacketReader, encode_packet
 from tests.shared.support import PATIENCE, TIME, RawClient, owned, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
+    import aiodq
     from aiodq.storage.io.filesystem import File
 
 
@@ -140,18 +142,19 @@ async def test_a_put_is_answered_once_it_is_synced_though_the_loop_does_somethin
         assert await topic.put(b"last") == 2
 
 
+class Late:
+    """A loop that hears of nothing from threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.call_later = loop.call_later
+
+    def call_soon_threadsafe(self, *_: Any) -> None:
+        """It will not be called."""
+
+
 async def test_whoever_was_told_early_finds_the_put_in_whatever_is_asked_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Late:
-        """A loop that hears of nothing from threads."""
-
-        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-            self.call_later = loop.call_later
-
-        def call_soon_threadsafe(self, *_: Any) -> None:
-            """It will not be called."""
-
     async with owned(tmp_path / "s") as (store, _):
         topic = store.topic("jobs")
         await topic.put(b"first")
@@ -167,6 +170,42 @@ async def test_whoever_was_told_early_finds_the_put_in_whatever_is_asked_next(
             assert await client.answer(client.put(1, 2, [b"y"])) == Done((2, 1))
             await client.ask(Ping(2))
         assert await topic.put(b"last") == 3
+        await client.close()
+
+
+FINDINGS: dict[str, tuple[Callable[[aiodq.Topic, aiodq.Channel], object], object]] = {
+    "qsize": (lambda _, channel: channel.qsize(), 2),
+    "depth": (lambda _, channel: channel.depth, 2),
+    "a channel's stats": (lambda _, channel: channel.stats().depth, 2),
+    "a topic's stats": (lambda topic, _: topic.stats().channels["c"].depth, 2),
+    "get_nowait": (lambda _, channel: [channel.get_nowait().body, channel.get_nowait().body], [b"first", b"x"]),
+    "scan": (lambda topic, _: topic.scan(), [b"first", b"x"]),
+    "read": (lambda topic, _: topic.read(1), b"x"),
+    "peek": (lambda _, channel: channel.peek(), b"first"),
+}
+
+
+@pytest.mark.parametrize("how", FINDINGS)
+async def test_whoever_hears_from_a_client_that_was_told_early_finds_the_put_in_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    find, expected = FINDINGS[how]
+    async with owned(tmp_path / "s") as (store, _):
+        topic = store.topic("jobs")
+        channel = topic.channel("c")
+        await topic.put(b"first")
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        with monkeypatch.context() as patch:
+            patch.setattr(store._store_engine.threads, "_loop", Late(asyncio.get_running_loop()))
+            assert await client.answer(client.put(1, 1, [b"x"])) == Done((1, 1))
+            found = find(topic, channel)
+        if isinstance(found, AsyncIterator):
+            found = [message.body async for message in found]
+        elif isinstance(found, Awaitable):
+            found = (await found).body
+        assert found == expected
         await client.close()
 
 

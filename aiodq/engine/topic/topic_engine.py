@@ -275,14 +275,26 @@ class TopicEngine:
     def catch_up(self) -> None:
         """Do at once what the next turn of the ioLoop would do, for a caller that looks for what was just accepted.
 
-        It is one small write at most. Nothing is done under `"always"`, where messages become visible once they are
-        synced, nor for another thread, which may only read.
+        It is one small write at most. Nothing is written under `"always"`, where messages become visible once they are
+        synced, and nothing is done for another thread, which may only read.
         """
-        if self.durably or self.io_loop.in_turn or not self.put_buffer.pending:
-            return
-        with suppress(WrongContextError):
-            self.check_context()
-            self.io_loop.turn()
+        if self.durably:
+            self.hear()
+        elif not self.io_loop.in_turn and self.put_buffer.pending:
+            with suppress(WrongContextError):
+                self.check_context()
+                self.io_loop.turn()
+
+    def hear(self) -> None:
+        """Take note of syncs that have ended, before the loop is woken for them; nothing is written.
+
+        INVARIANT: whoever was told of a put by the thread that synced it (`aiodq.shared.early_answers`), and whoever
+        hears of it from them, finds it in the topic.
+        """
+        if self.put_buffer.pending and not self.io_loop.in_turn:
+            with suppress(WrongContextError):
+                self.check_context()
+                self._host.threads.tell_ended()
 
     @property
     def pending(self) -> int:

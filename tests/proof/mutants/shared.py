@@ -7,6 +7,7 @@ from unittest import mock
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.worker_threads import WorkerThreads
 from aiodq.shared import inherited
@@ -112,6 +113,13 @@ change(
     "self._owner.engine.threads.tell_ended()",
     "None",
     test="tests/shared/test_early_answers.py::test_whoever_was_told_early_finds_the_put_in_whatever_is_asked_next",
+)
+change(
+    "whoever hears of a put that a thread told of asks before the loop knows",
+    TopicEngine.hear,
+    "self.put_buffer.pending and",
+    "False and",
+    test="tests/shared/test_early_answers.py::test_whoever_hears_from_a_client_that_was_told_early_finds_the_put_in_the_owner",
 )
 change(
     "a thread and the loop send over one socket at once",
