@@ -287,6 +287,7 @@ class Topic(TopicHandle):
         Cancellation: nothing changes.
         """
         self._engine.check()
+        self._engine.hear()
         wanted = time_ns(moment)
         begin, found = -1, 0
         while begin != self.begin_offset:  # if it changes, retention may have deleted what was found: look again
