@@ -81,6 +81,11 @@ class ClientPuts:
         if self._moving.pop(moved, None) is not None and not moved.done():
             moved.set_result(None)
 
+    def let_go(self, engine: TopicEngine) -> None:
+        """Forget a topic that was deleted: all that it had in memory would stay for as long as the connection does."""
+        if (returning := engine.group_commit.returning) is not None:
+            self._among.discard(returning)
+
     async def settled(self, topic: str) -> None:
         """Wait until the earlier puts of this client into a topic are answered, except those that wait for room."""
         underway: list[asyncio.Future[Any]] = [
@@ -137,7 +142,7 @@ class ClientPuts:
         part = Part(columns, [placing], atomic=True, cost=columns_cost(columns), origin=origin)
         # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
         putting[key] = placing
-        returning = commit.returning
+        returning = commit.returning if engine.durably else None
         try:
             # Where others are likely to put, too, all of it is to share a sync.
             if (returning is not None and returning.away) or not commit.place(part):
@@ -153,7 +158,7 @@ class ClientPuts:
     def _told(self, engine: TopicEngine, key: Key, request: int, placed: Placing) -> None:
         """Answer a put that was placed at once, whose outcome is known."""
         del self._owner.putting[key]
-        returning = engine.group_commit.returning
+        returning = engine.group_commit.returning if engine.durably else None  # no sync, nobody to share it
         if returning is not None and not (self._closing or self._ending):
             returning.told(self)
         if placed.answered:

@@ -224,6 +224,7 @@ class Session:
         for handle, topic in list(self._topics.items()):
             if (error := deletion(topic)) is not None:
                 del self._topics[handle]
+                self._puts.let_go(topic._engine)  # noqa: SLF001 - as above
                 self._let_go(handle, error, topic.name)
 
     def _let_go(self, handle: int, error: Exception, topic: str = "") -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
 
+import aiodq
+from aiodq.engine.topic.put_buffer import PutBuffer
 from aiodq.engine.topic.returning import Returning
 from aiodq.wire.packets import Done, Ping
 from tests.shared.support import PATIENCE, RawClient, owned, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from aiodq.engine.put_batch import Part
     from aiodq.engine.topic.topic_engine import TopicEngine
 
 
@@ -195,3 +200,49 @@ async def test_a_process_that_stops_putting_keeps_nobody_waiting(
     _, one, _ = clients
     for sequence in range(6, 16):
         assert isinstance(await one.answer(one.put(1, sequence, [b"one"])), Done)
+
+
+def recorded(batched: list[object], accept: Callable[[PutBuffer, Part], None]) -> Callable[[PutBuffer, Part], None]:
+    def accept_part(self: PutBuffer, part: Part) -> None:
+        batched.append(part)
+        accept(self, part)
+
+    return accept_part
+
+
+async def test_nobody_is_waited_for_where_a_put_waits_for_no_sync_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with owned(tmp_path / "s") as (store, _):
+        topic = store.topic("jobs")
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        commit = topic._engine.group_commit
+        for sequence in range(1, 8):
+            assert isinstance(await client.answer(client.put(1, sequence, [b"x"])), Done)
+        assert commit.returning is not None
+        commit.returning.away.add("a client that does not come back")
+        await topic.configure(aiodq.StoreOptions(sync="os"))
+        await client.ask(Ping(1))
+        batched: list[object] = []
+        monkeypatch.setattr(PutBuffer, "accept_part", recorded(batched, PutBuffer.accept_part))
+        assert await client.answer(client.put(1, 8, [b"x"])) == Done((7, 1))
+        assert not batched, "it is written at once, as there is nobody to share a sync with"
+        await client.close()
+
+
+async def test_a_connection_keeps_nothing_of_a_deleted_topic(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        deleted: list[weakref.ref[TopicEngine]] = []
+        for number in range(1, 4):
+            await client.open(number, f"t{number}")
+            assert isinstance(await client.answer(client.put(number, 1, [b"x"])), Done)
+            deleted.append(weakref.ref(store._store_engine.topics[f"t{number}"]))
+            await store.delete_topic(f"t{number}")
+        await until(lambda: not owner.clients[0]._topics)
+        gc.collect()
+        assert [each() for each in deleted[:-1]] == [None, None]
+        await client.close()
