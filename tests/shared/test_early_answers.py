@@ -147,7 +147,7 @@ class Late:
     """A loop that hears of nothing from threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.call_later = loop.call_later
+        self.call_later, self.create_future = loop.call_later, loop.create_future
 
     def call_soon_threadsafe(self, *_: Any) -> None:
         """It will not be called."""
