@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.segment_writer import write_blocking
+from aiodq.errors import DiskFullError
 
 if TYPE_CHECKING:
     from aiodq.clock import Clock
@@ -19,31 +20,31 @@ def flush_accepted(engine: TopicEngine, clock: Clock) -> None:
     """Write and sync what a topic accepted, and what was settled in it. Blocking.
 
     Raises:
-        StorageError: it could not be written.
+        StorageError: some of it could not be written; the rest is.
     """
     engine.put_buffer.withdrawn()  # their tasks were cancelled with the loop
     # INVARIANT: puts not resolved here are failed when the ioLoop ends.
     parts = engine.in_writer = [*engine.in_writer, *engine.put_buffer.take_all()]
     if isinstance(engine.log, NoLog) or engine.log.closed:
         return  # it has no files, or was being closed and wrote everything before
-    write_blocking(engine.log, parts, clock)
+    full: DiskFullError | None = None
+    try:
+        write_blocking(engine.log, parts, clock)
+    except DiskFullError as error:
+        full, parts = error, []
+        engine.log.rollback()
+        # INVARIANT: no ack is durable of a message that is not.
+        engine.log.sync()
     unsynced = [part for part, _ in engine.publisher.unsynced]
     engine.publisher.unsynced.clear()
-    _settle_channels(engine)
-    for part in (*unsynced, *parts):
-        with suppress(RuntimeError):  # who waits for it cannot be woken any more, as the loop is closed
-            part.resolve()
-
-
-def _settle_channels(engine: TopicEngine) -> None:
-    for channel_engine in engine.channel_engines.values():
-        if (
-            channel_engine.journal is not None
-            and channel_engine.state is not None
-            and (ops := channel_engine.state.take_ops(*channel_engine.times()))
-        ):
-            channel_engine.journal.append(ops)
-            channel_engine.journal.sync()
+    try:
+        engine.write_settled()
+    finally:
+        for part in (*unsynced, *parts):
+            with suppress(RuntimeError):  # who waits for it cannot be woken any more, as the loop is closed
+                part.resolve()
+    if full is not None:
+        raise full
 
 
 def abandon(engine: TopicEngine) -> None:

@@ -94,6 +94,7 @@ class AckPersister:
         self._busy: set[str] = set()
         # Why the others could not be written.
         self._refused: dict[str, AiodqError] = {}
+        self._folding = ""
         self._flush_queued = False
         self._over: Exception | None = None
         self._urgent = asyncio.Event()
@@ -343,6 +344,21 @@ class AckPersister:
         self._dirty[channel_engine.name] = channel_engine
         asyncio.get_running_loop().call_later(_RETRY, self.settled, channel_engine)
 
+    def write_blocking(self, channel_engine: Settlement) -> None:
+        """Write what a channel has unwritten, or what was put off, and sync it. Blocking; nobody else writes any more.
+
+        Raises:
+            StorageError: it could not be written, or it is unknown what is on disk.
+        """
+        journal, state, name = channel_engine.journal, channel_engine.state, channel_engine.name
+        if journal is None or state is None:
+            return
+        if name == self._folding:
+            state.renote()  # nobody was told whether the checkpoint holds it
+        if ops := [*self._held.pop(name, ()), *state.take_ops(*channel_engine.times())]:
+            journal.append(ops)
+            journal.sync()
+
     async def _fold(self, channel_engine: Settlement) -> None:
         journal, state = channel_engine.journal, channel_engine.state
         if journal is None or state is None:
@@ -355,6 +371,7 @@ class AckPersister:
         snapshot = state.snapshot(*channel_engine.times())
         state.all_noted()
         journal.imaged()
+        self._folding = channel_engine.name
         try:
             await self._threads.call(lambda: journal.fold(snapshot.image()))
         except StoreFailedError:
@@ -366,6 +383,7 @@ class AckPersister:
             self._put_off(channel_engine, [], error)
         else:
             self._refused.pop(channel_engine.name, None)
+        self._folding = ""
 
 
 def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
@@ -357,6 +357,16 @@ class TopicEngine:
     def write_now(self, channel_engine: Settlement) -> None:
         """See `ChannelEngineHost.write_now`."""
         self._persister.write_now(channel_engine)
+
+    def write_settled(self) -> None:
+        """Write and sync what was settled in its channels, as the loop has ended. Blocking.
+
+        Raises:
+            StorageError: that of a channel could not be written; that of the others is.
+        """
+        with ExitStack() as ending:
+            for channel_engine in self.channel_engines.values():
+                ending.callback(self._persister.write_blocking, channel_engine)
 
     def settled_elsewhere(self, channel_engine: Settlement) -> None:
         """See `ChannelEngineHost.settled_elsewhere`."""

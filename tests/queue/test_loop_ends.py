@@ -1,0 +1,127 @@
+"""An event loop that ends with a store open, as where `asyncio.run` ends with an error: what was settled is written."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import threading
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.testing import WatchedFileSystem
+from tests.queue.support import fill, numbered, options, ready_now, take
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+POLICIES = pytest.mark.parametrize("policy", ["always", "os"])
+
+
+@pytest.fixture
+def kept() -> Iterator[list[aiodq.Store]]:
+    """Hold what is left open, as a traceback does; it is dropped at the end."""
+    stores: list[aiodq.Store] = []
+    yield stores
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        stores.clear()
+        gc.collect()
+
+
+def left(path: Path, fs: WatchedFileSystem, *channels: str) -> dict[str, list[bytes]]:
+    """Return what the next owner has to deliver, by channel."""
+    fs.heal()
+
+    async def delivered() -> dict[str, list[bytes]]:
+        async with aiodq.open(path, fs=fs) as store:
+            topic = store.topic("jobs")
+            return {name: ready_now(topic.channel(name)) for name in channels}
+
+    return asyncio.run(delivered())
+
+
+@POLICIES
+def test_acks_that_were_put_off_are_written(path: Path, policy: str, kept: list[aiodq.Store]) -> None:
+    fs = WatchedFileSystem()
+
+    async def main() -> None:
+        store = await aiodq.open(path, options(sync=policy), fs=fs)
+        kept.append(store)
+        topic = store.topic("jobs")
+        channel = topic.channel("c")
+        await fill(topic, numbered(3))
+        (message,) = await take(channel, 1)
+        fs.fail(errno.ENOSPC, "write", match="channels")
+        with pytest.raises(aiodq.DiskFullError):
+            await message.ack()
+        fs.heal()
+
+    asyncio.run(main())
+    assert left(path, fs, "c") == {"c": numbered(2, start=1)}
+
+
+@POLICIES
+def test_acks_of_one_channel_are_written_though_those_of_another_cannot_be(
+    path: Path, policy: str, kept: list[aiodq.Store]
+) -> None:
+    fs = WatchedFileSystem()
+
+    async def main() -> None:
+        store = await aiodq.open(path, options(sync=policy), fs=fs)
+        kept.append(store)
+        topic = store.topic("jobs")
+        channels = [topic.channel(name) for name in "abc"]
+        await fill(topic, numbered(3))
+        fs.fail(errno.ENOSPC, "write", match="b/journal")
+        for channel in channels:
+            (await channel.get()).ack_nowait()
+
+    asyncio.run(main())
+    assert left(path, fs, *"abc") == {"a": numbered(2, start=1), "b": numbered(3), "c": numbered(2, start=1)}
+
+
+@POLICIES
+def test_acks_are_written_though_puts_cannot_be(path: Path, policy: str, kept: list[aiodq.Store]) -> None:
+    fs = WatchedFileSystem()
+    receipts: list[aiodq.Receipt] = []
+
+    async def main() -> None:
+        store = await aiodq.open(path, options(sync=policy), fs=fs)
+        kept.append(store)
+        topic = store.topic("jobs")
+        channel = topic.channel("c")
+        await fill(topic, numbered(3))
+        (await channel.get()).ack_nowait()
+        fs.fail(errno.ENOSPC, "write", match=".seg")
+        receipts.extend(topic.put_nowait(bytes(200_000)) for _ in range(2))  # too much to be written at once
+
+    asyncio.run(main())
+    assert left(path, fs, "c") == {"c": numbered(2, start=1)}
+    assert all(receipt.done() and "DiskFullError" in repr(receipt) for receipt in receipts)
+
+
+def test_acks_are_written_of_which_a_checkpoint_was_being_written(path: Path, kept: list[aiodq.Store]) -> None:
+    fs = WatchedFileSystem()
+
+    async def main() -> None:
+        store = await aiodq.open(path, options(sync="os"), fs=fs)
+        kept.append(store)
+        topic = store.topic("jobs")
+        channel = topic.channel("c")
+        await fill(topic, numbered(3))
+        fs.fail(errno.ENOSPC, "write", match="journal", times=2)
+        fs.fail(errno.ENOSPC, "write", match="checkpoint")
+        gate = fs.gate("create", match="checkpoint")
+        (await channel.get()).ack_nowait()
+        syncing = asyncio.ensure_future(topic.sync())
+        await gate.wait()
+        threading.Timer(0.1, gate.open).start()
+        syncing.cancel()
+
+    asyncio.run(main())
+    assert left(path, fs, "c") == {"c": numbered(2, start=1)}
