@@ -29,6 +29,11 @@ class NotedClients:
         self._path = os.path.join(directory, CLIENTS)
         self._written: dict[int, int] | None = None
 
+    @property
+    def certain(self) -> bool:
+        """Whether the next owner will read who is there: otherwise it is to wait for anybody."""
+        return self._written is not None
+
     def read(self) -> dict[int, int] | None:
         """Return the clients of the previous owner, with their processes; None if it did not note them."""
         try:
@@ -53,16 +58,18 @@ class NotedClients:
         try:
             with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | _SAFE, _MODE), "wb", buffering=0) as file:
                 belong(file.fileno(), os.path.dirname(self._path))
-                file.write(data)
+                whole = file.write(data) == len(data)  # a full disk may take a part of it
                 # Not truncated before: what was empty, ext4 writes to the disk when it is closed.
                 file.truncate(len(data))
         except OSError:
-            self.forget()
-        else:
+            whole = False
+        if whole:
             self._written = dict(clients)
+        else:
+            self.forget()
 
     def forget(self) -> None:
-        """Have the next owner wait for anybody."""
+        """Have the next owner wait for anybody, if this one leaves its socket as well (`Listening.close`)."""
         self._written = None
         with suppress(OSError):
             os.unlink(self._path)

@@ -169,7 +169,8 @@ class Owner:
             self._end_reclaiming()
 
     def _end_reclaiming(self) -> None:
-        if self._reclaiming is not None:
+        # As an owner closes, all that it holds back it keeps for the next one.
+        if self._reclaiming is not None and not self._closing:
             self._reclaiming.cancel()
             self._reclaiming = None
             self._expected.clear()
@@ -228,6 +229,8 @@ class Owner:
     async def close(self) -> None:
         """Tell all clients to look for another owner, and stop serving."""
         self._note_gone()
+        if not self._noted.certain:
+            self._note_clients()
         self._closing = True
         # INVARIANT: nothing that is given back below is given up, though its time to live be over: who has it in hand
         # keeps it under the next owner.
@@ -240,7 +243,7 @@ class Owner:
         # INVARIANT: the loop no longer watches the socket when it is closed: its number may be another's at once.
         await self._accept_no_more()
         if self._listening is not None:
-            self._listening.close()
+            self._end_listening(self._listening)
         for connection in list(self._connections):
             connection.send(Handover(self.epoch))
             connection.end()
@@ -263,7 +266,7 @@ class Owner:
         """Leave the clients to another owner, as the event loop ends with the store open, for which it is released."""
         self._closing = True
         # INVARIANT: nobody is left to answer. Who could still connect would wait as for an owner that hangs.
-        listening.close()
+        self._end_listening(listening)
         for connection in list(self._connections):
             connection.abort()
 
@@ -271,10 +274,14 @@ class Owner:
         """Leave the clients to another owner, as the store is released, perhaps with its event loop closed."""
         self._closing = True
         if self._listening is not None:
-            self._listening.close()
+            self._end_listening(self._listening)
         for connection in self._connections:
             if isinstance(connection, _Connection):
                 connection.hang_up()
+
+    def _end_listening(self, listening: Listening) -> None:
+        # INVARIANT: where the next owner cannot read who may hold messages, it finds what tells it to wait for anybody.
+        listening.close(leave=not self._noted.certain)
 
     async def _accept_all(self, listening: Listening) -> None:
         loop = asyncio.get_running_loop()

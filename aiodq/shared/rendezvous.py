@@ -48,7 +48,8 @@ class Listening:
         sock: the listening socket; it does not block.
         path: the socket's path.
         user: whose the store is.
-        after_crash: whether a previous owner left its socket, so that it was killed: clients may hold messages.
+        after_crash: whether a previous owner left its socket, as it was killed or could not note its clients: they may
+            hold messages.
     """
 
     def __init__(self, sock: socket.socket, directory: str, *, after_crash: bool) -> None:
@@ -67,11 +68,15 @@ class Listening:
         except OSError:
             return False
 
-    def close(self) -> None:
-        """Stop listening. A socket of another owner under this name stays."""
+    def close(self, *, leave: bool = False) -> None:
+        """Stop listening. A socket of another owner under this name stays.
+
+        Args:
+            leave: leave this one, too, as an owner does that is killed: the next one is to wait for clients.
+        """
         self.sock.close()
         with suppress(FileNotFoundError):
-            if self.found:
+            if self.found and not leave:
                 os.unlink(self.path)
 
 

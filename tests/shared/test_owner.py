@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import json
 import os
 import random
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
 from aiodq.shared import owner as owner_module
+from aiodq.shared.noted_clients import NotedClients
 from aiodq.shared.rendezvous import connect, listen
 from aiodq.storage.store_layout import CLIENTS
 from aiodq.wire.layout import UNSAID
@@ -42,7 +45,7 @@ from aiodq.wire.packets import (
     Touch,
     Want,
 )
-from aiodq.wire.stream import encode_packet
+from aiodq.wire.stream import Packet, encode_packet
 from tests.shared.support import PATIENCE, RawClient, owned
 from tests.wire.support import EXAMPLES
 
@@ -430,6 +433,70 @@ async def test_who_has_not_come_back_is_known_to_the_next_owner_too(tmp_path: Pa
     async with owned(tmp_path / "s", reclaim=3600):
         client = await joined(tmp_path / "s")
         assert not clients.exists(), "it may be anybody"
+        await client.close()
+
+
+async def test_who_could_not_be_noted_is_waited_for_after_an_owner_that_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def refuse(path: str, *rest: int) -> int:
+        if str(path).endswith(CLIENTS):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(path, *rest)
+
+    with monkeypatch.context() as patch:
+        async with owned(tmp_path / "s") as (store, _):
+            await store.queue("jobs").put(b"0")
+            patch.setattr("aiodq.shared.noted_clients.os.open", refuse)
+            client = await joined(tmp_path / "s")
+            assert len(await client.take(2, 1, 1)) == 1
+    async with owned(tmp_path / "s", reclaim=3600) as (store, owner):
+        assert owner._reclaiming is not None
+        assert store.queue("jobs").qsize() == 1
+        with pytest.raises(aiodq.QueueEmpty):
+            store.queue("jobs").get_nowait()
+    await client.close()
+
+
+@pytest.mark.parametrize("written", [0, 3])
+def test_clients_of_whom_only_a_part_is_written_are_not_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    class Full(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            return super().write(data[:written])
+
+    noted = NotedClients(str(tmp_path))
+    noted.write({7: 1})
+    assert noted.certain
+    with monkeypatch.context() as patch:
+        patch.setattr("aiodq.shared.noted_clients.open", lambda file, *_, **__: Full(file, "wb"), raising=False)
+        noted.write({7: 1, 8: 1})
+    assert not noted.certain
+    assert noted.read() is None
+
+
+async def test_who_may_be_anybody_is_waited_for_by_the_owner_after_next_too(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.queue("jobs").put(b"0")
+    listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
+    for _ in range(2):
+        async with owned(tmp_path / "s", reclaim=3600) as (_, owner):
+            assert owner._reclaiming is not None
+
+
+async def test_who_comes_back_as_the_owner_closes_has_nothing_given_up(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.queue("jobs").put(b"0")
+    (tmp_path / "s" / CLIENTS).write_text(json.dumps([[7, os.getpid()]]))
+    async with owned(tmp_path / "s", reclaim=3600) as (store, owner):
+        client = await joined(tmp_path / "s")
+        (session,) = owner.clients
+        session.receive(Packet(Call("back", {}), 99))
+        await owner.close()
+        assert store._store_engine.reclaiming
         await client.close()
 
 
