@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from aiodq.errors import InvalidOptionError, OffsetError, StoreNotFoundError
+from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.packing import pack_splits
 from aiodq.spark.planning import (
@@ -124,6 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetError: a topic was deleted and made anew, or is another store's, or ends before what was taken in
                 already; or the hold is gone, or another query's; and `failOnDataLoss` is not `false`.
             StoreNotFoundError: a topic that was named in full was deleted, likewise.
+            CorruptionError: messages at the end of a topic are damaged or missing, likewise.
             InvalidOptionError: the query was begun with one store and goes on with several, or the other way round; or
                 it begins, and the hold is another query's.
         """
@@ -140,9 +141,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         moved = _moved(start, known, logs)
         self._warn_of_deleted(known, logs)
         taken = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()} | moved
+        taken = {topic: self._within_log(topic, log, taken[topic]) for topic, log in logs.items()}
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
         waiting = {topic: ends[topic] - taken[topic] if topic in known else 0 for topic in logs}
-        found = {**taken, **known}
+        found = {**known, **taken}
         if not self._is_to_wait(limit, sum(waiting.values())):
             shares = _shares(waiting, limit.max_rows, sum(taken.values())) if isinstance(limit, ReadMaxRows) else {}
             for topic in (topic for topic in logs if waiting[topic]):
@@ -266,11 +268,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise _anew(topic, stop)
             _LOG.warning("topic %r was made anew: what a batch was to read of the earlier one is gone", topic)
             return []
-        if self._options.strict and not log.begin <= first <= stop <= log.view.stop:
+        if self._options.strict and first < stop and not log.begin <= first <= stop <= log.view.stop:
             raise OffsetError(
                 f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
                 f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
             )
+        if stop <= first:
+            # Its end had gone back below what was read of it: the batch only says where the query goes on.
+            return []
+        if first < log.begin:
+            gone = min(stop, log.begin) - 1
+            _LOG.warning("topic %r: left out, as they were deleted before they were read: %d to %d", topic, first, gone)
         store, name = self._place(topic)
         place = Place(log.directory, log.meta.uuid, uuids[store], socket.gethostname())
         whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
@@ -464,13 +472,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reader.close()
         return min(max(start, begin), end)
 
-    def _end(self, topic: str, log: LogSnapshot, taken: int) -> int:
-        end = log.view.stop
-        if end < taken and self._options.strict:
+    def _within_log(self, topic: str, log: LogSnapshot, taken: int) -> int:
+        """Return where the query goes on in a topic: where it was, unless messages are gone there.
+
+        Raises:
+            CorruptionError: nothing follows that can be read, as it is damaged or missing, and `failOnDataLoss` is not
+                `false`.
+            OffsetError: the topic ends before, likewise.
+        """
+        if log.view.stop <= taken and (log.view.stop < taken or log.damages):
+            # What its owner is putting right just now is no loss.
+            log.refresh()
+        begin, end = log.begin, log.view.stop
+        if not self._options.strict:
+            if end < taken and not log.damages:
+                text = "topic %r ends at %d, and was read up to %d: a power cut took the rest; the query goes on at %d"
+                _LOG.warning(text, topic, end, taken, end)
+                return end
+            return max(taken, begin)
+        lost = log.lost(end, end) if end <= taken else None
+        if lost is not None and lost.stop > end:
+            raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
+        if end < taken:
             raise OffsetError(
                 f"topic {topic!r} ends at {end}, and was read up to {taken}: a power cut took what was not synced, or "
                 f"it was made anew. {_WAYS_ON}"
             )
+        return taken
+
+    def _end(self, topic: str, log: LogSnapshot, taken: int) -> int:
+        end = log.view.stop
         if self._target is not None:
             end = min(end, self._target.get(topic, taken))
         return max(end, taken)

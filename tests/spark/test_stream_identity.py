@@ -23,6 +23,7 @@ from aiodq.storage.state.holds import read_hold
 from tests.spark.support import KEEP
 from tests.spark.test_lag import checkpoint_of
 from tests.spark.test_streaming import pytest_spark, read
+from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -345,7 +346,68 @@ async def test_what_was_taken_back_by_a_power_cut(tmp_path: Path) -> None:
     ahead = {**end, "topics": {"a": 9}}
     with pytest.raises(aiodq.OffsetError, match=r"ends at 5, and was read up to 9: a power cut .*failOnDataLoss=false"):
         reader_of(tmp_path).latestOffset(ahead, ALL)
-    assert reader_of(tmp_path, failOnDataLoss="false").latestOffset(ahead, ALL) == ahead
+
+
+async def test_what_is_put_where_a_power_cut_took_something_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those messages have numbers that the query has seen before."""
+    await put(tmp_path, "a", 5)
+    lenient = reader_of(tmp_path, failOnDataLoss="false")
+    ahead = {**taken(lenient), "topics": {"a": 9}}
+    between = lenient.latestOffset(ahead, ALL)
+    assert between["topics"] == {"a": 5}
+    assert "topic 'a' ends at 5, and was read up to 9" in caplog.text
+    for reader in (lenient, reader_of(tmp_path)):
+        assert read(reader, ahead, between) == []
+    await put(tmp_path, "a", 10)
+    assert read(lenient, between, lenient.latestOffset(between, ALL)) == [("a", number) for number in range(5, 15)]
+
+
+async def test_a_log_that_seems_to_end_early_as_it_is_damaged_is_not_read_again(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    end = taken(reader_of(tmp_path))
+    damage_first(tmp_path / "a")
+    assert reader_of(tmp_path, failOnDataLoss="false").latestOffset(end, ALL) == end
+    with pytest.raises(aiodq.CorruptionError, match="checksum is wrong; failOnDataLoss=false goes on"):
+        reader_of(tmp_path).latestOffset(end, ALL)
+
+
+@pytest.mark.parametrize("now", [True, False])
+async def test_damage_behind_which_nothing_comes_is_told(tmp_path: Path, now: bool) -> None:
+    """There is nothing to plan a batch of, which would tell it."""
+    await put(tmp_path, "a", 5)
+    damage_first(tmp_path / "a")
+    for strict in ("true", "false"):
+        reader = reader_of(tmp_path, failOnDataLoss=strict)
+        start = reader.initialOffset()
+        if now:
+            reader.prepareForTriggerAvailableNow()
+        if strict == "false":
+            assert reader.latestOffset(start, ALL)["topics"] == {"a": 0}
+        else:
+            with pytest.raises(aiodq.CorruptionError, match="checksum is wrong; failOnDataLoss=false goes on"):
+                reader.latestOffset(start, ALL)
+
+
+def damage_first(topic: Path) -> None:
+    (path,) = segments(topic)
+    flip(path, path.read_bytes().index(b"x"), 1)
+
+
+async def test_what_was_purged_before_it_was_read_is_told_and_takes_no_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(retention=KEEP)) as store:
+        await store.topic("a").put_many([b"x"] * 1000)
+        reader = reader_of(tmp_path, failOnDataLoss="false")
+        begun = reader.latestOffset(reader.initialOffset(), ReadMaxRows(300))
+        await store.topic("a").purge()
+        await store.topic("a").put_many([b"x"] * 50)
+    end = reader.latestOffset(begun, ReadMaxRows(30))
+    assert end["topics"] == {"a": 1030}
+    assert read(reader, begun, end) == [("a", number) for number in range(1000, 1030)]
+    assert "topic 'a': left out, as they were deleted before they were read: 300 to 999" in caplog.text
 
 
 async def test_the_hold_of_a_topic_that_was_made_anew_begins_anew(tmp_path: Path) -> None:
