@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet, finalize
 
@@ -73,13 +73,15 @@ class ThreadPool:
         self._threads.append(thread)
 
     def shutdown(self, *, wait: bool = True) -> None:
-        """End the threads once they have done all their work."""
+        """End the threads once they have done all their work. Called in one of them, it waits for the others."""
         self._ended = True
         threads = self._threads.copy()
         _end(self._queue, self._threads)
         if wait:
             for thread in threads:
-                thread.join()
+                # The last handle of a store may be collected anywhere, and its loop be closed, so that this ends it.
+                if thread is not current_thread():
+                    thread.join()
 
 
 def _serve(queue: SimpleQueue[Errand | None], idle: list[None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import warnings
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,32 @@ def test_nothing_is_printed_when_it_is_dropped(tmp_path: Path) -> None:
     with pytest.warns(ResourceWarning, match="never closed"):
         del store
         gc.collect()  # what a finalizer raises fails the test
+    assert asyncio.run(_found(tmp_path, "exclusive")) == ([b"a"], 0)
+
+
+def test_it_is_released_by_whichever_thread_drops_it(tmp_path: Path, left: list[object]) -> None:
+    """A thread of the store's own collects its last handle, as garbage is collected wherever it is found."""
+    close, closed = threading.Event(), threading.Event()
+
+    def drop() -> None:
+        close.wait(WATCHDOG)
+        left.clear()
+        gc.collect()
+        closed.set()
+
+    async def opened() -> None:
+        store = await aiodq.open(tmp_path, QUICK)
+        await store.queue("jobs").put(b"a")
+        store._store_engine.threads.start(drop, lambda _, __: None)
+        left.append(store)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(opened())
+    loop.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        close.set()
+        assert closed.wait(WATCHDOG)
     assert asyncio.run(_found(tmp_path, "exclusive")) == ([b"a"], 0)
 
 

@@ -50,6 +50,26 @@ def test_a_thread_that_waits_is_used_again_and_more_come_only_while_it_is_busy()
     assert alive() == 0
 
 
+def test_one_of_the_threads_may_end_them_all() -> None:
+    pool = ThreadPool(2, NAME)
+    raised: list[Exception] = []
+    go, ended = Event(), Event()
+
+    def end(_: None) -> None:
+        go.wait(10)
+        try:
+            pool.shutdown()
+        except RuntimeError as error:
+            raised.append(error)
+        ended.set()
+
+    pool.submit(end, None)
+    go.set()
+    assert ended.wait(10)
+    assert not raised
+    assert until_gone()
+
+
 def test_what_was_given_is_done_before_the_threads_end() -> None:
     pool = ThreadPool(1, NAME)
     done: list[int] = []
