@@ -19,7 +19,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStalledError, ProtocolError
 from aiodq.shared.answers import understood
 from aiodq.shared.place import Place
-from aiodq.shared.putting import TopicPuts
+from aiodq.shared.putting import PutsByTopic
 from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.shared.rendezvous import connect, owner_of
 from aiodq.shared.reopening import Opened, Reopening
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from aiodq.shared.link_wire import LinkWire
     from aiodq.shared.listener import Listener
-    from aiodq.shared.putting import Putting
+    from aiodq.shared.putting import Putting, TopicPuts
     from aiodq.wire.packets import Message as Said
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class Link:
         self._wire: LinkWire | None = None
         self._ready = False
         self._begun = False
-        self._topics: dict[str, TopicPuts] = {}
+        self._topics = PutsByTopic(self._send_put)
         self.opened: Reopening = Reopening()
         self._handles: dict[tuple[str, str], int] = {}
         self._hearing: dict[int, Listener] = {}
@@ -192,17 +192,11 @@ class Link:
             raise MessageSizeError(f"a put of {size} bytes; a store that is shared takes {_LARGEST} at a time")
         if self.failure is not None:
             raise copy(self.failure)
-        puts = self._topics.get(topic)
-        if puts is None:
-            puts = self.puts(topic)
-        puts.put(put)
+        (self._topics.get(topic) or self._topics.of(topic)).put(put)
 
     def puts(self, topic: str) -> TopicPuts:
         """Return the puts into a topic."""
-        puts = self._topics.get(topic)
-        if puts is None:
-            puts = self._topics[topic] = TopicPuts(partial(self._send_put, topic))
-        return puts
+        return self._topics.of(topic)
 
     def _send_put(self, topic: str, sequence: int, put: Putting) -> None:
         if self._ready:
@@ -230,6 +224,12 @@ class Link:
         self.opened.pop((topic, channel), None)
         handle = self._handles.pop((topic, channel), 0)
         self._hearing.pop(handle, None)
+
+    def let_go(self, topic: str, channel: str, listener: Listener) -> None:
+        """Have no later owner open what `listener` was told is deleted or refused, and tell it of nothing any more."""
+        if self.opened.drop(topic, channel, listener):
+            # The handle stays: what is still sent with it is refused, rather than done with another of that name.
+            self._hearing.pop(self._handles.get((topic, channel), 0), None)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import AiodqError
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
     from aiodq.wire.packets import Message as Said
 
-__all__ = ["Putting", "TopicPuts", "WithdrawnError"]
+__all__ = ["PutsByTopic", "Putting", "TopicPuts", "WithdrawnError"]
+
+_MANY: Final = 1000
+"""Topics of which at least the puts are remembered though all are answered."""
 
 _WITHDRAWN: Final = "nobody waits for this put any more"
 
@@ -43,6 +47,35 @@ class Putting(NamedTuple):
     given_up: Callable[[], bool]
 
 
+class PutsByTopic(dict[str, "TopicPuts"]):
+    """The puts of one process, by topic."""
+
+    def __init__(self, send: Callable[[str, int, Putting], None]) -> None:
+        """Start without any; `send` sends one by its topic and sequence, if there is an owner."""
+        super().__init__()
+        self._send = send
+        self._sequence = 0
+        self._most = _MANY
+
+    def of(self, topic: str) -> TopicPuts:
+        """Return the puts into a topic."""
+        puts = self.get(topic)
+        if puts is None:
+            if len(self) >= self._most:
+                self._forget_idle()
+            puts = self[topic] = TopicPuts(partial(self._send, topic), self._sequence)
+        return puts
+
+    def _forget_idle(self) -> None:
+        """Forget topics into which nothing is under way: by and by there may be any number of them."""
+        for topic, puts in list(self.items()):
+            if not (puts.pending or puts.behind):
+                # INVARIANT: no sequence comes twice in a topic, or its log would take the later put for the earlier.
+                self._sequence = max(self._sequence, puts.sequence)
+                del self[topic]
+        self._most = max(_MANY, 2 * len(self))
+
+
 class TopicPuts:
     """The puts into a topic.
 
@@ -52,9 +85,9 @@ class TopicPuts:
         behind: the puts queued after them.
     """
 
-    def __init__(self, send: Callable[[int, Putting], None]) -> None:
-        """Start without any; `send` sends one by its sequence, if there is an owner."""
-        self.sequence: int = 0
+    def __init__(self, send: Callable[[int, Putting], None], sequence: int = 0) -> None:
+        """Start without any after this sequence; `send` sends one by its sequence, if there is an owner."""
+        self.sequence: int = sequence
         self.pending: dict[int, Putting] = {}
         self.behind: deque[Putting] = deque()
         self._send = send

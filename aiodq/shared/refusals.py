@@ -31,12 +31,18 @@ class Refusals:
         """Return whether a handle was refused."""
         return handle in self._those
 
-    def add(self, handle: int, error: Exception, topic: str = "") -> None:
-        """Add a handle with the reason, and with the topic's name if it was a topic."""
+    def add(self, handle: int, error: Exception, topic: str = "") -> tuple[int, str]:
+        """Add a handle with the reason, and with the topic's name if it was a topic.
+
+        Returns:
+            The handle that is forgotten for it, 0 for none, and the topic's name if it was one.
+        """
         # INVARIANT: the copy has no traceback, which would keep the error's origin alive.
         self._those[handle] = _Refusal(copy(error), topic)
-        if len(self._those) > _MOST:
-            del self._those[next(iter(self._those))]
+        if len(self._those) <= _MOST:
+            return 0, ""
+        oldest = next(iter(self._those))
+        return oldest, self._those.pop(oldest).topic
 
     def check(self, handle: int) -> None:
         """Raise the reason if a handle was refused."""

@@ -151,7 +151,7 @@ class RemoteChannel(RemoteSettlement):
     def refused(self, error: Exception) -> None:
         """Raise `error` in every getter of the channel from now on; no later owner opens it for them."""
         self.end_with(error)
-        self._topic.link.opened.drop(self._topic.name, self.name, self)
+        self._topic.link.let_go(self._topic.name, self.name, self)
         self._known.refuse(error)
         self.told(error)
 
@@ -160,7 +160,7 @@ class RemoteChannel(RemoteSettlement):
         if isinstance(error, QueueShutDown):
             self.end_with(error)
             self._known.refuse(error)
-            self._topic.link.opened.drop(self._topic.name, self.name, self)
+            self._topic.link.let_go(self._topic.name, self.name, self)
             for waiting in (self._returning, self._renewing, self._ends, self._looking_ahead):
                 if waiting is not None:
                     waiting.cancel()

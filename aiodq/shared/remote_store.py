@@ -365,6 +365,11 @@ class RemoteStore:
             topic.name_channel_options(channel, options)
         return channel
 
+    def let_go(self, topic: RemoteTopic) -> None:
+        """See `TopicHost`. Whoever named it keeps it; its channels, and what they have in memory, go with it."""
+        if isinstance(topic.error, QueueShutDown) and not self._closing and self.topics.get(topic.name) is topic:
+            del self.topics[topic.name]
+
     def forget(self, name: str) -> None:
         """Forget a deleted topic; one opened later under its name is new."""
         topic = self.topics.pop(name, None)

@@ -63,6 +63,10 @@ class TopicHost(Protocol):
         """Raise if the store belongs to another loop or process than the caller's."""
         ...
 
+    def let_go(self, topic: RemoteTopic) -> None:
+        """Forget a topic that was deleted or refused: one named later is new."""
+        ...
+
     def store_ref(self) -> object:
         """Return what a handle holds to keep the store open."""
         ...
@@ -135,7 +139,8 @@ class RemoteTopic:
     def refused(self, error: Exception) -> None:
         """Make the topic unusable, as the owner refuses to open it or it was deleted."""
         self.error = self.error or error
-        self.link.opened.drop(self.name, "", self)
+        self.link.let_go(self.name, "", self)
+        self._host.let_go(self)
         self._known.refuse(error)
         for channel in self.channel_engines.values():
             channel.refused(error)

@@ -45,10 +45,16 @@ class Reopening(dict[tuple[str, str], Opened]):
         if opened is not None and opened.options and not _lasts(topic, channel):
             self[topic, channel] = opened._replace(options=options)
 
-    def drop(self, topic: str, channel: str, listener: Listener) -> None:
-        """Have no later owner open what `listener` was told is deleted or refused; leave one that replaced it."""
-        if self.has(topic, channel, listener):
+    def drop(self, topic: str, channel: str, listener: Listener) -> bool:
+        """Have no later owner open what `listener` was told is deleted or refused; leave one that replaced it.
+
+        Returns:
+            Whether it was there.
+        """
+        there = self.has(topic, channel, listener)
+        if there:
             del self[topic, channel]
+        return there
 
     def has(self, topic: str, channel: str, listener: Listener) -> bool:
         """Return whether every later owner opens it for `listener`."""

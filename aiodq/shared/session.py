@@ -230,7 +230,13 @@ class Session:
     def _let_go(self, handle: int, error: Exception, topic: str = "") -> None:
         self._figures.pop(handle, None)
         self._changes.ended(handle, error)
-        self._refusals.add(handle, error, topic)
+        self._refuse(handle, error, topic)
+
+    def _refuse(self, handle: int, error: Exception, topic: str = "") -> None:
+        """Refuse whatever comes with a handle from now on."""
+        forgotten, name = self._refusals.add(handle, error, topic)
+        if forgotten and self._names.get(name) == forgotten:
+            del self._names[name]
 
     # --- topics
 
@@ -241,7 +247,7 @@ class Session:
             self._opened(said, request)
         except (AiodqError, asyncio.QueueFull) as error:
             # Packets with this handle were sent before the client could know.
-            self._refusals.add(said.handle, error)
+            self._refuse(said.handle, error)
             raise
 
     def _opened(self, said: Open, request: int) -> None:

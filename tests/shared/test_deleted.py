@@ -13,7 +13,7 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared import refusals
+from aiodq.shared import putting, refusals
 from aiodq.shared.refusals import Refusals
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Open, Ping, Pong, Put, Txn, Want
@@ -115,6 +115,77 @@ def test_so_many_handles_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(aiodq.QueueShutDown, match="4"):
         those.check(4)
     assert (those.topic(1), those.topic(2)) == ("", "t2")
+
+
+async def test_the_names_of_topics_are_remembered_as_long_as_their_handles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "_MOST", 3)
+    async with owned(tmp_path / "s") as (store, owner):
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        session = session_of(owner)
+        for handle in range(1, 9):
+            await client.open(handle, f"t{handle}")
+            await client.answer(client.put(handle, 1, [b"x"]))
+            await store.delete_topic(f"t{handle}")
+            await until(lambda: kept(session) == (0, 0))
+        assert list(session._names) == ["t6", "t7", "t8"]
+        await client.close()
+
+
+async def test_a_client_keeps_nothing_of_topics_that_others_deleted(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        remote: Any = client._store_engine
+        deleted: list[weakref.ref[Any]] = []
+        for number in range(3):
+            topic = client.topic(f"t{number}")
+            await topic.put(b"x")
+            await (await topic.channel("c").get()).ack()
+            deleted += [weakref.ref(topic._engine), weakref.ref(topic.channel("c")._channel_engine)]
+            await owner.delete_topic(topic.name)
+            with pytest.raises(aiodq.QueueShutDown):
+                await topic.channel("c").get()
+            del topic
+        await until(lambda: not remote.topics)
+
+        def gone() -> bool:
+            gc.collect()
+            return [each() for each in deleted] == [None] * 6
+
+        await until(gone)
+        assert await client.topic("t0").put(b"y") == 0
+        assert (await client.topic("t0").channel("c").get()).body == b"y"
+
+
+async def test_a_client_forgets_the_puts_into_topics_that_it_uses_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(putting, "_MANY", 3)
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        remote: Any = client._store_engine
+        for number in range(20):
+            assert await client.topic(f"t{number % 10}").put(b"%d" % number) == number // 10
+            assert len(remote.link._topics) <= 3
+        for number in range(10):
+            found = [message.body async for message in owner.topic(f"t{number}").scan()]
+            assert found == [b"%d" % number, b"%d" % (number + 10)]
+
+
+def test_puts_that_are_under_way_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(putting, "_MANY", 2)
+    sent: list[tuple[str, int]] = []
+    puts = putting.PutsByTopic(lambda topic, sequence, _: sent.append((topic, sequence)))
+    put = putting.Putting(b"", 1, each=False, told=lambda _: None, given_up=lambda: False)
+    for topic in ("idle", "idle", "busy"):
+        puts.of(topic).put(put)
+    puts.of("idle").answered(1, Done((0, 1)))
+    puts.of("idle").answered(2, Done((1, 1)))
+    puts.of("new")
+    assert list(puts) == ["busy", "new"]
+    for topic in ("busy", "idle"):
+        puts.of(topic).put(put)
+    assert sent == [("idle", 1), ("idle", 2), ("busy", 1), ("busy", 2), ("idle", 3)]
 
 
 async def test_what_was_taken_away_before_anybody_took_it_is_not_handed_out(tmp_path: Path) -> None:
