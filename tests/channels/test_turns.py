@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.channel import loop_turn
+from aiodq.engine.channel import loop_turn, settlement
 from aiodq.engine.channel.delivery_filter import DeliveryFilter
-from aiodq.engine.channel.out_of_turn import MOST_LETTERS
+from aiodq.engine.channel.out_of_turn import MOST_LETTERS, OutOfTurn
 from tests.channels.support import counts, ready, soon, until
 
 if TYPE_CHECKING:
@@ -82,11 +82,21 @@ async def test_whoever_waits_has_what_is_behind_the_letters(machine: Machine) ->
         assert (await soon(jobs.get())).body == b"last"
 
 
-async def test_whoever_waits_looks_again_once_a_letter_is_put(machine: Machine) -> None:
+class Busy(OutOfTurn):
+    """From the beginning, so that nothing is given up before the test has looked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters = MOST_LETTERS
+
+
+async def test_whoever_waits_looks_again_once_a_letter_is_put(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await behind_expired(machine, 1)
+    monkeypatch.setattr(settlement, "OutOfTurn", Busy)
     async with machine.jobs(dead_letter="dead") as jobs:
         engine = jobs._channel_engine
-        engine._out_of_turn.letters = MOST_LETTERS
         getting = asyncio.ensure_future(jobs.get())
         await until(lambda: engine.waits)
         engine._giving_up._posted(asyncio.get_running_loop().create_future())

@@ -6,8 +6,10 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
 
 import pytest
 
@@ -144,18 +146,46 @@ async def test_a_put_is_answered_once_it_is_synced_though_the_loop_does_somethin
 
 
 class Late:
-    """A loop that hears of nothing from threads."""
+    """A loop that, once deaf, hears of nothing from threads until it is woken."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.call_later, self.create_future = loop.call_later, loop.create_future
+        self.deaf = False
+        self._loop = loop
+        self._missed: list[tuple[Any, ...]] = []
 
-    def call_soon_threadsafe(self, *_: Any) -> None:
-        """It will not be called."""
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_soon_threadsafe(self, *call: Any) -> None:
+        if self.deaf:
+            self._missed.append(call)
+        else:
+            self._loop.call_soon_threadsafe(*call)
+
+    def wake(self) -> None:
+        self.deaf = False
+        for call in self._missed:
+            self._loop.call_soon(*call)
 
 
-async def test_whoever_was_told_early_finds_the_put_in_whatever_is_asked_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def late(store: aiodq.Store) -> Iterator[None]:
+    """Have the loop hear of nothing from threads, from when one of them tells a client to the end of the block."""
+    loop, say = Late(asyncio.get_running_loop()), EarlyAnswers.say
+
+    def saying(answers: EarlyAnswers, packet: bytes) -> bool:
+        loop.deaf = True
+        return say(answers, packet)
+
+    with (
+        mock.patch.object(store._store_engine.threads, "_loop", loop),
+        mock.patch.object(EarlyAnswers, "say", saying),
+    ):
+        yield
+    loop.wake()
+
+
+async def test_whoever_was_told_early_finds_the_put_in_whatever_is_asked_next(tmp_path: Path) -> None:
     async with owned(tmp_path / "s") as (store, _):
         topic = store.topic("jobs")
         await topic.put(b"first")
@@ -163,8 +193,7 @@ async def test_whoever_was_told_early_finds_the_put_in_whatever_is_asked_next(
         client = await RawClient.connected(tmp_path / "s")
         await client.hello()
         await client.open(1, "jobs")
-        with monkeypatch.context() as patch:
-            patch.setattr(engine.threads, "_loop", Late(asyncio.get_running_loop()))
+        with late(store):
             assert await client.answer(client.put(1, 1, [b"x"])) == Done((1, 1))
             await client.ask(Ping(1))
             assert engine.topics["jobs"].visible == 2
@@ -189,7 +218,7 @@ FINDINGS: dict[str, tuple[Callable[[aiodq.Topic, aiodq.Channel], object], object
 
 @pytest.mark.parametrize("how", FINDINGS)
 async def test_whoever_hears_from_a_client_that_was_told_early_finds_the_put_in_the_owner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    tmp_path: Path, how: str
 ) -> None:
     find, expected = FINDINGS[how]
     async with owned(tmp_path / "s") as (store, _):
@@ -199,8 +228,7 @@ async def test_whoever_hears_from_a_client_that_was_told_early_finds_the_put_in_
         client = await RawClient.connected(tmp_path / "s")
         await client.hello()
         await client.open(1, "jobs")
-        with monkeypatch.context() as patch:
-            patch.setattr(store._store_engine.threads, "_loop", Late(asyncio.get_running_loop()))
+        with late(store):
             assert await client.answer(client.put(1, 1, [b"x"])) == Done((1, 1))
             found = find(topic, channel)
         if isinstance(found, AsyncIterator):

@@ -142,9 +142,9 @@ async def clients(tmp_path: Path) -> AsyncIterator[tuple[TopicEngine, RawClient,
         for sequence in range(1, 6):
             for each in pair:
                 assert isinstance(await each.answer(each.put(1, sequence, [b"x"])), Done)
+        for each in pair:
+            await each.ask(Ping(1))  # a thread told them of their puts, perhaps before the loop knew
         assert owner.clients
-        # A thread has told of the last put: whatever is asked next, the owner's loop has heard of it, too.
-        await pair[0].ask(Ping(1))
         yield topic._engine, pair[0], pair[1]
         for each in pair:
             await each.close()
