@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from aiodq.delivery.leases import APART, HELD, MEASURED
+from aiodq.delivery.leases import APART, HELD, MEASURED, indexes
 from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFlightError
 from aiodq.message import Message
 
@@ -73,7 +73,7 @@ def _divided(
     A run is checked and settled as a whole, which is much faster than message by message.
     """
     runs: dict[MessageLease, tuple[int, int]] = {}
-    if set(map(type, messages)) != {Message}:
+    if list(map(type, messages)).count(Message) != len(messages):
         return runs, messages
     apart: list[Message] = []
     members: list[InFlight] = [*messages]  # as a compiled aiodq knows them, whose attributes it reads faster
@@ -85,7 +85,7 @@ def _divided(
         if (
             lease.channel_engine is channel_engine
             and lease not in runs
-            and places[at:stop] == list(range(first, first + count))
+            and places[at:stop] == indexes(first, first + count)
             and (
                 held + marks.count(MEASURED, first, first + count) == count
                 or (

@@ -96,8 +96,8 @@ async def _inlined(
         if channel_engine.special:
             handed(message)
         elif held_by_task is not None:
-            # The body of `HeldByTask.note`; usually it is the same task as before.
-            if taken is None or taken.whose() is not task_of(held_by_task.loop):
+            # The body of `HeldByTask.note`; usually it is the same task as before. `whose`: as in `ack_nowait`.
+            if taken is None or (whose := taken.whose)() is not task_of(held_by_task.loop):  # noqa: F841
                 taken = held_by_task.note(message)
             elif (last := taken.last)._run.marks[last._index] >= ACKED:
                 taken.last = message

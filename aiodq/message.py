@@ -57,7 +57,7 @@ class Message(AsyncBlock, InFlight):
         body: the bytes that were put.
     """
 
-    __slots__ = ("_course",)
+    __slots__ = ()
 
     _run: MessageLease
     _course: Course

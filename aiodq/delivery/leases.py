@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["ACKED", "APART", "HELD", "IN_FLIGHT", "LONGEST", "MEASURED", "SETTLED", "Lease", "Leases"]
+__all__ = ["ACKED", "APART", "HELD", "IN_FLIGHT", "LONGEST", "MEASURED", "SETTLED", "Lease", "Leases", "indexes"]
 
 LONGEST: Final = 1000
 """Most messages in a lease."""
@@ -35,6 +35,7 @@ SETTLED: Final = 5
 IN_FLIGHT: Final = bytes([HELD, MEASURED])
 """The marks of messages in flight."""
 
+_INDEXES: Final = list(range(LONGEST))
 _HELD: Final = bytes([HELD])
 _ACKED: Final = bytes([ACKED])
 _SETTLED: Final = bytes([SETTLED])
@@ -344,6 +345,11 @@ class Leases:
             self._stale(lease.first + index, lease.number + index, None)
             self._leave(lease, index)
         return [lease.first + index for lease, index in late]
+
+
+def indexes(first: int, stop: int) -> list[int]:
+    """Return the indexes from `first` to `stop`: of a lease's, numbers that exist, which compare by being the same."""
+    return _INDEXES[first:stop] if stop <= LONGEST else list(range(first, stop))
 
 
 def _edges(marks: bytearray, first: int) -> list[int]:

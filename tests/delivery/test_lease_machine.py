@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.delivery.leases import ACKED, APART, HELD, MEASURED, SETTLED, Lease
+from aiodq.delivery.leases import ACKED, APART, HELD, LONGEST, MEASURED, SETTLED, Lease, indexes
 from tests.delivery.test_channel_machine import ChannelMachine
 
 SECOND = 10**9
@@ -194,3 +194,9 @@ def test_any_sequence() -> None:
 @pytest.mark.slow
 def test_any_sequence_for_long() -> None:
     run_state_machine_as_test(LeaseMachine, settings=settings(max_examples=800, stateful_step_count=50))
+
+
+@pytest.mark.parametrize("stop", [0, 7, LONGEST, LONGEST + 1, LONGEST + 300])
+def test_indexes_are_those_asked_for_even_beyond_the_longest_lease(stop: int) -> None:
+    for first in (0, 3, LONGEST - 1, LONGEST):
+        assert indexes(first, stop) == list(range(first, stop))
