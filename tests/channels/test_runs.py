@@ -118,6 +118,30 @@ async def test_an_iteration_notes_what_its_task_holds(
         assert counts(jobs) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+async def test_an_iteration_of_several_tasks_notes_what_each_holds(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool
+) -> None:
+    monkeypatch.setattr("aiodq.iteration._COMPILED", compiled)
+    async with machine.jobs() as jobs:
+        await jobs.put_many(numbered(MANY))
+        messages = aiter(jobs)
+
+        async def other() -> aiodq.Message:
+            message = await anext(messages)
+            jobs.task_done()
+            return message
+
+        for _ in range(MANY // 4):
+            mine = [await anext(messages)]
+            assert (await asyncio.create_task(other())).settled
+            mine += [await anext(messages), await anext(messages)]
+            for left in (2, 1, 0):
+                jobs.task_done()
+                assert [message.settled for message in mine] == [False] * left + [True] * (3 - left)
+        assert jobs.in_flight() == 0
+
+
 async def test_due_times_that_are_past_hold_nothing_up_in_a_backlog(machine: Machine) -> None:
     async with machine.store() as store:
         await store.topic("jobs").put_many([*numbered(MANY, delay=10), aiodq.Draft(b"900", delay=60)])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.channel.message_lease import MessageLease
 
-__all__ = ["HeldByTask", "TakenByTask"]
+__all__ = ["HeldByTask", "TakenByTask", "is_settled"]
 
 _SLACK: Final = 16
 """The settled messages that may stand in a task's list before they are removed."""
@@ -61,7 +61,7 @@ class TakenByTask(Generic[T]):
         # A mark is cheap to read; whether a message without one was taken away meanwhile has to be looked up.
         kept: list[T] = []
         for each in self.older:
-            lease: MessageLease = each._run  # noqa: SLF001 - as in `_is_settled`
+            lease: MessageLease = each._run  # noqa: SLF001 - as in `is_settled`
             if lease.marks[each._index] < ACKED:  # noqa: SLF001 - as above
                 kept.append(each)
         self.older = kept
@@ -97,7 +97,7 @@ class HeldByTask(Generic[T]):
         if taken is None:
             if task is not None:  # else a callback of the loop: it has to name the message it settles
                 taken = self._by_id[id(task)] = TakenByTask(message, ref(task, self._forget(id(task))))
-        elif _is_settled(taken.last):
+        elif is_settled(taken.last):
             taken.last = message
         else:
             taken.add(message)
@@ -127,6 +127,7 @@ class HeldByTask(Generic[T]):
         return taken.last if taken.last.held else None
 
 
-def _is_settled(message: InFlight) -> bool:
+def is_settled(message: InFlight) -> bool:
+    """Return whether its consumer has settled a message."""
     run: MessageLease = message._run  # noqa: SLF001 - its consumer's half
     return run.marks[message._index] >= ACKED  # noqa: SLF001 - as above

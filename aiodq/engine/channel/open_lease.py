@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiodq.delivery.leases import MEASURED
+from aiodq.engine.channel.held_by_task import HeldByTask, TakenByTask, is_settled
 from aiodq.engine.channel.in_flight import InFlight
 from aiodq.engine.channel.message_lease import MessageLease
+from aiodq.engine.home_loop import task_of
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.engine.channel.held_by_task import HeldByTask
     from aiodq.engine.monitoring.latency import LatencyMeter
 
 __all__ = ["OpenLease", "Taking"]
@@ -69,7 +70,7 @@ class OpenLease:
 class Taking(Generic[M]):
     """What `async for` takes from a channel, message by message."""
 
-    __slots__ = ("_held_by_task", "_kind", "_open", "_store_ref")
+    __slots__ = ("_held_by_task", "_kind", "_open", "_store_ref", "_taken")
 
     def __init__(self, opened: OpenLease, kind: type[M], store_ref: object, held_by_task: HeldByTask[M] | None) -> None:
         """Take messages of this class, each of which is to hold `store_ref`.
@@ -84,6 +85,7 @@ class Taking(Generic[M]):
         self._kind = kind
         self._store_ref = store_ref
         self._held_by_task = held_by_task
+        self._taken: TakenByTask[M] | None = None
 
     def next(self) -> M | None:
         """Hand out the next message of the open lease, as `ChannelEngine.take_next` does; note who has it."""
@@ -100,6 +102,14 @@ class Taking(Generic[M]):
         message = self._kind()
         message._run, message._index, message.body = lease, index, opened.bodies[index]  # noqa: SLF001
         message._store_ref = self._store_ref  # noqa: SLF001
-        if self._held_by_task is not None and not opened.special:
-            self._held_by_task.note(message)
+        held_by_task = self._held_by_task
+        if held_by_task is not None and not opened.special:
+            # The body of `HeldByTask.note`; usually it is the same task as before.
+            taken = self._taken
+            if taken is None or taken.whose() is not task_of(held_by_task.loop):
+                self._taken = held_by_task.note(message)
+            elif is_settled(taken.last):
+                taken.last = message
+            else:
+                taken.add(message)
         return message
