@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.format.columns import Columns
     from aiodq.shared.serving import Owning, Wire
+    from aiodq.shared.waiting_bytes import ClientsBytes
 
     Key = tuple[str, Origin]
 
@@ -39,6 +40,7 @@ class ClientPuts:
         wire: Wire,
         start: Callable[[Coroutine[Any, Any, Done], int], asyncio.Task[None]],
         fail: Callable[[Exception, int], None],
+        kept: ClientsBytes,
     ) -> None:
         """Start without puts; `start` runs what takes longer and answers, `fail` answers with an error."""
         self.producer: int = 0
@@ -46,6 +48,7 @@ class ClientPuts:
         self._wire = wire
         self._start = start
         self._fail = fail
+        self._kept = kept
         self._slow: dict[Key, int] = {}
         self._moving: dict[asyncio.Future[None], str] = {}
         self._waiting: dict[Key, asyncio.Future[Any]] = {}
@@ -196,6 +199,10 @@ class ClientPuts:
                 for body in columns.bodies:
                     engine.put_buffer.body(body)
                 self._refuse_withdrawn(key)
+                cost = columns_cost(columns)
+                if not (engine.put_buffer.at_rest and engine.put_buffer.has_room(len(columns.bodies), cost)):
+                    self._kept.check(cost, engine.name)
+                self._kept.keep(cost, engine.name)
                 # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
                 entering = self._put_in(engine, key, columns, moved)
                 loop = asyncio.get_running_loop()
@@ -204,7 +211,7 @@ class ClientPuts:
                 placing = putting[key] = task
                 if key in self._waiting:  # a loop with eager tasks may be past that already
                     self._waiting[key] = task
-                task.add_done_callback(partial(self._placed, key))
+                task.add_done_callback(partial(self._placed, key, cost))
             try:
                 # INVARIANT: an accepted put stays accepted if its connection ends: it may arrive again over another.
                 placed = await asyncio.shield(placing.waiter() if isinstance(placing, Placing) else placing)
@@ -232,8 +239,9 @@ class ClientPuts:
         if key in self._waiting:
             self._moved(moved)
 
-    def _placed(self, key: Key, done: asyncio.Future[range]) -> None:
+    def _placed(self, key: Key, cost: int, done: asyncio.Future[range]) -> None:
         del self._owner.putting[key]
+        self._kept.drop(cost, key[0])
         self._waiting.pop(key, None)
         if not done.cancelled():
             done.exception()  # perhaps its client is gone

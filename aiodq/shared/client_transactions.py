@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aiodq.message import Message
     from aiodq.shared.lending import Lending
     from aiodq.shared.serving import Owning
+    from aiodq.shared.waiting_bytes import ClientsBytes
     from aiodq.wire.packets import Put, Txn
     from aiodq.wire.payload import Range
 
@@ -67,9 +68,10 @@ def _messages(engine: TopicEngine, put: Put) -> tuple[Columns, int]:
 class ClientTransactions:
     """The transactions that arrive over one connection."""
 
-    def __init__(self, owner: Owning) -> None:
+    def __init__(self, owner: Owning, kept: ClientsBytes) -> None:
         """Start without transactions."""
         self._owner = owner
+        self._kept = kept
         self._mine: dict[Origin, asyncio.Task[Any]] = {}
         self._closing = self._ending = False
 
@@ -99,6 +101,10 @@ class ClientTransactions:
             return
         self._owner.engine.check()
         task: Any = asyncio.current_task()
+        cost = sum(cost for _, _, cost in asked.puts)
+        if asked.puts:  # one that only settles makes room
+            self._kept.check(cost)
+        self._kept.keep(cost)
         # INVARIANT: no other task has run since the check: a transaction that arrives twice at once is committed once.
         self._owner.transacting[origin] = task
         self._mine[origin] = task
@@ -107,6 +113,7 @@ class ClientTransactions:
         finally:
             del self._mine[origin]
             del self._owner.transacting[origin]
+            self._kept.drop(cost)
 
     async def _commit(self, origin: Origin, asked: Asked) -> None:
         committer, taken = self._committer, _Taken()

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
 from aiodq.shared.early_answers import EarlyAnswers
+from aiodq.shared.incoming import Incoming
 from aiodq.shared.inside import Inside, OwnEnd
 from aiodq.shared.noted_clients import NotedClients
 from aiodq.shared.place import Place
 from aiodq.shared.rendezvous import Listening, check_client, listen
 from aiodq.shared.session import Session
+from aiodq.shared.waiting_bytes import WaitingBytes
 from aiodq.storage.io.lock import lives
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.store import Store
@@ -79,6 +81,8 @@ class Owner:
         self.largest: int = _LARGEST
         self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
+        self.waiting: WaitingBytes = WaitingBytes()
+        self.incoming: Incoming = Incoming()
         self._connections: set[_Connection | OwnEnd] = set()
         self._closing = False
         self._listening: Listening | None = None
@@ -398,6 +402,8 @@ class _Connection(asyncio.Protocol):
         self._soon: list[bytes] = []
         self.clogged: bool = False
         self._deaf = False
+        self._in_line = False
+        self._coming = 0
         self._writable = asyncio.Event()
         self._writable.set()
         self._ending: asyncio.Task[None] | None = None
@@ -408,8 +414,10 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        anew = False
         try:
             for packet in self._reader.feed(data):
+                anew = True
                 self.session.receive(packet)
                 if self.session.client is not None:
                     self._reader.largest = self._owner.largest
@@ -418,6 +426,9 @@ class _Connection(asyncio.Protocol):
             self.end()
         except StoreFailedError:
             self.end()
+        before, self._coming = self._coming, self._reader.coming
+        if (before or self._coming) and not self._in_line:
+            self._owner.incoming.arrived(self, self._coming, anew=anew)
 
     def pause_writing(self) -> None:
         self.clogged = True
@@ -426,12 +437,14 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.clogged = False
         self._writable.set()
-        if self._deaf and not self._transport.is_closing():
+        if self._deaf:
             self._deaf = False
-            self._transport.resume_reading()
+            self._hear_again()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.clogged = False
+        self._reader = PacketReader()  # half a packet may be large, and the connection outlive it
+        self._owner.incoming.ended(self)
         self._early.end()
         self._writable.set()
         self._ending = asyncio.get_running_loop().create_task(self._end())
@@ -482,7 +495,31 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if not (self._deaf or transport.is_closing()) and transport.get_write_buffer_size() > _MOST_UNREAD:
             self._deaf = True
-            transport.pause_reading()
+            if not self._in_line:
+                transport.pause_reading()
+
+    def _hear_again(self) -> None:
+        if not (self._deaf or self._in_line or self._transport.is_closing()):
+            self._transport.resume_reading()
+
+    def wait(self) -> None:
+        """See `Sender`."""
+        self._in_line = True
+        if not (self._deaf or self._transport.is_closing()):
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """See `Sender`."""
+        self._in_line = False
+        self._hear_again()
+
+    def too_slow(self) -> None:
+        """See `Sender`. It is told nothing: one that was stopped for a while connects again, and repeats its packet."""
+        client = self.session.client
+        if client is not None and not self._transport.is_closing():
+            begun = f"the client with pid {client.pid} began a packet of {self._coming} bytes"
+            self._owner.engine.reporter.warn(STORE, f"{begun}, and others wait for its end: it is cut off")
+            self.abort()
 
     async def writable(self) -> None:
         await self._writable.wait()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from aiodq.engine.store_engine import StoreEngine
     from aiodq.shared.placing import Underway
     from aiodq.shared.visitors import Visitor
+    from aiodq.shared.waiting_bytes import WaitingBytes
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
     from aiodq.wire.packets import Hello
@@ -29,6 +30,7 @@ class Owning(Protocol):
         largest: bytes of the largest packet.
         putting: puts in progress that may be repeated, by topic and origin.
         transacting: transactions in progress that may be repeated.
+        waiting: what waits at the owner for room.
     """
 
     engine: StoreEngine
@@ -38,6 +40,7 @@ class Owning(Protocol):
     largest: int
     putting: Underway
     transacting: dict[Origin, asyncio.Task[Any]]
+    waiting: WaitingBytes
 
     @property
     def clients(self) -> Sequence[Visitor]:

@@ -17,6 +17,7 @@ from aiodq.shared.lending import Lending, answer
 from aiodq.shared.options_json import State, read_channel_options, read_topic_options
 from aiodq.shared.refusals import Refusals, deletion
 from aiodq.shared.remote_errors import fail_of
+from aiodq.shared.waiting_bytes import ClientsBytes
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
 from aiodq.wire.frames import decode_lone, decode_messages
@@ -86,8 +87,9 @@ class Session:
         self._names: dict[str, int] = {}
         self._changes = Changes(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
-        self._puts = ClientPuts(owner, wire, self._start, self._fail)
-        self._transactions = ClientTransactions(owner)
+        waiting = ClientsBytes(owner.waiting)
+        self._puts = ClientPuts(owner, wire, self._start, self._fail, waiting)
+        self._transactions = ClientTransactions(owner, waiting)
         self._events = ClientEvents(owner)
         self._says: dict[type[Any], Callable[[Any, int], None]] = {
             Open: self._open,

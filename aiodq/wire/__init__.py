@@ -95,6 +95,8 @@ PUT: 16 bytes, then FRAMES
         12     4  count     messages, at least 1, consecutive in the log
 
 With the flag EACH, every message is a put of its own: they need not be stored together. Without it, it is all or none.
+The answer to the topic's OPEN says how many puts may be unanswered (`window`). An owner may refuse as QueueFull what
+waits for room far beyond that, or is too much to keep; and it reads a large packet only once it has room for all of it.
 
 WANT: 12 bytes
 

@@ -62,6 +62,14 @@ class PacketReader:
         """The bytes of an incomplete packet."""
         return len(self._data)
 
+    @property
+    def coming(self) -> int:
+        """The bytes of the packet that is incomplete, once it is complete; 0 if there is none, or not known yet."""
+        if len(self._data) < PACKET.size:
+            return 0
+        length: int = PACKET.unpack_from(self._data)[0]
+        return length
+
     def feed(self, data: BytesLike) -> Iterator[Packet]:
         """Return an iterator over the packets that are complete now; the caller must exhaust it.
 

@@ -13,6 +13,7 @@ from unittest import mock
 import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.session import Session
+from aiodq.shared.waiting_bytes import WaitingBytes
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import Marked
 from aiodq.wire import packets
@@ -50,6 +51,7 @@ class _Owning:
         self.largest = _LARGEST
         self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
+        self.waiting = WaitingBytes()
         self.clients: Sequence[Visitor] = ()
 
     def lends_to(self, client: packets.Hello) -> None:

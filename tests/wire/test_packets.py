@@ -94,6 +94,7 @@ def test_a_packet_that_is_cut_short_is_waited_for_or_refused(name: str) -> None:
         reader = PacketReader()
         assert list(reader.feed(data[:size])) == []
         assert reader.waiting == size
+        assert reader.coming == (0 if size < PACKET.size else len(data))
         assert list(reader.feed(data[size:])) == [Packet(EXAMPLES[name], 7)]
         if size >= AT:  # and with a length that says so
             whole = size.to_bytes(4, "little") + data[4:size]

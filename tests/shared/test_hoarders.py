@@ -1,0 +1,186 @@
+"""Clients that break the rules, and have an owner keep more and more: it keeps little, and serves the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.format.columns import Columns
+from aiodq.shared import incoming, waiting_bytes
+from aiodq.storage.log.producer_table import MOST_PENDING
+from aiodq.wire.frames import encode_messages
+from aiodq.wire.packets import Done, Fail, Put
+from aiodq.wire.stream import encode_packet
+from tests.shared.support import TIME, RawClient, owned, two, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq.shared.owner import Owner
+
+ONE = aiodq.StoreOptions(max_messages=1)
+LARGE = 1 << 20
+HALF = LARGE // 2
+LATE = 3600.0
+
+
+async def connected(path: Path, producer: int, topic: str = "jobs") -> RawClient:
+    client = await RawClient.connected(path)
+    await client.hello(producer)
+    await client.open(1, topic)
+    return client
+
+
+async def fill(store: aiodq.Store) -> aiodq.Channel:
+    topic = store.topic("jobs", ONE)
+    channel = topic.channel("c")
+    await topic.put(b"x")
+    return channel
+
+
+async def refused(client: RawClient, requests: list[int], count: int) -> list[str]:
+    """Wait for so many refusals; return their texts."""
+    while len(client.answers) < count:
+        await client._hear()
+    found = [client.answers.pop(request) for request in requests if request in client.answers]
+    assert all(isinstance(said, Fail) and said.name == "QueueFull" for said in found), found
+    return [said.text for said in found if isinstance(said, Fail)]
+
+
+async def test_puts_beyond_the_window_are_refused(tmp_path: Path) -> None:
+    async with owned(tmp_path) as (store, owner):
+        channel = await fill(store)
+        client = await connected(tmp_path, 7)
+        requests = [client.put(1, number, [b"y"]) for number in range(1, 4 * MOST_PENDING + 4)]
+        told = await refused(client, requests[-3:], 3)
+        assert told == ["64 puts of this process into the topic wait for room; the owner keeps no more"] * 3
+        assert owner.waiting.bytes
+        async with await channel.get():
+            assert store.topic("jobs").end_offset == 1
+        assert isinstance(await client.answer(requests[0]), Done)  # those that it keeps come in their turn
+        await client.close()
+        await until(lambda: not owner.waiting.bytes)
+
+
+async def test_what_one_has_waiting_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_bytes, "_MOST_OF_ONE", LARGE)
+    async with owned(tmp_path) as (store, owner):
+        await fill(store)
+        client, other = await connected(tmp_path, 7), await connected(tmp_path, 8)
+        requests = [client.put(1, number, [bytes(HALF)]) for number in (1, 2, 3)]
+        [told, _] = await refused(client, requests[1:], 2)
+        assert "bytes of this process wait for room; the owner keeps 1048576" in told
+        other.put(1, 1, [bytes(HALF)])
+        await until(lambda: owner.waiting.bytes > LARGE)
+        await client.close()
+        await other.close()
+
+
+async def test_what_all_have_waiting_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_bytes, "_MOST", LARGE)
+    async with owned(tmp_path) as (store, owner):
+        await fill(store)
+        client, other = await connected(tmp_path, 7), await connected(tmp_path, 8)
+        client.put(1, 1, [bytes(HALF)])
+        await until(lambda: owner.waiting.bytes)
+        [told] = await refused(other, [other.put(1, 1, [bytes(HALF)])], 1)
+        assert "bytes of all processes wait for room; the owner keeps 1048576" in told
+        await other.open(2, "others")
+        assert isinstance(await other.answer(other.put(2, 1, [bytes(HALF)])), Done)  # this one need not wait
+        await client.close()
+        await other.close()
+
+
+async def test_transactions_that_wait_count_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_bytes, "_MOST_OF_ONE", LARGE)
+
+    async def commit(store: aiodq.Store) -> None:
+        async with store.transaction() as tx:
+            tx.put("jobs", bytes(HALF))
+
+    async with two(tmp_path) as (owner, client):
+        channel = await fill(owner)
+        first = asyncio.create_task(commit(client))
+        serving: Any = owner._store_engine
+        await until(lambda: serving.owner.waiting.bytes)
+        with pytest.raises(aiodq.QueueFull, match="bytes of this process wait for room"):
+            await commit(client)
+        await (await channel.get()).ack()
+        await first
+        assert not serving.owner.waiting.bytes
+
+
+def large_put() -> bytes:
+    return encode_packet(Put(1, 1, 1, encode_messages(Columns([bytes(LARGE)]), TIME)), 9)
+
+
+async def begin(client: RawClient, owner: Owner) -> None:
+    """Send half of a large packet, and see its turn begin."""
+    client.writer.write(large_put()[: HALF + 1])
+    await until(lambda: owner.incoming._turns)
+
+
+async def test_a_large_packet_waits_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "_MOST", LARGE + HALF)
+    monkeypatch.setattr(incoming, "_LOOK", LATE)
+    async with owned(tmp_path) as (_, owner):
+        first, second, third = [await connected(tmp_path, producer) for producer in (7, 8, 9)]
+        await begin(first, owner)
+        second.writer.write(large_put())
+        await until(lambda: owner.incoming._line)
+        [[waiting, _]] = owner.incoming._line
+        assert not waiting._transport.is_reading()  # type: ignore[attr-defined]
+        assert isinstance(await third.answer(third.put(1, 1, [b"small"])), Done)
+        first.writer.write(large_put()[HALF + 1 :])
+        for client in (first, second):
+            assert isinstance(await client.answer(9), Done)
+        assert not owner.incoming._taken
+        for client in (first, second, third):
+            await client.close()
+
+
+async def test_half_a_packet_does_not_keep_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(incoming, "_MOST", LARGE + HALF)
+    monkeypatch.setattr(incoming, "_LOOK", 0.01)
+    caplog.set_level(logging.WARNING)
+    async with owned(tmp_path) as (_, owner):
+        first, second = [await connected(tmp_path, producer) for producer in (7, 8)]
+        await begin(first, owner)
+        second.writer.write(large_put())
+        assert isinstance(await second.answer(9), Done)
+        assert await first.reader.read() == b""
+        assert "began a packet of" in caplog.text
+        await first.close()
+        await second.close()
+
+
+async def test_half_a_packet_may_take_its_time_while_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming, "_LOOK", 0.001)
+    async with owned(tmp_path) as (_, owner):
+        client = await connected(tmp_path, 7)
+        await begin(client, owner)
+        await asyncio.sleep(0.05)
+        client.writer.write(large_put()[HALF + 1 :])
+        assert isinstance(await client.answer(9), Done)
+        await client.close()
+
+
+async def test_who_is_gone_waits_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "_MOST", LARGE + HALF)
+    monkeypatch.setattr(incoming, "_LOOK", LATE)
+    async with owned(tmp_path) as (_, owner):
+        first, second = [await connected(tmp_path, producer) for producer in (7, 8)]
+        await begin(first, owner)
+        await begin(second, owner)
+        await until(lambda: owner.incoming._line)
+        for client in (second, first):
+            client.writer.transport.abort()
+        await until(lambda: not (owner.incoming._taken or owner.incoming._line or owner.clients))
