@@ -340,8 +340,13 @@ class LoopThread(Uncopied):
             return repr(thing)
         return self.look(repr, thing)
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a forked child, which has nothing to end: the store and the thread are the parent's."""
+        return self._loop.pid != os.getpid()
+
     def _check(self) -> None:
-        if self._loop.pid != os.getpid():
+        if self.inherited:
             raise WrongContextError(
                 "this store was opened before a fork, and is the parent's: open one in the child after the fork"
             )

@@ -168,8 +168,9 @@ class Message(Uncopied, StoredMessage):
         try:
             yield self
         finally:
-            with suppress(QueueShutDown):
-                self._loop_thread.run(renewing.__aexit__, None, None, None)
+            if not self._loop_thread.inherited:
+                with suppress(QueueShutDown):
+                    self._loop_thread.run(renewing.__aexit__, None, None, None)
 
     @property
     def settled(self) -> bool:
@@ -204,8 +205,10 @@ class Message(Uncopied, StoredMessage):
         """Settle the message unless the block did: ack, or requeue after an exception, or release if interrupted.
 
         In a transaction's block of the same thread, `tx.ack` replaces the ack, and an exception ends the
-        transaction.
+        transaction. An exception in a child that was forked in the block leaves the message to the parent.
         """
+        if error is not None and self._loop_thread.inherited:
+            return
         transaction = self._loop_thread.transactions.current
         if transaction is not None and transaction.takes(self._message):
             self._loop_thread.call(transaction.settle, self._message, error)

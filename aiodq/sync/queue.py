@@ -298,5 +298,6 @@ class Queue(Producer, Channel):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
-        self.close()
+        """Close; in a child that was forked in the block, leave the queue to the parent."""
+        if not self._loop_thread.inherited:
+            self.close()

@@ -235,8 +235,9 @@ class Store(Uncopied):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
-        self.close()
+        """Close; in a child that was forked in the block, leave the store to the parent."""
+        if not self._loop_thread.inherited:
+            self.close()
 
 
 class Events:
@@ -301,7 +302,7 @@ def open(
         OwnerLostError: in mode "client": nobody serves the store.
         StoreLockedError: another owner has it, and did not release it within `wait`; `pid` is its process.
         StoreNotFoundError: there is no store, and `create` is False.
-        NotAStoreError: the directory holds something else.
+        NotAStoreError: the directory holds something else, or lies inside another store.
         FormatVersionError: a newer aiodq wrote it; it was left untouched.
         InvalidOptionError: an option is invalid, or the path begins with `~`; also a `TypeError` if it has another
             type.

@@ -166,14 +166,15 @@ class Transaction(Uncopied):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit; after an exception in the block, drop everything.
+        """Commit; after an exception in the block, drop everything. One in a forked child changes nothing.
 
         Raises:
             NotInFlightError: a message was taken away meanwhile: timed out or sought past. Nothing was done.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Nothing was done.
             QueueShutDown: the store is closed. Nothing was done.
             DiskFullError: nothing was done; retrying is safe.
-            WrongContextError: a message's block in it ended with an exception that was caught. Nothing was done.
+            WrongContextError: a message's block in it ended with an exception that was caught, or the block ends
+                without one in a forked child. Nothing was done.
             StorageError: a topic that is put into cannot be created or used. Nothing was done.
             StoreFailedError: the store has stopped; opened again, all of it was done, or nothing.
 
@@ -181,7 +182,8 @@ class Transaction(Uncopied):
         not know.
         """
         self._loop_thread.transactions.current = None
-        self._loop_thread.run(self._transaction.__aexit__, kind, error, trace)
+        if error is None or not self._loop_thread.inherited:
+            self._loop_thread.run(self._transaction.__aexit__, kind, error, trace)
 
     async def _leave(self, _: object) -> None:
         """End a transaction that an interrupted caller has not begun."""

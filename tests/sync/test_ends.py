@@ -166,6 +166,46 @@ def test_a_forked_child_is_told_to_open_its_own(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_a_child_that_was_forked_in_the_blocks_leaves_them_quietly(tmp_path: Path, mode: str) -> None:
+    done = run(
+        "import aiodq.sync, os, sys, warnings\n"
+        "warnings.simplefilter('ignore', DeprecationWarning)\n"  # of forks beside threads
+        f"with aiodq.sync.open(sys.argv[1], mode={mode!r}) as store, store.queue('jobs') as jobs:\n"
+        "    jobs.put(b'a')\n"
+        "    with store.transaction() as tx, jobs.get() as job, job.renewing():\n"
+        "        tx.put('done', b'c')\n"
+        "        if not os.fork():\n"
+        "            sys.exit(3)\n"
+        "        code = os.waitstatus_to_exitcode(os.wait()[1])\n"
+        "    print(code, jobs.depth, store.topic('done').end_offset)\n"
+        "    if not os.fork():\n"
+        "        tx = None\n"
+        "    else:\n"
+        "        code = os.waitstatus_to_exitcode(os.wait()[1])\n"
+        "        print(code, jobs.put(b'b'))\n",
+        tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["3 0 1", "0 1"]
+
+
+def test_work_of_a_forked_child_does_not_pass_for_done(tmp_path: Path) -> None:
+    done = run(
+        "import aiodq.sync, os, sys, warnings\n"
+        "warnings.simplefilter('ignore', DeprecationWarning)\n"
+        "with aiodq.sync.open(sys.argv[1]) as store:\n"
+        "    try:\n"
+        "        with store.transaction():\n"
+        "            child = os.fork()\n"
+        "    except aiodq.WrongContextError:\n"
+        "        sys.exit(4)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")
+
+
 def test_a_running_loop_is_not_blocked(tmp_path: Path) -> None:
     jobs = aiodq.sync.open_queue(tmp_path)
 
