@@ -95,7 +95,7 @@ class FormatVersionError(StorageError):
 
 
 class NotAStoreError(StorageError):
-    """The directory exists, is not empty and holds no aiodq store; it is left untouched."""
+    """The directory is not empty and holds no aiodq store, or it lies inside another store; it is left untouched."""
 
 
 class StoreNotFoundError(StorageError):

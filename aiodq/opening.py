@@ -73,7 +73,7 @@ class StoreOpening(AsyncBlock):
                 answer.
             ProtocolError: in mode "shared" or "client": something other than the owner answers on its socket.
             StoreNotFoundError: there is no store, and `create` is False.
-            NotAStoreError: the directory holds something else.
+            NotAStoreError: the directory holds something else, or lies inside another store.
             FormatVersionError: a newer aiodq wrote it; it was left untouched.
             StorageError: the system refused.
 
@@ -295,7 +295,7 @@ def open_reader(path: str | PathLike[str]) -> StoreReader:
 
     Raises:
         StoreNotFoundError: there is no such directory.
-        NotAStoreError: the directory holds something else.
+        NotAStoreError: the directory holds something else, or lies inside another store.
         InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
         StorageError: the path is empty, or has a NUL in it.
     """

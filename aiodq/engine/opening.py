@@ -37,6 +37,7 @@ from aiodq.storage.store_layout import (
     check_store_directory,
     has_topics,
     list_topics,
+    refuse_inside_store,
     require_own_directories,
     require_store,
     sweep_deleted,
@@ -83,7 +84,7 @@ def open_store(
     Raises:
         StoreLockedError: another owner has it.
         StoreNotFoundError: there is none, and none is to be created.
-        NotAStoreError: the directory is something else.
+        NotAStoreError: the directory is something else, or lies inside a store.
         StorageError: as mapped from the system's error.
     """
     with ExitStack() as undo:
@@ -192,6 +193,7 @@ class _Topics:
 def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *, create: bool) -> Lock:
     if not create:
         require_store(fs, path)
+    refuse_inside_store(fs, path)
     # A process that waits for the lock comes here many times, and syncs the directory's name only as the owner.
     there = directory_exists(fs, path)
     # Others may make it between any two of these questions: several processes often open a new store at once.

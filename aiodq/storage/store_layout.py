@@ -41,6 +41,7 @@ __all__ = [
     "list_topics",
     "misplaced",
     "owed_topics",
+    "refuse_inside_store",
     "remove_channel_files",
     "require_own_directories",
     "require_store",
@@ -95,6 +96,33 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
     except OSError as cause:
         raise storage_error(cause, path) from cause
     raise NotAStoreError("the directory is not empty and holds no topic, so it is no aiodq store", path)
+
+
+def refuse_inside_store(fs: FileSystem, path: str) -> None:
+    """Check that a directory, which may be missing, does not lie in a store: its owner could take it for its own.
+
+    A topic may come to have its name, and be deleted with all that is in its directory; what a writer has staged or a
+    deletion left is swept.
+
+    Raises:
+        NotAStoreError: it lies in a store; nothing was touched.
+    """
+    inner, outer = path, os.path.dirname(path)
+    while outer != inner:
+        if _is_store(fs, outer):
+            why = "which may delete it with what is its own: choose a place outside"
+            raise NotAStoreError(f"this lies inside the store {outer}, {why}", path)
+        inner, outer = outer, os.path.dirname(outer)
+
+
+def _is_store(fs: FileSystem, directory: str) -> bool:
+    try:
+        if not fs.exists(os.path.join(directory, LOCK_NAME)):
+            return False
+        check_store_directory(fs, directory)
+    except (OSError, StorageError):
+        return False  # it is something else, or nothing that this process can look into
+    return True
 
 
 def require_store(fs: FileSystem, path: str) -> None:

@@ -120,6 +120,39 @@ class TestCreate:
         assert path.read_text() == "mine"
 
 
+class TestStoresInStores:
+    @pytest.mark.parametrize("mode", ["exclusive", "shared"])
+    @pytest.mark.parametrize("name", ["inner", "#staging", "jobs#deleted", "jobs/inner", "jobs/more/inner"])
+    async def test_a_store_is_not_opened_inside_another(self, path: Path, name: str, mode: Any) -> None:
+        async with aiodq.open(path) as store:
+            await store.topic("jobs").put(b"x")
+        with pytest.raises(aiodq.NotAStoreError, match="outside") as caught:
+            await aiodq.open(path / name, mode=mode)
+        assert caught.value.path == str(path / name)
+        assert f"inside the store {path}," in str(caught.value)
+        assert not (path / name).exists()
+
+    async def test_nor_inside_one_without_topics(self, path: Path) -> None:
+        async with aiodq.open(path):
+            with pytest.raises(aiodq.NotAStoreError, match="inside the store"):
+                await aiodq.open(path / "inner")
+
+    async def test_nor_is_one_that_is_there(self, path: Path, tmp_path: Path) -> None:
+        for place in (path, tmp_path / "other"):
+            async with aiodq.open(place) as store:
+                await store.topic("jobs").put(b"x")
+        (tmp_path / "other").rename(path / "other")
+        with pytest.raises(aiodq.NotAStoreError, match="inside the store"):
+            await aiodq.open(path / "other")
+
+    async def test_another_programs_lock_makes_no_store(self, path: Path) -> None:
+        path.mkdir()
+        (path / "LOCK").touch()
+        (path / "CURRENT").write_text("mine")
+        async with aiodq.open(path / "queue") as store:
+            await store.topic("jobs").put(b"x")
+
+
 class TestWaiting:
     async def test_the_error_names_the_owner_and_says_what_to_do(self, path: Path) -> None:
         with owner(path) as child:
