@@ -233,7 +233,7 @@ class Link:
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
-        once: bool = False, waits: bool = False,
+        once: bool = False, waits: bool = False, patient: bool = False,
     ) -> Mapping[str, Any]:  # fmt: skip
         """Have the owner run a call, and return its answer.
 
@@ -244,6 +244,7 @@ class Link:
             channel: the channel it concerns; empty for none.
             once: do not repeat it to the next owner, as doing it twice is not the same as once.
             waits: it only waits for something, so that the owner is told if nobody waits any more.
+            patient: a stalled owner does not end it, so that an answer that comes later still is not lost.
 
         Raises:
             AiodqError: the owner's error.
@@ -252,7 +253,7 @@ class Link:
         while True:
             await self.connected()
             handle = {"handle": self._handle(topic, channel)} if topic else {}
-            asked = self._ask(Call(name, {**(arguments or {}), **handle}))
+            asked = self._ask(Call(name, {**(arguments or {}), **handle}), patient=patient)
             request = self._request
             try:
                 answer = await asked

@@ -63,7 +63,8 @@ class RemoteEvents:
         try:
             while not self._over:
                 try:
-                    self._told(number, (await self._link.call("events", {"listener": number})).get("result"))
+                    said = await self._link.call("events", {"listener": number}, patient=True)
+                    self._told(number, said.get("result"))
                 except (OwnerLostError, OwnerStalledError):
                     await asyncio.sleep(_AGAIN)
                 except AiodqError:

@@ -160,6 +160,20 @@ async def test_what_happens_is_told_in_every_process(tmp_path: Path) -> None:
         assert [event async for event in stores[1].events()] == []
 
 
+async def test_what_an_owner_tells_after_a_stall_is_not_lost(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (owner, client):
+        events = client.events()
+        engine: Any = owner._store_engine
+        await until(lambda: engine.owner.engine.reporter.listeners._streams)
+        remote: Any = client._store_engine
+        remote.link._told_stalled()
+        queue = owner.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+        await queue.put(b"x")
+        await (await queue.get()).reject("why")
+        async with asyncio.timeout(PATIENCE):
+            assert (await anext(events)).kind == "dead"
+
+
 async def test_who_is_not_referred_to_any_more_is_told_nothing(tmp_path: Path) -> None:
     async with two(tmp_path / "s") as (owner, store):
         (listeners,) = (owner._store_engine.owner.engine.reporter.listeners,)  # type: ignore[attr-defined]
