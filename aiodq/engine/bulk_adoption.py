@@ -10,9 +10,10 @@ from aiodq.engine.monitoring.reporter import STORE
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError, StoreNotFoundError
 from aiodq.storage.bulk.adoption import adopt, unadoptable
-from aiodq.storage.bulk.commits import finish_commit, read_commits
+from aiodq.storage.bulk.commits import finish_commit, read_commits, sweep_left
 
 if TYPE_CHECKING:
+    from aiodq.clock import Clock
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.engine.worker_threads import WorkerThreads
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Adopting", "AdoptingHost"]
 
 _INTERVAL: Final = 1.0
+_SWEEP_NS: Final = 3600 * 10**9
+"""Between two looks for what writers have left that are gone."""
 _DAMAGED: Final = (CorruptionError, StoreNotFoundError)
 
 
@@ -29,6 +32,7 @@ class AdoptingHost(Protocol):
     """What adoption needs of the store."""
 
     fs: FileSystem
+    clock: Clock
     threads: WorkerThreads
     reporter: Reporter
 
@@ -58,6 +62,7 @@ class Adopting:
         self.blocked: set[CommitKey] = set()
         self.owing: set[str] = set()
         self._told: set[CommitKey] = set()
+        self._swept_ns: int = host.clock.now_ns()
 
     async def run(self) -> None:
         """Look for new commits about once a second."""
@@ -65,6 +70,7 @@ class Adopting:
             await asyncio.sleep(_INTERVAL)
             try:
                 await self._look()
+                await self._sweep()
             except StoreFailedError as error:
                 self._host.fail(error)
                 return
@@ -88,6 +94,13 @@ class Adopting:
             except AiodqError as error:
                 waiting.add(commit.key.name)
                 self._tell(commit, error)
+
+    async def _sweep(self) -> None:
+        """Remove now and then what killed bulk writers have left: it may be long until the store is opened again."""
+        now_ns = self._host.clock.now_ns()
+        if now_ns - self._swept_ns >= _SWEEP_NS:
+            self._swept_ns = now_ns
+            await self._host.threads.call(sweep_left, self._host.fs, self._path, now_ns)
 
     def _warn(self, text: str) -> None:
         self._host.reporter.warn(STORE, text)

@@ -9,7 +9,15 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.storage.bulk.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, read_commits
+from aiodq.storage.bulk.commits import (
+    COMMITS,
+    STAGING,
+    Commit,
+    CommitKey,
+    commit_staged,
+    read_commits,
+    staging_directory,
+)
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.durable_io import ensure_directory
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -374,6 +382,25 @@ async def test_what_nobody_committed_is_swept(machine: Machine) -> None:
     async with machine.store() as store:
         assert await shown(store.topic("jobs")) == [b"x"]
     assert left(machine) == []
+
+
+async def test_what_a_killed_writer_left_is_swept_by_an_owner_that_stays(machine: Machine) -> None:
+    async with machine.store():
+        staged(machine, "killed", {"jobs": numbered(2)})
+        staged(machine, "at work", {"jobs": numbered(2)})
+        machine.clock.advance(DAY - 60)
+        working = staged(machine, "at work", {"jobs": numbered(1)})
+        (killed,) = (name for name in left(machine) if name not in names_of(machine, "at work"))
+        machine.clock.advance(120)
+        await eventually(lambda: killed not in left(machine))
+        assert len(left(machine)) == 2, "what a writer at work staged long ago may be committed still"
+        assert commit_staged(machine.fs, STORE, working)
+        await adopted(machine)
+        assert left(machine) == []
+
+
+def names_of(machine: Machine, writer: str) -> list[str]:
+    return machine.fs.listdir(staging_directory(STORE, writer))
 
 
 def test_tasks_that_begin_at_once_do_not_stand_in_each_others_way(

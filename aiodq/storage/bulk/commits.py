@@ -7,7 +7,8 @@ notes that in the record, and moves the files into place.
 
 Committing a key again adds nothing, so the record of a repeatable key stays, without its files: for a stream, whose
 batches are numbered, only the last one's. Staged segments that are in no record were left by a writer that is gone;
-they are swept after a day, or by the next commit of the same writer.
+they are swept by the next commit of the same writer; else after a day, when the store is opened, or by its owner once
+their writer has staged nothing for a day.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ __all__ = [
     "linked_writers",
     "read_commits",
     "staging_directory",
+    "sweep_left",
     "sweep_staged",
     "write_commit",
 ]
@@ -309,6 +311,38 @@ def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
     """
     for writer in list_own(fs, os.path.join(store, STAGING)):
         _remove_staged(fs, store, writer, before_ns=now_ns - _DAY)
+
+
+def sweep_left(fs: FileSystem, store: str, now_ns: int) -> None:
+    """Remove what writers left that have staged nothing for a day, as far as the system allows it. Blocking.
+
+    To be called beside writers: one that is still at work keeps what it staged, however long it takes.
+
+    Raises:
+        StoreLockedError: others held the lock of the commits for many seconds.
+        StorageError: the commits cannot be read.
+    """
+    staging, before_ns = os.path.join(store, STAGING), now_ns - _DAY
+    left = [writer for writer in list_own(fs, staging) if _is_left(fs, os.path.join(staging, writer), before_ns)]
+    if not left:
+        return
+    lock = lock_commits(fs, store)
+    try:
+        # INVARIANT: nobody commits what is removed here: that it is there, a commit makes sure of under this lock.
+        for writer in left:
+            _remove_staged(fs, store, writer, before_ns)
+    finally:
+        lock.release()
+
+
+def _is_left(fs: FileSystem, directory: str, before_ns: int) -> bool:
+    if not directory_exists(fs, directory):
+        return False
+    try:
+        times = [int(match[1]) for name in fs.listdir(directory) if (match := _STAGED.fullmatch(name))]
+    except OSError:
+        return False  # its writer removed it just now
+    return bool(times) and max(times) < before_ns
 
 
 def linked_writers(fs: FileSystem, store: str) -> list[str]:
