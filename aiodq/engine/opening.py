@@ -22,6 +22,7 @@ from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
 from aiodq.storage.io.durable_io import ensure_directory, sync_directory
 from aiodq.storage.io.file_pool import PooledFileSystem
 from aiodq.storage.io.filesystem import directory_exists, locked, name_exists
+from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import is_lasting, storage_error
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.read.delayed_index import delayed
@@ -355,11 +356,17 @@ def _make_identity(identity: StoreIdentity, topic: OpenedTopic) -> None:
 
 
 def _require_own_directory(fs: FileSystem, store: str, name: str) -> None:
-    """Ensure that a missing topic does not find another one's directory under its name."""
+    """Ensure that a missing topic does not find another one's directory under its name, or another store."""
+    directory = os.path.join(store, name)
     try:
-        taken = fs.is_directory(os.path.join(store, name)) and name not in fs.listdir(store)
+        there = fs.is_directory(directory)
+        taken = there and name not in fs.listdir(store)
+        # INVARIANT: no store lies in a topic's directory, with which it would be deleted.
+        is_store = there and fs.exists(os.path.join(directory, LOCK_NAME))
     except OSError as cause:
         raise storage_error(cause, store) from cause
+    if is_store:
+        raise StorageError("another store lies where this topic would: use another name, or move that store", directory)
     if taken:
         raise InvalidNameError(f"this file system takes {name!r} for a topic that differs in case alone: use that name")
 

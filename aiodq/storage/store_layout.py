@@ -99,25 +99,27 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
 
 
 def refuse_inside_store(fs: FileSystem, path: str) -> None:
-    """Check that a directory, which may be missing, does not lie in a store: its owner could take it for its own.
+    """Check that a directory, which may be missing, does not lie in what is a store's own: that store could remove it.
 
-    A topic may come to have its name, and be deleted with all that is in its directory; what a writer has staged or a
-    deletion left is swept.
+    A topic is deleted with all that is in its directory; what a writer has staged or a deletion left is swept. Beside
+    the topics anything may lie.
 
     Raises:
-        NotAStoreError: it lies in a store; nothing was touched.
+        NotAStoreError: it lies there; nothing was touched.
     """
     inner, outer = path, os.path.dirname(path)
     while outer != inner:
-        if _is_store(fs, outer):
-            why = "which may delete it with what is its own: choose a place outside"
-            raise NotAStoreError(f"this lies inside the store {outer}, {why}", path)
+        name = os.path.basename(inner)
+        if _is_its_own(fs, outer, name):
+            why = "which may remove it with what is its own: choose a place outside"
+            raise NotAStoreError(f"this lies inside {name!r} of the store {outer}, {why}", path)
         inner, outer = outer, os.path.dirname(outer)
 
 
-def _is_store(fs: FileSystem, directory: str) -> bool:
+def _is_its_own(fs: FileSystem, directory: str, name: str) -> bool:
+    """Return whether a directory is a store, and this is a topic of it, or what it keeps beside its topics."""
     try:
-        if not fs.exists(os.path.join(directory, LOCK_NAME)):
+        if not (fs.exists(os.path.join(directory, LOCK_NAME)) and ("#" in name or _is_topic(fs, directory, name))):
             return False
         check_store_directory(fs, directory)
     except (OSError, StorageError):
@@ -233,14 +235,16 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
     """Delete a topic's directory. A missing one is fine.
 
     Raises:
-        StorageError: as mapped from the system's error.
+        StorageError: another store lies there, which stays; or as mapped from the system's error.
     """
-    doomed = os.path.join(path, name + _DELETED)
+    directory, doomed = os.path.join(path, name), os.path.join(path, name + _DELETED)
     try:
-        if not fs.is_directory(os.path.join(path, name)):
+        if not fs.is_directory(directory):
             return
+        if fs.exists(os.path.join(directory, LOCK_NAME)):
+            raise StorageError("another store lies where this topic would, and stays", directory)
         # CRASH: 8. Under its new name it is no longer a topic, and the next owner sweeps it.
-        fs.rename(os.path.join(path, name), doomed)
+        fs.rename(directory, doomed)
         fs.sync_directory(path)
         _remove_tree(fs, doomed)
     except OSError as cause:

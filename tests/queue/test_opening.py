@@ -122,28 +122,36 @@ class TestCreate:
 
 class TestStoresInStores:
     @pytest.mark.parametrize("mode", ["exclusive", "shared"])
-    @pytest.mark.parametrize("name", ["inner", "#staging", "jobs#deleted", "jobs/inner", "jobs/more/inner"])
-    async def test_a_store_is_not_opened_inside_another(self, path: Path, name: str, mode: Any) -> None:
+    @pytest.mark.parametrize("name", ["jobs", "#staging", "jobs#deleted", "jobs/inner", "jobs/more/inner"])
+    async def test_a_store_is_not_opened_in_what_is_anothers_own(self, path: Path, name: str, mode: Any) -> None:
         async with aiodq.open(path) as store:
             await store.topic("jobs").put(b"x")
+        there = (path / name).exists()
         with pytest.raises(aiodq.NotAStoreError, match="outside") as caught:
             await aiodq.open(path / name, mode=mode)
         assert caught.value.path == str(path / name)
-        assert f"inside the store {path}," in str(caught.value)
-        assert not (path / name).exists()
-
-    async def test_nor_inside_one_without_topics(self, path: Path) -> None:
-        async with aiodq.open(path):
-            with pytest.raises(aiodq.NotAStoreError, match="inside the store"):
-                await aiodq.open(path / "inner")
+        assert f"of the store {path}," in str(caught.value)
+        assert (path / name).exists() == there
 
     async def test_nor_is_one_that_is_there(self, path: Path, tmp_path: Path) -> None:
         for place in (path, tmp_path / "other"):
             async with aiodq.open(place) as store:
                 await store.topic("jobs").put(b"x")
-        (tmp_path / "other").rename(path / "other")
-        with pytest.raises(aiodq.NotAStoreError, match="inside the store"):
-            await aiodq.open(path / "other")
+        (tmp_path / "other").rename(path / "jobs" / "other")
+        with pytest.raises(aiodq.NotAStoreError, match="inside 'jobs' of the store"):
+            await aiodq.open(path / "jobs" / "other")
+
+    async def test_beside_the_topics_of_another_it_is(self, path: Path) -> None:
+        async with aiodq.open(path) as store, aiodq.open(path / "inner") as inner:
+            assert await store.topic("jobs").put(b"x") == 0
+            assert await inner.topic("jobs").put(b"y") == 0
+            with pytest.raises(aiodq.StorageError):
+                await store.topic("inner").put(b"z")
+            with pytest.raises(aiodq.AiodqError):
+                await store.delete_topic("inner")
+        for place, body in ((path, b"x"), (path / "inner", b"y")):
+            async with aiodq.open(place) as store:
+                assert ready_now(store.queue("jobs")) == [body]
 
     async def test_another_programs_lock_makes_no_store(self, path: Path) -> None:
         path.mkdir()
