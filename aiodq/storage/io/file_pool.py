@@ -551,9 +551,14 @@ class PooledFile:
         """Return the reopened file if it is the one that was closed.
 
         Raises:
-            OSError: it is not.
+            OSError: it is not, or the system does not tell; it is closed then.
         """
-        if self.write and file.size() != self._size:
+        try:
+            same = not self.write or file.size() == self._size
+        except BaseException:
+            file.close()
+            raise
+        if not same:
             file.close()
             raise OSError(errno.ESTALE, "the file is not as it was left; somebody else has changed it", self.path)
         return file

@@ -84,7 +84,7 @@ def a_sync_of_the_kernels_counts_that_was_never_begun() -> Patch:
 change(
     "a file that is opened again may be another one",
     PooledFile.checked,
-    "file.size() != self._size",
-    "False",
+    "file.size() == self._size",
+    "True",
     test="tests/storage/io/test_file_pool.py::test_a_file_that_somebody_changed_meanwhile_is_not_used",
 )

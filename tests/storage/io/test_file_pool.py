@@ -188,6 +188,20 @@ def test_a_file_that_somebody_changed_meanwhile_is_not_used(fs: PooledFileSystem
         file.sync()
 
 
+def test_a_file_that_cannot_be_looked_at_when_it_is_opened_again_is_not_left_open(
+    fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path
+) -> None:
+    (file,) = made(fs, tmp_path, "a")
+    made(fs, tmp_path, "b", "c", "d")
+    assert not is_ready(file)
+    spy.fail(errno.EIO, "size", match=str(tmp_path / "a"), times=5)
+    for _ in range(5):
+        with pytest.raises(OSError, match="Input/output"):
+            file.read_at(1, 0)
+        assert spy.open_files <= 3
+    assert file.read_at(1, 0) == b"a"
+
+
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
 def test_an_idle_file_is_synced_also_where_no_descriptor_is_free(
     fs: PooledFileSystem, spy: WatchedFileSystem, tmp_path: Path, error: int
