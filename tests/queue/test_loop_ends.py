@@ -89,6 +89,7 @@ def test_acks_of_one_channel_are_written_though_those_of_another_cannot_be(
 def test_acks_are_written_though_puts_cannot_be(path: Path, policy: str, kept: list[aiodq.Store]) -> None:
     fs = WatchedFileSystem()
     receipts: list[aiodq.Receipt] = []
+    since: list[int] = []
 
     async def main() -> None:
         store = await aiodq.open(path, options(sync=policy), fs=fs)
@@ -98,11 +99,15 @@ def test_acks_are_written_though_puts_cannot_be(path: Path, policy: str, kept: l
         await fill(topic, numbered(3))
         (await channel.get()).ack_nowait()
         fs.fail(errno.ENOSPC, "write", match=".seg")
+        since.append(len(fs.passed))
         receipts.extend(topic.put_nowait(bytes(200_000)) for _ in range(2))  # too much to be written at once
 
     asyncio.run(main())
     assert left(path, fs, "c") == {"c": numbered(2, start=1)}
     assert all(receipt.done() and "DiskFullError" in repr(receipt) for receipt in receipts)
+    # No ack is durable of a message that is not.
+    synced, acked = fs.named("sync", match=".seg", since=since[0]), fs.named("sync", match="journal", since=since[0])
+    assert synced[0].number < acked[0].number
 
 
 def test_acks_are_written_of_which_a_checkpoint_was_being_written(path: Path, kept: list[aiodq.Store]) -> None:

@@ -112,6 +112,20 @@ change(
     test=f"{_UNWRITTEN}::test_where_the_journal_has_no_room_a_checkpoint_holds_them",
 )
 change(
+    "acks that were put off are lost where the loop ends",
+    AckPersister.write_blocking,
+    "*self._held.pop(name, ())",
+    "*()",
+    test="tests/queue/test_loop_ends.py::test_acks_that_were_put_off_are_written",
+)
+change(
+    "acks of which a checkpoint was being written are lost where the loop ends",
+    AckPersister.write_blocking,
+    "if name == self._folding:",
+    "if False:",
+    test="tests/queue/test_loop_ends.py::test_acks_are_written_of_which_a_checkpoint_was_being_written",
+)
+change(
     "a journal is not synced",
     ChannelJournal.sync,
     "sync_file(self._file, self._path)",

@@ -276,6 +276,20 @@ change(
     test=f"{_OWNER}::test_who_has_not_come_back_is_known_to_the_next_owner_too",
 )
 change(
+    "who could not be noted is not waited for after an owner that closed",
+    Owner._end_listening,
+    "leave=not self._noted.certain",
+    "leave=False",
+    test=f"{_OWNER}::test_who_could_not_be_noted_is_waited_for_after_an_owner_that_closed",
+)
+change(
+    "who comes back as an owner closes has it give up what it keeps for the next one",
+    Owner._end_reclaiming,
+    " and not self._closing:",
+    ":",
+    test=f"{_OWNER}::test_who_comes_back_as_the_owner_closes_has_nothing_given_up",
+)
+change(
     "who lives and is late is not waited for",
     Owner._look_for_late,
     "if lives(pid)",
