@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import aiodq
+from aiodq.cli.output import whole_output
 from aiodq.engine.topic.io_loop import IoLoop
 from aiodq.engine.topic.syncer import Syncer
 from aiodq.shared.early_answers import EarlyAnswers
@@ -135,6 +136,8 @@ def measure(directory: Path, mode: str, puts: int, loop: str) -> dict[str, list[
                 raise RuntimeError("a process did not open the store")
         for member in reversed(members):
             said, _ = member.communicate("go\n", timeout=PATIENCE)
+            if member.returncode:
+                raise RuntimeError(f"a process ended with {member.returncode}")
             noted += [(at, point) for at, point in json.loads(said)]
     return steps_of(mode, noted)
 
@@ -169,7 +172,8 @@ def _child() -> None:
     path, mode, loop, puts = sys.argv[1:]
     with asyncio.Runner(loop_factory=loop_factory(loop)[1]) as runner:
         noted = runner.run(_take_part(path, "shared" if mode == "shared" else "exclusive", int(puts)))
-    print(json.dumps(noted))
+    with whole_output():
+        print(json.dumps(noted))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 from rich.console import Console
 
 from aiodq.cli.exits import DONE, INTERRUPTED, MISUSE, WRONG, CommandError, complain, exit_code
-from aiodq.cli.output import Output
+from aiodq.cli.output import Output, whole_output
 from aiodq.errors import AiodqError
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _run(arguments)
+        with whole_output():
+            return _run(arguments)
     except BrokenPipeError:
         # Who reads has seen enough.
         _forget_output()

@@ -1,10 +1,21 @@
-"""The console that commands and their help are written to."""
+"""The console that commands and their help are written to, and what takes all of what they write."""
 
 from __future__ import annotations
 
+import errno
+import io
+import sys
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
-__all__ = ["Output"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Output", "whole_output"]
 
 
 class Output(Console):
@@ -17,3 +28,46 @@ class Output(Console):
             BrokenPipeError: always.
         """
         raise BrokenPipeError
+
+
+class _Whole(io.RawIOBase):
+    """A file without a buffer, of which each write takes all, however little the system takes at a time."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while left:
+            taken = self._raw.write(left)
+            if taken is None:
+                raise BlockingIOError(errno.EAGAIN, "standard output does not block, and takes no more")
+            left = left[taken:]
+        return size
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
+    def isatty(self) -> bool:
+        return self._raw.isatty()
+
+
+@contextmanager
+def whole_output() -> Iterator[None]:
+    """Lose nothing of what is printed where Python is told not to buffer, as by `PYTHONUNBUFFERED` in many containers.
+
+    Python takes each write for a whole one there. But a pipe takes a part if the process is stopped and continued, by
+    Ctrl-Z and `fg` or by the machine's being suspended.
+    """
+    plain = sys.stdout
+    raw = getattr(plain, "buffer", None)
+    if not isinstance(raw, io.RawIOBase):
+        yield
+        return
+    whole = io.TextIOWrapper(_Whole(raw), plain.encoding, plain.errors, write_through=True)  # type: ignore[type-var]
+    with redirect_stdout(whole):
+        yield

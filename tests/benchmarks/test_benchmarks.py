@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from benchmarks.cases import CASES, HEADLINES
 from benchmarks.harness import BATCH, Durability
 from benchmarks.subjects import godiskqueue
 from benchmarks.workers import Workers
+from tests.cli.support import Short
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -362,3 +364,17 @@ def test_hops_counts_only_puts_that_passed_every_point_in_order() -> None:
     noted = [*passing(0, *whole), *passing(9000, "starts", "syncs", "starts"), *passing(20_000, *whole, "starts")]
     found = hops.steps_of("exclusive", [*reversed(noted), (500, "hears")])
     assert list(found.values()) == [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [6.0, 1.0]]
+
+
+def test_hops_hears_all_that_a_process_noted_though_nothing_is_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = [[number, "sends"] for number in range(100)]
+
+    async def take_part(*_: object) -> list[list[object]]:
+        return noted
+
+    short = Short(7)
+    monkeypatch.setattr(hops, "_take_part", take_part)
+    monkeypatch.setattr(sys, "argv", ["hops", "store", "exclusive", "asyncio", "1"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(short, "utf-8", write_through=True))  # type: ignore[type-var]
+    hops._child()
+    assert json.loads(short.taken) == noted

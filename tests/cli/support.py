@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import subprocess
@@ -46,6 +47,26 @@ class Done(NamedTuple):
     def json(self) -> Any:
         """What was written, as one JSON document."""
         return json.loads(self.out)
+
+
+class Short(io.RawIOBase):
+    """A file that takes no more than a little at a time, as a pipe does when its writer was stopped and continued."""
+
+    def __init__(self, most: int | None) -> None:
+        self.taken = b""
+        self._most = most
+
+    def write(self, data: bytes, /) -> int | None:  # type: ignore[override]  # nothing else comes
+        if self._most is None:
+            return None
+        self.taken += bytes(data[: self._most])
+        return len(data[: self._most])
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
 
 
 def aiodq(*arguments: str | Path, stdin: bytes = b"") -> Done:

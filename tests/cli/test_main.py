@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 import aiodq as package
 from aiodq.cli import main
-from tests.cli.support import PROGRAM, Owner, aiodq, environment, fill, ok
+from tests.cli.support import PROGRAM, Owner, Short, aiodq, environment, fill, ok
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,3 +216,25 @@ def test_a_closed_standard_output_is_refused_before_its_number_is_given_to_a_fil
     assert done.returncode == 2
     assert "closed" in one_line(done.stderr)
     assert ok("get", store, "t").lines == [b"one"]
+
+
+@pytest.mark.parametrize("arguments", [["tail"], ["tail", "--json"], ["stat", "--json"], ["stat"]], ids=" ".join)
+def test_all_that_is_printed_arrives_though_nothing_is_buffered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    fill(tmp_path, "t", [b"%d" % number for number in range(100)])
+    named = [*arguments, str(tmp_path), *(["t", "-n", "100"] if arguments[0] == "tail" else [])]
+    short = Short(7)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(short, "utf-8", write_through=True))  # type: ignore[type-var]
+    assert main(named) == 0
+    assert short.taken == aiodq(*named).out
+
+
+def test_what_takes_nothing_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path, "t", [b"one"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Short(None), "utf-8", write_through=True))  # type: ignore[type-var]
+    monkeypatch.setattr("aiodq.cli.app._forget_output", lambda: None)
+    assert main(["tail", str(tmp_path), "t"]) == 1
+    assert "takes no more" in one_line(capsys.readouterr().err)
