@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TESTS: Final = Path(__file__).parent
 SEED_VARIABLE = "AIODQ_SEED"
 SEED = pytest.StashKey[int]()
+FAILED = pytest.StashKey[bool]()
 
 # A deadline measures the disk, not the code: one fdatasync takes 0.1 ms or 150 ms. So no profile has one.
 settings.register_profile("default", settings.get_profile("default"), deadline=None)
@@ -115,13 +116,37 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell beside the traceback how to repeat a random test."""
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell beside the traceback how to repeat a random test; note that a test has failed."""
     report = yield
+    if report.failed:
+        item.stash[FAILED] = True
     seeds = [value for name, value in report.user_properties if name == SEED_VARIABLE]
     if report.failed and seeds:
         report.sections.append(("seed", f"repeat with {SEED_VARIABLE}={seeds[0]}"))
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Have what a failed test leaves behind, such as open sockets in its traceback, go before the next test begins.
+
+    Otherwise it is collected amid a later test, which fails for it.
+    """
+    try:
+        yield
+    finally:
+        if item.stash.get(FAILED, False):
+            forget_what_is_left()
+
+
+def forget_what_is_left() -> None:
+    """Collect what only the last exception refers to; what its finalizers complain of is no news after a failure."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):  # pytest keeps them for a debugger
+        vars(sys).pop(name, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda _: None)
+        gc.collect()
 
 
 @pytest.fixture
