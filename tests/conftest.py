@@ -131,22 +131,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     """Have what a failed test leaves behind, such as open sockets in its traceback, go before the next test begins.
 
-    Otherwise it is collected amid a later test, which fails for it.
+    Otherwise it is collected amid a later test, which fails for it. What its finalizers complain of is no news.
     """
-    try:
+    if not item.stash.get(FAILED, False):
         yield
-    finally:
-        if item.stash.get(FAILED, False):
-            forget_what_is_left()
-
-
-def forget_what_is_left() -> None:
-    """Collect what only the last exception refers to; what its finalizers complain of is no news after a failure."""
-    for name in ("last_exc", "last_type", "last_value", "last_traceback"):  # pytest keeps them for a debugger
-        vars(sys).pop(name, None)
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "unraisablehook", lambda _: None)
-        gc.collect()
+        try:
+            yield
+        finally:
+            for name in ("last_exc", "last_type", "last_value", "last_traceback"):  # pytest keeps them for a debugger
+                vars(sys).pop(name, None)
+            gc.collect()
 
 
 @pytest.fixture
