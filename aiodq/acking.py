@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.delivery.leases import APART, HELD, MEASURED, indexes
+from aiodq.engine.channel.in_flight import neighbours
 from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFlightError
 from aiodq.message import Message
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.message_lease import MessageLease
 
 __all__ = ["Commit", "ack_all"]
+
+_COMPILED: Final = not isinstance(neighbours, FunctionType)
 
 
 class Commit:
@@ -76,16 +79,12 @@ def _divided(
     if list(map(type, messages)).count(Message) != len(messages):
         return runs, messages
     apart: list[Message] = []
-    members: list[InFlight] = [*messages]  # as a compiled aiodq knows them, whose attributes it reads faster
-    leases: list[MessageLease] = [each._run for each in members]  # noqa: SLF001 - as in `ack_all`
-    places = [each._index for each in members]  # noqa: SLF001 - as above
-    for lease, at, stop in _stretches(leases, places):
-        first, count, marks = places[at], stop - at, lease.marks
+    for lease, first, at, stop in (_counted if _COMPILED else _compared)([*messages]):
+        count, marks = stop - at, lease.marks
         offset, held = lease.first + first, marks.count(HELD, first, first + count)
         if (
             lease.channel_engine is channel_engine
             and lease not in runs
-            and places[at:stop] == indexes(first, first + count)
             and (
                 held + marks.count(MEASURED, first, first + count) == count
                 or (
@@ -100,23 +99,31 @@ def _divided(
     return runs, apart
 
 
-def _stretches(leases: list[MessageLease], places: list[int]) -> Iterator[tuple[MessageLease, int, int]]:
-    """Yield each lease with the first index in the list and the one after the last at which it stands in a row.
+def _counted(messages: list[InFlight], at: int = 0) -> Iterator[tuple[MessageLease, int, int, int]]:
+    """Do as `_compared`, from an index on, with a step for each message: the quickest if it is compiled."""
+    while at < len(messages):
+        stop = neighbours(messages, at)
+        yield messages[at]._run, messages[at]._index, at, stop  # noqa: SLF001 - as in `ack_all`
+        at = stop
 
-    `places` are the indexes of the messages within their leases.
+
+def _compared(messages: list[InFlight]) -> Iterator[tuple[MessageLease, int, int, int]]:
+    """Yield the lease and the first index in it of messages that follow each other there, and where in the list.
+
+    With all of them compared at once: the quickest otherwise.
     """
-    at, end = 0, len(leases)
+    leases: list[MessageLease] = [each._run for each in messages]  # noqa: SLF001 - as in `ack_all`
+    places = [each._index for each in messages]  # noqa: SLF001 - as above
+    at, end = 0, len(messages)
     while at < end:
-        lease = leases[at]
-        stop = min(at + len(lease.marks) - places[at], end)
-        if leases[at:stop].count(lease) != stop - at:
+        lease, first = leases[at], places[at]
+        stop = min(at + len(lease.marks) - first, end)
+        count = stop - at
+        if leases[at:stop].count(lease) != count or places[at:stop] != indexes(first, first + count):
             break  # these are not neighbours as from `get_many`: compare one by one
-        yield lease, at, stop
+        yield lease, first, at, stop
         at = stop
-    for lease, members in groupby(leases[at:]):
-        stop = at + len(list(members))
-        yield lease, at, stop
-        at = stop
+    yield from _counted(messages, at)
 
 
 def _delivery(channel_engine: HandingChannel[Message], message: object) -> int:

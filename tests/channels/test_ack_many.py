@@ -43,6 +43,23 @@ async def test_none_is_fine(machine: Machine) -> None:
         assert counts(jobs) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("order", [[*range(8)], [*range(7, -1, -1)], [0, 2, 4, 6], [0, 5, 2, 7], [1, 2, 6, 7, 5], [3]])
+async def test_in_whatever_order_these_and_no_others_are_settled(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, order: list[int], *, compiled: bool
+) -> None:
+    """By either of two ways to compare them, of which a compiled aiodq has the one, and plain Python the other."""
+    monkeypatch.setattr("aiodq.acking._COMPILED", compiled)
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"a", b"b", b"c", b"d"])
+        messages = await jobs.get_many(4)
+        await jobs.put_many([b"e", b"f", b"g", b"h"])
+        messages += await jobs.get_many(4)
+        await jobs.ack_many(messages[place] for place in order)
+        assert [message.settled for message in messages] == [place in order for place in range(8)]
+        assert counts(jobs) == (0, 8 - len(order), 0)
+
+
 @pytest.mark.parametrize("what", ["settled", "twice", "timed out", "other channel", "looked at", "older delivery"])
 async def test_on_an_error_none_is_settled(machine: Machine, what: str) -> None:
     async with machine.jobs() as jobs:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.channel.message_lease import MessageLease
 
-__all__ = ["InFlight", "message_of", "messages_of"]
+__all__ = ["InFlight", "message_of", "messages_of", "neighbours"]
 
 M = TypeVar("M", bound="InFlight")
 
@@ -90,3 +90,15 @@ def messages_of(kind: type[M], run: MessageLease, first: int, bodies: Sequence[b
     for message, message.body, message._index in zip(messages, bodies, places, strict=True):  # noqa: SLF001
         message._run, message._store_ref = run, store_ref  # noqa: SLF001
     return messages
+
+
+def neighbours(messages: list[InFlight], at: int) -> int:
+    """Return where those end that follow the message at an index of a list in its lease as they do in the list."""
+    lease, index = messages[at]._run, messages[at]._index  # noqa: SLF001
+    end = len(messages)
+    while at < end:
+        message = messages[at]
+        if message._run is not lease or message._index != index:  # noqa: SLF001
+            break
+        at, index = at + 1, index + 1
+    return at
