@@ -3,7 +3,11 @@
 import asyncio
 import json as json_text
 import os
+import select
+import stat
 import sys
+import time
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Final
@@ -24,10 +28,20 @@ from aiodq.names import check_name
 from aiodq.opening import open_reader
 from aiodq.shared.handles import SharedChannel
 
-__all__ = ["get"]
+__all__ = ["get", "was_read"]
 
 _BATCH_MESSAGES: Final = 500
 _BATCH_BYTES: Final = 1 << 20
+_ALONE: Final = 32
+"""Messages that are handed out one by one before those in batches, where a pipe's other end may take only a few."""
+
+_READ: Final = 1.0
+"""Seconds for the other end of a pipe to read what was written; who takes longer is no `head`."""
+
+_FIRST_LOOK: Final = 0.0001
+_LONGEST_LOOK: Final = 0.01
+"""Seconds between two looks at whether it has: the first pause, and the longest."""
+
 _POLL: Final = 0.2
 """Seconds between two looks at whether there is more."""
 
@@ -48,8 +62,9 @@ def get(
     """Take messages from a channel, write each and a newline to standard output, and ack it.
 
     A message is acked once it was written, so what an interruption or a closed pipe catches in between is redelivered
-    with the next get. Without -n and --follow: everything that is ready. A topic or channel that is not there is not
-    made: put does that, and channels --create.
+    with the next get. The other end of a pipe is given a second to read it, though one like `head -100` may read more
+    than it shows: -n 100 takes no more. Without -n and --follow: everything that is ready. A topic or channel that is
+    not there is not made: put does that, and channels --create.
 
     Args:
         store: the store's directory.
@@ -84,6 +99,8 @@ class _Getting:
         self._channel = channel
         self._left = sys.maxsize if number is None else number
         self._form = form
+        self._watched = stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode) and sys.platform != "win32"
+        self._handed = 0
         self._seen = 0
         self._told = False
 
@@ -105,7 +122,7 @@ class _Getting:
                 topic = opened.topic(self._topic)
                 channel = topic.channel(self._channel)
                 await topic.settle_in()
-                while self._left and (messages := await _ready(channel, self._left)):
+                while self._left and (messages := await _ready(channel, self._most())):
                     await self._hand_out(aside, messages)
                 self._seen = topic.end_offset
         except StoreLockedError as error:
@@ -132,14 +149,23 @@ class _Getting:
             self._told = True
             complain(f"waiting: {error}")
 
+    def _most(self) -> int:
+        """Return how many messages are taken next."""
+        if not self._watched:
+            return self._left
+        return min(self._left, 1 if self._handed < _ALONE else self._handed)
+
     async def _hand_out(self, aside: Aside, messages: list[Message]) -> None:
         data = b"".join(map(self._form, messages))
         # Not `sys.stdout`: its buffer would have what is acked, the pipe would not.
         await aside.call(lambda: _write_all(sys.stdout.fileno(), data))
+        if self._watched:
+            self._watched = await aside.call(lambda: was_read(sys.stdout.fileno()))
         for message in messages[:-1]:
             message.ack_nowait()
         await messages[-1].ack()
         self._left -= len(messages)
+        self._handed += len(messages)
 
     async def _until_more(self) -> None:
         topic = open_reader(self._store).topic(self._topic)
@@ -177,3 +203,33 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def was_read(descriptor: int) -> bool:
+    """Wait until the other end of a pipe has read all that was written; return whether it does so soon.
+
+    Raises:
+        BrokenPipeError: it is closed, and did not read all.
+    """
+    poll = select.poll()
+    poll.register(descriptor, 0)  # errors are told in any case
+    until, pause = time.monotonic() + _READ, _FIRST_LOOK
+    while _unread(descriptor):
+        if poll.poll(0):
+            raise BrokenPipeError
+        if time.monotonic() > until:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_LOOK)
+    return True
+
+
+def _unread(descriptor: int) -> int:
+    """Return how many bytes a pipe holds; 0 if the system does not tell."""
+    import fcntl  # noqa: PLC0415 - not on Windows
+    import termios  # noqa: PLC0415 - as above
+
+    number = array("i", [0])
+    with suppress(OSError):
+        fcntl.ioctl(descriptor, termios.FIONREAD, number)
+    return number[0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aiodq.cli.get import was_read
 from aiodq.opening import open_reader
 from tests.cli.support import PROGRAM, Owner, Running, aiodq, environment, fill, ok
 
@@ -82,11 +83,29 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
     assert left == bodies[-len(left) :], "what was written may be gone, what was not comes again, in order"
 
 
-def test_a_shell_s_head(tmp_path: Path) -> None:
-    fill(tmp_path, "t", numbered(10))
-    command = ["bash", "-o", "pipefail", "-c", '"$@" | head -1', "bash", *PROGRAM, "get", str(tmp_path), "t"]
+@pytest.mark.parametrize("shown", [1, 7])
+def test_what_a_shell_s_head_has_not_shown_comes_again(tmp_path: Path, shown: int) -> None:
+    bodies = numbered(MANY)
+    ok("put", tmp_path, "t", stdin=b"\n".join(bodies))
+    command = ["bash", "-o", "pipefail", "-c", f'"$@" | head -{shown}', "bash", *PROGRAM, "get", str(tmp_path), "t"]
     done = subprocess.run(command, capture_output=True, env=environment(), check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, numbered(1)[0] + b"\n", b"")
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, bodies[:shown], b"")
+    assert ok("get", tmp_path, "t").lines == bodies[shown:]
+
+
+def test_whether_the_other_end_of_a_pipe_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    assert was_read(writing)
+    os.write(writing, b"x")
+    monkeypatch.setattr("aiodq.cli.get._READ", 0.001)
+    assert not was_read(writing)
+    assert os.read(reading, 1) == b"x"
+    assert was_read(writing)
+    os.write(writing, b"y")
+    os.close(reading)
+    with pytest.raises(BrokenPipeError):
+        was_read(writing)
+    os.close(writing)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -151,7 +151,7 @@ def test_tail_shows_as_many_as_asked_for_beside_a_writer(tmp_path: Path, monkeyp
 
 def test_numbers_and_verbs_agree(tmp_path: Path) -> None:
     for good, words in ((1, "before that, 1 message was put"), (2, "before that, 2 messages were put")):
-        done = aiodq("put", tmp_path, "t", "--jsonl", stdin=b"1\n" * good + b"{")
+        done = aiodq("put", tmp_path / "s", "t", "--jsonl", stdin=b"1\n" * good + b"{")
         assert done.code == 1
         assert words in done.err
     for number in (0, 1, 57):

@@ -56,9 +56,13 @@ async def left(path: Path) -> list[bytes]:
 async def test_a_read_only_mount_is_refused_in_so_many_words_and_can_be_read(tmp_path: Path) -> None:
     store = tmp_path / "store"
     await fill(store, 5)
-    with bound_read_only(store, tmp_path / "mounted") as mounted:
-        for path in (mounted, mounted / "below"):
-            with pytest.raises(aiodq.ReadOnlyError, match=str(mounted)) as refused:
+    (tmp_path / "bare").mkdir()
+    with (
+        bound_read_only(store, tmp_path / "mounted") as mounted,
+        bound_read_only(tmp_path / "bare", tmp_path / "empty") as empty,
+    ):
+        for place, path in ((mounted, mounted), (empty, empty / "below")):
+            with pytest.raises(aiodq.ReadOnlyError, match=str(place)) as refused:
                 await aiodq.open(path)
             assert not refused.value.retriable
         reader = aiodq.open_reader(mounted)
