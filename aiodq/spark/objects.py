@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aiodq.errors import InvalidOptionError, MissingExtraError
+from aiodq.spark.worker import is_in_files_of_session
 from aiodq.storage.io.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -50,10 +51,17 @@ def full_path(path: str) -> str:
     """Return a path that names the same place from any directory, as Spark's JVM and workers may be in other ones.
 
     Raises:
-        InvalidOptionError: as `local_path`.
+        InvalidOptionError: as `local_path`; or it is relative, over Spark Connect.
     """
     found = local_path(path)
-    return found if is_url(found) else os.path.join(os.getcwd(), found)
+    if is_url(found) or os.path.isabs(found):
+        return found
+    if is_in_files_of_session():
+        raise InvalidOptionError(
+            f"the path {path!r} is relative, which over Spark Connect means a temporary directory of the session on "
+            f"the server, and what is written there goes with it: write the full path that the store has on the server"
+        )
+    return os.path.join(os.getcwd(), found)
 
 
 def is_url(path: str) -> bool:

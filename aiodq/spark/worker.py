@@ -1,15 +1,25 @@
-"""The process in which Spark runs a task: one of Spark's own, which gets task after task."""
+"""The processes in which Spark runs Python: tasks, of which one gets many, and what is planned beside the driver."""
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 from functools import cache
 
-__all__ = ["spare_collections"]
+__all__ = ["is_in_files_of_session", "spare_collections"]
 
 _REUSED = "SPARK_REUSE_WORKER"
 """What Spark's daemon is told by, for the processes it forks, that they get more than one task."""
+
+
+def is_in_files_of_session() -> bool:
+    """Return whether the current directory is one for the files that a session has brought: Spark deletes it with it.
+
+    Spark starts processes there for the sessions of Spark Connect, which may each have files of the same names.
+    """
+    files = sys.modules.get("pyspark.core.files")  # in such a process it is imported before anything of a user's
+    return files is not None and vars(files.SparkFiles).get("_root_directory") == os.getcwd()
 
 
 def spare_collections() -> None:

@@ -31,6 +31,7 @@ def main(where: str, url: str, store: str, hidden: str = "") -> None:
         found["blind"] = read_blind(spark, hidden)
     if where == "remote":
         found["pipelines"] = each_pipeline(spark, store)
+        found["relative"] = write_to(spark, "shop")
     print(json.dumps(found))
     spark.stop()
 
@@ -43,6 +44,15 @@ def write_and_read(spark: SparkSession, store: str) -> dict[str, Any]:
     bodies = [bytes(row["body"]).decode() for row in frame.orderBy("offset").collect()]
     found = audit(spark, store)
     return {"bodies": bodies, "findings": len(found.findings), "records": found.records}
+
+
+def write_to(spark: SparkSession, store: str) -> str:
+    """Write a message; return what Spark has against it."""
+    try:
+        spark.sql("SELECT 'x' AS body, 't' AS topic").write.format("aiodq").mode("append").save(store)
+    except PySparkException as error:
+        return str(error)
+    return "nothing"
 
 
 def each_pipeline(spark: SparkSession, store: str) -> dict[str, Any]:

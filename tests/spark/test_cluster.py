@@ -91,6 +91,7 @@ def test_spark_connect_writes_reads_and_runs_every_pipeline(tmp_path: Path) -> N
         "compact": [500, 500],
         "report": [2, 1000],
     }
+    assert "InvalidOptionError: the path 'shop' is relative, which over Spark Connect means" in found["relative"]
     assert "latest" in (tmp_path / "store.html").read_text()
 
 

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import SparkFiles
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import LongType, StructField, StructType
@@ -205,6 +206,23 @@ def test_a_path_is_the_same_from_any_directory(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     assert read_options({"path": "shop/,s3://b/s"}).stores == (f"{tmp_path}/shop", "s3://b/s")
     assert write_options({"path": "shop", "topic": "t"}, stream=False).store == f"{tmp_path}/shop"
+
+
+def test_a_relative_path_is_no_place_where_spark_deletes_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over Spark Connect what plans a read or a write begins in the directory for the session's own files."""
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
+    assert read_options({"path": "shop"}).stores == (f"{os.getcwd()}/shop",)
+    monkeypatch.chdir(tmp_path)
+    for path in ("shop", "./shop", "sh*"):
+        with pytest.raises(
+            aiodq.InvalidOptionError, match=r"is relative, which over Spark Connect .* write the full path"
+        ):
+            read_options({"path": path})
+    with pytest.raises(aiodq.InvalidOptionError, match="'shop' is relative"):
+        write_options({"path": "shop", "topic": "t"}, stream=True)
+    assert read_options({"path": "/shop,s3://b/s"}).stores == ("/shop", "s3://b/s")
 
 
 @pytest.mark.parametrize(
