@@ -64,7 +64,7 @@ _ONE, _SEVERAL = 1, 2
 """The versions of offsets that name topics of one store, and of several."""
 _WAYS_ON: Final = (
     "A new checkpoint begins anew; with failOnDataLoss=false the query goes on, with a topic that was made anew at its "
-    "beginning"
+    "beginning, with one that has become shorter at its end"
 )
 _UNTIL_KNOWN: Final = 1.0
 """Seconds after which an owner that has looked for holds before one was made deletes nothing by that any more."""
@@ -486,8 +486,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, end = log.begin, log.view.stop
         if not self._options.strict:
             if end < taken and not log.damages:
-                text = "topic %r ends at %d, and was read up to %d: a power cut took the rest; the query goes on at %d"
-                _LOG.warning(text, topic, end, taken, end)
+                why = "a power cut took the rest, or an earlier copy of the store is there"
+                text = "topic %r ends at %d, and was read up to %d: %s; the query goes on at %d"
+                _LOG.warning(text, topic, end, taken, why, end)
                 return end
             return max(taken, begin)
         lost = log.lost(end, end) if end <= taken else None
@@ -495,8 +496,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
         if end < taken:
             raise OffsetError(
-                f"topic {topic!r} ends at {end}, and was read up to {taken}: a power cut took what was not synced, or "
-                f"it was made anew. {_WAYS_ON}"
+                f"topic {topic!r} ends at {end}, and was read up to {taken}: a power cut took what was not synced, it "
+                f"was made anew, or an earlier copy of the store is there. {_WAYS_ON}"
             )
         return taken
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from aiodq.storage.read.snapshot import LogSnapshot
 
 ALL = ReadAllAvailable()
+BODY = b"no header has this in it"
 
 
 def reader_of(path: Path | str, **options: str) -> StreamReader:
@@ -365,7 +366,7 @@ async def test_what_is_put_where_a_power_cut_took_something_is_read(
 
 
 async def test_a_log_that_seems_to_end_early_as_it_is_damaged_is_not_read_again(tmp_path: Path) -> None:
-    await put(tmp_path, "a", 5)
+    await put(tmp_path, "a", 5, BODY)
     end = taken(reader_of(tmp_path))
     damage_first(tmp_path / "a")
     assert reader_of(tmp_path, failOnDataLoss="false").latestOffset(end, ALL) == end
@@ -376,7 +377,7 @@ async def test_a_log_that_seems_to_end_early_as_it_is_damaged_is_not_read_again(
 @pytest.mark.parametrize("now", [True, False])
 async def test_damage_behind_which_nothing_comes_is_told(tmp_path: Path, now: bool) -> None:
     """There is nothing to plan a batch of, which would tell it."""
-    await put(tmp_path, "a", 5)
+    await put(tmp_path, "a", 5, BODY)
     damage_first(tmp_path / "a")
     for strict in ("true", "false"):
         reader = reader_of(tmp_path, failOnDataLoss=strict)
@@ -392,7 +393,7 @@ async def test_damage_behind_which_nothing_comes_is_told(tmp_path: Path, now: bo
 
 def damage_first(topic: Path) -> None:
     (path,) = segments(topic)
-    flip(path, path.read_bytes().index(b"x"), 1)
+    flip(path, path.read_bytes().index(BODY), 1)
 
 
 async def test_what_was_purged_before_it_was_read_is_told_and_takes_no_batches(
