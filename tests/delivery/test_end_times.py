@@ -67,6 +67,16 @@ def test_alone_or_at_one_moment_it_is_exact() -> None:
     assert times.next() == 20 * SECOND
 
 
+def test_of_what_is_told_together_nothing_is_told_before_its_end() -> None:
+    for first, last in ((0, 1), (1, 0)):
+        times, ends = EndTimes(), (10 * SECOND, 10 * SECOND + SECOND // 1_000)
+        times.add(0, 1, ends[first], 0)
+        times.add(1, 2, ends[last], 0)
+        assert times.ranges == 1, "they have one moment"
+        assert not times.take(ends[0], 1_000)
+        assert times.take(ends[1], 1_000) == [(0, 2)]
+
+
 def test_of_what_ends_at_once_a_part_is_taken_at_a_time() -> None:
     times = EndTimes()
     for number in range(0, 10, 2):

@@ -258,7 +258,7 @@ change(
     _Slot.add,
     "self.ends = max(self.ends, ends)",
     "self.ends = min(self.ends or ends, ends)",
-    test="tests/delivery/test_end_times.py::test_each_is_told_in_its_time",
+    test="tests/delivery/test_end_times.py::test_of_what_is_told_together_nothing_is_told_before_its_end",
 )
 change(
     "what is expired is settled before those who held messages were heard",
