@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.engine.queue_errors import QueueFull
 from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
 from aiodq.format.columns import Columns
 from aiodq.names import check_name, check_topic_name
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.shared.serving import Owning, Wire
+    from aiodq.wire.packets import Message
     from aiodq.wire.payload import Held
     from aiodq.wire.stream import Packet
 
@@ -60,6 +62,12 @@ _WAITS: Final = frozenset({"drain", "join"})
 
 _MOVES: Final = frozenset({"purge", "seek"})
 """Calls that take away what is in flight."""
+
+_ENDS: Final = frozenset({"back", "closing", "deaf", "forget", "withdraw"})
+"""Calls that end what waits, or are made once."""
+
+_MOST_UNDER_WAY: Final = 50_000
+"""Requests of one client that are not answered yet, from which on the owner refuses more."""
 
 _FIGURES: Final = 0.1
 """Seconds between two checks of the counts, and of whether clients still hold what they think."""
@@ -125,6 +133,8 @@ class Session:
         if does is None:
             raise ProtocolError(f"{said.op.name} is nothing for an owner, or for one of this version")
         try:
+            if len(self._tasks) >= _MOST_UNDER_WAY:
+                _refuse_more(said)
             does(said, request)
         except ProtocolError:
             raise
@@ -481,6 +491,11 @@ class Session:
 
     def _bye(self, _said: Bye, _request: int) -> None:
         self._wire.end()
+
+
+def _refuse_more(said: Message) -> None:
+    if isinstance(said, Txn) or (isinstance(said, Call) and said.name not in _ENDS):
+        raise QueueFull(f"{_MOST_UNDER_WAY} requests of this process are not answered yet; the owner takes no more")
 
 
 def _state(topic: Topic) -> State:

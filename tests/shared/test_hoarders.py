@@ -10,10 +10,10 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared import incoming, waiting_bytes
+from aiodq.shared import incoming, session, waiting_bytes
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.frames import encode_messages
-from aiodq.wire.packets import Done, Fail, Put
+from aiodq.wire.packets import Call, Done, Fail, Ping, Pong, Put
 from aiodq.wire.stream import encode_packet
 from tests.shared.support import TIME, RawClient, owned, two, until
 
@@ -112,6 +112,21 @@ async def test_transactions_that_wait_count_as_well(tmp_path: Path, monkeypatch:
         await (await channel.get()).ack()
         await first
         assert not serving.owner.waiting.bytes
+
+
+async def test_requests_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_MOST_UNDER_WAY", 9)
+    async with owned(tmp_path) as (store, _):
+        await fill(store)
+        client = await connected(tmp_path, 7)
+        await client.open(2, "jobs", "c")
+        waiting = [client.send(Call("join", {"handle": 2})) for _ in range(8)]  # and what looks after the counts
+        [told] = await refused(client, [client.send(Call("join", {"handle": 2}))], 1)
+        assert told == "9 requests of this process are not answered yet; the owner takes no more"
+        assert isinstance(await client.ask(Call("forget", {"request": waiting[0]})), Done)
+        assert isinstance(await client.answer(waiting[0]), Fail)
+        assert isinstance(await client.ask(Ping(1)), Pong)
+        await client.close()
 
 
 def large_put() -> bytes:
