@@ -99,7 +99,7 @@ class _Getting:
         self._channel = channel
         self._left = sys.maxsize if number is None else number
         self._form = form
-        self._watched = stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode) and sys.platform != "win32"
+        self._watched = _is_into_pipe()
         self._handed = 0
         self._seen = 0
         self._told = False
@@ -203,6 +203,15 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _is_into_pipe() -> bool:
+    """Return whether standard output is a pipe that can be looked at."""
+    try:
+        mode = os.fstat(sys.stdout.fileno()).st_mode
+    except OSError:
+        return False  # nothing of the system's, which the first write is refused for
+    return stat.S_ISFIFO(mode) and sys.platform != "win32"
 
 
 def was_read(descriptor: int) -> bool:
