@@ -272,10 +272,11 @@ class ChannelMachine(RuleBasedStateMachine):
         """As a transaction does: their numbers follow one another then, and nobody is late with them."""
         held = self.neighbours(data)
         before = self.flight[held.start][1]
-        follow = all(self.flight[offset][1] == number for number, offset in enumerate(held, before))
-        assert self.state.is_in_flight(held.start, held.stop, before) is follow
-        # What is not handed out yet may stand beside it in a lease.
-        assert not self.state.is_in_flight(held.start, max(self.taken) + 2, before)
+        # What is not handed out yet may stand beside it in a lease; or it is held, by a number that follows.
+        for stop in (held.stop, max(self.taken) + 2):
+            wanted = enumerate(range(held.start, stop), before)
+            follow = all(self.flight.get(offset, (0, 0))[1] == number for number, offset in wanted)
+            assert self.state.is_in_flight(held.start, stop, before) is follow
         first = self.state.hold(held.start, held.stop)
         assert self.state.is_in_flight(held.start, held.stop, first)
         assert not self.state.is_in_flight(held.start, held.stop, first + 1)
