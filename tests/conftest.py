@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from tests.loops import LOOPS, loops_for
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
 TESTS: Final = Path(__file__).parent
 SEED_VARIABLE = "AIODQ_SEED"
@@ -144,6 +145,17 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
             for name in ("last_exc", "last_type", "last_value", "last_traceback"):  # pytest keeps them for a debugger
                 vars(sys).pop(name, None)
             gc.collect()
+
+
+@pytest.fixture
+def kept() -> Iterator[list[aiodq.Store]]:
+    """Hold what is left open, as a traceback does; it is dropped at the end."""
+    stores: list[aiodq.Store] = []
+    yield stores
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        stores.clear()
+        gc.collect()
 
 
 @pytest.fixture

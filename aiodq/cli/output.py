@@ -68,6 +68,6 @@ def whole_output() -> Iterator[None]:
     if not isinstance(raw, io.RawIOBase):
         yield
         return
-    whole = io.TextIOWrapper(_Whole(raw), plain.encoding, plain.errors, write_through=True)  # type: ignore[type-var]
+    whole = io.TextIOWrapper(_Whole(raw), plain.encoding, plain.errors, write_through=True)  # type: ignore[type-var]  # typeshed asks for more than it calls
     with redirect_stdout(whole):
         yield

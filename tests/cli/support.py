@@ -56,7 +56,7 @@ class Short(io.RawIOBase):
         self.taken = b""
         self._most = most
 
-    def write(self, data: bytes, /) -> int | None:  # type: ignore[override]  # nothing else comes
+    def write(self, data: bytes, /) -> int | None:  # type: ignore[override]  # a raw file may give None, and nothing but bytes comes here
         if self._most is None:
             return None
         self.taken += bytes(data[: self._most])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import threading
-import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,21 +14,9 @@ from aiodq.testing import WatchedFileSystem
 from tests.queue.support import fill, numbered, options, ready_now, take
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 POLICIES = pytest.mark.parametrize("policy", ["always", "os"])
-
-
-@pytest.fixture
-def kept() -> Iterator[list[aiodq.Store]]:
-    """Hold what is left open, as a traceback does; it is dropped at the end."""
-    stores: list[aiodq.Store] = []
-    yield stores
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        stores.clear()
-        gc.collect()
 
 
 def left(path: Path, fs: WatchedFileSystem, *channels: str) -> dict[str, list[bytes]]:

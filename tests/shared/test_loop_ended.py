@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import warnings
 from typing import TYPE_CHECKING
 
 import aiodq
@@ -13,21 +11,7 @@ from tests.processes import WATCHDOG
 from tests.shared.support import QUICK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-import pytest
-
-
-@pytest.fixture
-def kept() -> Iterator[list[aiodq.Store]]:
-    """Hold what is left open, as a traceback does; it is dropped at the end."""
-    stores: list[aiodq.Store] = []
-    yield stores
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        stores.clear()
-        gc.collect()
 
 
 async def _left_open(path: Path, kept: list[aiodq.Store]) -> None:

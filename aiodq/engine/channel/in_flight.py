@@ -68,6 +68,7 @@ class InFlight(StoredMessage):
 
     def _ack_otherwise(self) -> None:
         """Ack what is not simply held here, or raise the error that says why not; `Message`, its subclass, does."""
+        # No abstract method: a compiled class that has one cannot have a subclass that is not compiled.
         raise NotImplementedError
 
 
