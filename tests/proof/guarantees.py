@@ -33,6 +33,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
             "tests/queue/test_restart.py",
             "tests/testing/test_disk.py",
             "tests/proof/test_repairs.py",
+            "tests/proof/test_devices.py",
             "tests/transactions/test_recovery.py",
         ),
         states=20_000,
