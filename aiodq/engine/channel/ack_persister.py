@@ -30,6 +30,9 @@ _PIECE: Final = 1000
 
 _RETRY: Final = 0.25
 
+_CRAMPED_FOR: Final = 1.0
+"""Seconds after which a checkpoint that found no room is tried again."""
+
 _TURNS_TO_GATHER: Final = 2
 
 
@@ -94,6 +97,8 @@ class AckPersister:
         self._busy: set[str] = set()
         # Why the others could not be written.
         self._refused: dict[str, AiodqError] = {}
+        # For which a full disk has no room for a checkpoint, why, and the loop's time at which to try again.
+        self._cramped: dict[Settlement, tuple[DiskFullError, float]] = {}
         self._folding = ""
         self._flush_queued = False
         self._over: Exception | None = None
@@ -166,7 +171,15 @@ class AckPersister:
             job.report(None, self._over or StoreFailedError("the store's engine was stopped"))
             raise
         else:
+            if job.patient:
+                await self._take_room()
             job.report(result, None)
+
+    async def _take_room(self) -> None:
+        """Let cramped journals have what a deletion has given back, before others do."""
+        for journal in [channel_engine.journal for channel_engine in self._cramped]:
+            if journal is not None:
+                await self._threads.call(journal.top_up)
 
     async def _ready_for(self, job: Job) -> bool:
         """Make durable everything settled so far; return False if the job is put off as that is not possible now.
@@ -175,9 +188,10 @@ class AckPersister:
             StorageError: what was settled could not be written, and the job does not wait for it.
             StoreFailedError: a sync failed.
         """
-        await self.flush(sync=True)
+        # The last of a cramped journal is for what makes room, or is never asked for again.
+        await self.flush(sync=True, last=job.patient or job.anyhow)
         for name, channel_engine in list(self._dirty.items()):
-            if name in self._refused:
+            if name in self._refused and channel_engine not in self._cramped:
                 await self._fold(channel_engine)  # where blocks find no room, a checkpoint may
         error = next(iter(self._refused.values()), None)
         # INVARIANT: nothing counts as durable, and nothing is deleted, by acks that are in memory only.
@@ -214,8 +228,8 @@ class AckPersister:
             finally:
                 timer.cancel()
 
-    async def flush(self, *, sync: bool) -> None:
-        """Write what channels have unwritten, and sync it if asked to.
+    async def flush(self, *, sync: bool, last: bool = False) -> None:
+        """Write what channels have unwritten, and sync it if asked to; with `last`, also into the last of a reserve.
 
         Raises:
             StoreFailedError: a sync failed.
@@ -229,7 +243,7 @@ class AckPersister:
             for channel_engine in channel_engines:
                 waiters, channel_engine.ack_waiters = channel_engine.ack_waiters, []
                 waiting.append((channel_engine, waiters))
-                error = await self._write_all(channel_engine)
+                error = await self._write_all(channel_engine, last=last)
                 self._written(channel_engine)
                 if error is None:
                     self._unsynced[channel_engine.name] = channel_engine
@@ -285,6 +299,10 @@ class AckPersister:
         if scant:
             await self._threads.call(journal.top_up)
             scant = journal.scant
+        if not scant:
+            self._cramped.pop(channel_engine, None)
+        elif channel_engine in self._cramped and self._cramped[channel_engine][1] > asyncio.get_running_loop().time():
+            return
         if journal.pending >= _FOLD_AT or (scant and journal.pending):
             await self._fold(channel_engine)
 
@@ -301,23 +319,30 @@ class AckPersister:
         await self._syncs.sync_all(journals)
         self.syncs += len(journals)
 
-    async def _write_all(self, channel_engine: Settlement) -> AiodqError | None:
+    async def _write_all(self, channel_engine: Settlement, *, last: bool) -> AiodqError | None:
         """Write what a channel has unwritten by now, one piece per turn of the loop; later additions may wait."""
-        error, state = self._write(channel_engine), channel_engine.state
+        error, state = self._write(channel_engine, last=last), channel_engine.state
         pieces = 0 if state is None else -(-state.unnoted // _PIECE)
         while pieces and error is None:
             # CRASH: each piece is a block of its own, so some may be there and others not: no ack was confirmed yet.
             await asyncio.sleep(0)
-            error = self._write(channel_engine)
+            error = self._write(channel_engine, last=last)
             pieces -= 1
         return error
 
-    def _write(self, channel_engine: Settlement, *, wait: bool = True) -> AiodqError | None:
+    def _write(self, channel_engine: Settlement, *, wait: bool = True, last: bool = False) -> AiodqError | None:
         if channel_engine.state is None or channel_engine.journal is None:
             # A channel that was deleted holds nothing up; one that was closed without its acks holds up deletions.
+            self._cramped.pop(channel_engine, None)
             if not self.closing:
                 self._refused.pop(channel_engine.name, None)
             return None
+        if channel_engine in self._cramped:
+            # In memory acks become few operations: the last of the reserve holds what lets a segment go, many times.
+            if not last and channel_engine.journal.spent:
+                return self._refused.setdefault(channel_engine.name, self._cramped[channel_engine][0])
+            if self._held.pop(channel_engine.name, None) is not None:
+                channel_engine.state.renote()
         self._refused.pop(channel_engine.name, None)
         self._busy.discard(channel_engine.name)
         ops = [
@@ -380,9 +405,12 @@ class AckPersister:
             # The journal stands as it was; the operations that the image would have replaced are written again.
             state.renote()
             self._refused[channel_engine.name] = error
+            if isinstance(error, DiskFullError):
+                self._cramped[channel_engine] = error, asyncio.get_running_loop().time() + _CRAMPED_FOR
             self._put_off(channel_engine, [], error)
         else:
             self._refused.pop(channel_engine.name, None)
+            self._cramped.pop(channel_engine, None)
         self._folding = ""
 
 

@@ -78,6 +78,9 @@ _LEAST: Final = 4 * _PAGE
 _MOST: Final = 16 * _PAGE
 """Bytes ahead of a journal's end: the least for an idle channel, the most for one whose journal is as long."""
 
+_LAST: Final = 2048
+"""Bytes of that which are the last of it."""
+
 
 def read_channel(
     fs: FileSystem, directory: str, start: int, topic: UUID | None = None
@@ -368,6 +371,11 @@ class ChannelJournal:
         return self._reserved - self._end < self._ahead // 2
 
     @property
+    def spent(self) -> bool:
+        """Whether the last of the reserve is reached, which on a full disk is for acks that let a segment go."""
+        return self._reserved - self._end < _LAST
+
+    @property
     def _ahead(self) -> int:
         return min(max(self._end, _LEAST), _MOST)
 
@@ -489,7 +497,11 @@ class ChannelJournal:
         except DiskFullError:
             if not self._give_way():
                 raise
-            replace_file(self._fs, self._checkpoint, checkpoint)
+            try:
+                replace_file(self._fs, self._checkpoint, checkpoint)
+            except DiskFullError:
+                self.top_up()  # before somebody else has the room
+                raise
         with self._mutex:
             self._generation += 1
             # INVARIANT: nothing is written after a header of another generation; if it cannot be replaced now, `append`
@@ -508,12 +520,13 @@ class ChannelJournal:
 
     def _give_way(self) -> bool:
         """Truncate the reserve, so that a checkpoint finds room; return whether there was one."""
-        if not self._end or self._reserved == self._end:
-            return False
-        with suppress(OSError):
-            self._file.truncate(self._end)
-            self._reserved = self._end
-        return self._reserved == self._end
+        with self._mutex:
+            if not self._end or self._reserved == self._end:
+                return False
+            with suppress(OSError):
+                self._file.truncate(self._end)
+                self._reserved = self._end
+            return self._reserved == self._end
 
     def close(self) -> None:
         """Close the journal.

@@ -16,6 +16,7 @@ from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind, decod
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.testing import Passed, WatchedFileSystem
+from tests.storage.full import FullFileSystem
 from tests.storage.logs import copy, flip, open_log, set_aside
 
 BLOCK = 8 + 24
@@ -262,28 +263,6 @@ def test_opening_fails_whole_and_works_later(channel: Path, kind: str) -> None:
 # --- the reserve
 
 
-class FullFileSystem(WatchedFileSystem):
-    """Has room for so many bytes more; what a file gives up is room for others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.room = 1 << 30
-        self.add(self._account)
-
-    def _account(self, call: Passed) -> None:
-        size = os.stat(call.path).st_size if os.path.exists(call.path) else 0
-        if call.kind in {"remove", "rename"}:
-            self.room += size
-        elif call.kind == "write":
-            grows = min(max(call.position + len(call.data) - size, 0), self.room)
-            call.takes = min(size + grows - call.position, len(call.data))
-            if call.data and call.takes <= 0:
-                raise OSError(errno.ENOSPC, "full")
-            self.room -= grows
-        elif call.kind == "truncate":
-            self.room += max(size - call.position, 0)
-
-
 def full(channel: Path, journal: ChannelJournal, fs: FullFileSystem) -> list[Op]:
     """Fill the disk, then ack until no ack is taken any more."""
     fs.room = 0
@@ -357,6 +336,27 @@ def test_a_fold_that_finds_no_room_leaves_everything_as_it_was(channel: Path) ->
         assert not journal.scant
     journal.close()
     assert found(channel)[1] == [ack(1), ack(2), ack(3)]
+
+
+def test_what_is_appended_while_the_reserve_gives_way_is_not_cut_off(channel: Path) -> None:
+    fs = FullFileSystem()
+    journal = ChannelJournal(fs, str(channel), 0)
+    fs.room = 0
+    journal.append([ack(1)])
+    taken: list[bool] = []
+
+    def beside(call: Passed) -> None:
+        if call.kind == "truncate" and not taken:
+            taken.append(False)
+            taken[0] = journal.append([ack(2)], wait=False)
+
+    fs.add(beside)
+    with pytest.raises(DiskFullError):
+        journal.fold(ChannelImage(0, [(3 * n, 3 * n + 1) for n in range(1, 3000)]))
+    if not taken.pop():
+        journal.append([ack(2)])
+    journal.close()
+    assert found(channel)[1] == [ack(1), ack(2)]
 
 
 def test_a_reserve_that_cannot_be_written_is_no_error(channel: Path) -> None:

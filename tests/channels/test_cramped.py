@@ -1,0 +1,85 @@
+"""A full disk on which no checkpoint finds room, as XFS makes no new file with less than some fifty pages free."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+import aiodq
+from tests.channels.support import until
+from tests.storage.full import FullFileSystem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq.testing import Passed
+
+OPTIONS: Final = aiodq.StoreOptions(segment_bytes=64 << 10)
+A_FILE: Final = 53 * 4096
+"""Bytes that have to be free for a new one."""
+
+MANY: Final = 2000
+
+
+class CrampedFileSystem(FullFileSystem):
+    """Makes no new file without a good deal of room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add(self._cramp)
+
+    def _cramp(self, call: Passed) -> None:
+        if call.kind == "create" and self.room < A_FILE:
+            raise OSError(errno.ENOSPC, "full")
+
+
+async def ack(message: aiodq.Message) -> bool:
+    """Ack; return whether that is durable."""
+    with suppress(aiodq.DiskFullError):
+        await message.ack()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+async def test_a_disk_that_takes_no_checkpoint_comes_free_by_acks_one_by_one(tmp_path: Path, channels: int) -> None:
+    fs = CrampedFileSystem()
+    names = [f"c{number}" for number in range(channels)]
+    async with aiodq.open(tmp_path / "s", OPTIONS, fs=fs) as store:
+        topic = store.topic("t")
+        for name in names:
+            topic.channel(name, aiodq.ChannelOptions(start="earliest", max_in_flight=MANY))
+        for number in range(MANY):
+            await topic.put(b"%d" % number * 30)
+        full_of = topic.stats().segments
+        fs.room = 0
+        durable = 0
+        for name in names:
+            for _ in range(MANY - 100):
+                durable += await ack(await topic.channel(name).get())
+        assert durable < channels * (MANY - 100), "there was room"
+        await until(lambda: topic.stats().segments < full_of - 3)
+        await topic.put(b"again")
+        depth = {name: topic.channel(name).depth for name in names}
+    assert set(depth.values()) == {101}
+    async with aiodq.open(tmp_path / "s", OPTIONS) as store:
+        topic = store.topic("t")
+        assert {name: topic.channel(name).depth for name in names} == depth
+
+
+async def test_what_was_acked_and_gathered_in_memory_is_written_as_the_store_is_closed(tmp_path: Path) -> None:
+    fs = CrampedFileSystem()
+    async with aiodq.open_queue(tmp_path / "s", replace(OPTIONS, segment_bytes=1 << 20), fs=fs) as queue:
+        await queue.put_many([b"%d" % number for number in range(MANY)])
+        fs.room = 0
+        acked = [await ack(await queue.get()) for _ in range(MANY - 7)]
+        assert not all(acked)
+    assert os.path.getsize(tmp_path / "s" / "queue" / "channels" / "default" / "journal") <= 4 * 4096
+    async with aiodq.open_queue(tmp_path / "s") as queue:
+        await queue.topic.settle_in()
+        assert queue.depth == 7
