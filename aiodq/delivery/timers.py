@@ -191,14 +191,6 @@ class Deferrals:
                 self._add_tail(at, start, due)
                 self._add_tail(stop, end, due)
 
-    def clear(self) -> None:
-        """Remove everything."""
-        self._keys.clear()
-        self._heap.clear()
-        self._starts.clear()
-        self._tails.clear()
-        self._behind = 0
-
     def take(self, now: int, most: int = sys.maxsize) -> list[int]:
         """Remove and return up to `most` offsets that are due, earliest first."""
         found: list[int] = []

@@ -24,6 +24,7 @@ from aiodq.storage.read.frame_reader import FrameReader
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.segments.segment_contents import examine
+from aiodq.storage.state.watermark import WATERMARK, read_slot_file
 from aiodq.testing import WatchedFileSystem
 from tests.storage.controls import SEGMENT_BYTES, a_log_with_controls, context_of, leave_control
 from tests.storage.logs import CLOCK, contents, copy, flip, messages, open_log, put, read_topic, segments
@@ -203,6 +204,7 @@ def test_staged_segments_with_them_are_adopted(store: Path, topic: Path, before:
         leave_control(topic, len(before))
         log = open_log(topic)
     log.adopt([(staged, len(bodies))], lambda _: None)
+    assert read_slot_file(log.fs, str(topic / WATERMARK))[0] == log.end, "what is adopted is promised"
     put(log, [b"behind"])
     assert list(messages(log).values()) == [*before, *bodies, b"behind"]
     log.close()

@@ -35,10 +35,10 @@ WATERMARK: Final = "watermark"
 _MAGIC: Final = b"AIODQWM1"
 _SLOT: Final = struct.Struct("<8sQQQI")
 _STRIDE: Final = 4096
+"""Slots lie this many bytes apart, so that no sector holds parts of both."""
+
 _NUMBERS: Final = 1 << 63
 """Every sequence number and every offset is below this."""
-
-"""Slots lie this many bytes apart, so that no sector holds parts of both."""
 
 SLOT_FILE_BYTES: Final = 2 * _STRIDE
 

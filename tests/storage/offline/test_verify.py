@@ -172,6 +172,8 @@ def test_what_lies_around_is_named(store: Path) -> None:
     (store / "t" / "link").symlink_to("/nowhere")
     (store / "t" / "channels" / "file").touch()
     (store / "t" / "channels" / "one" / "notes").touch()
+    (store / "#commits").mkdir()
+    (store / "#commits" / "notes").touch()
     report = verified(store)
     kinds = {os.path.relpath(file.path, store): (file.kind, file.bytes) for file in report.files}
     assert kinds["notes.txt"] == ("unknown", 4)
@@ -179,7 +181,7 @@ def test_what_lies_around_is_named(store: Path) -> None:
     assert kinds["LOCK"] == ("lock", 0)
     assert kinds[f"t/{0:020d}.seg.damaged-000000000000"] == ("quarantined", 8)
     assert kinds["t/staging"] == kinds["t/link"] == kinds["t/channels/file"] == ("unknown", 0)
-    assert kinds["t/channels/one/notes"] == ("unknown", 0)
+    assert kinds["t/channels/one/notes"] == kinds["#commits/notes"] == ("unknown", 0)
     assert report.findings == ()
 
 

@@ -600,6 +600,18 @@ def test_another_channel_s_files_settle_nothing_here(tmp_path: Path, other: str,
     assert sorted(path.read_bytes() for path in set_aside(mine)) == sorted(kept)
 
 
+def test_without_its_topic_s_description_a_channel_s_files_are_taken_at_their_word(tmp_path: Path) -> None:
+    open_log(tmp_path / "a").close()
+    (tmp_path / "a/channels").mkdir()
+    journal = opened(tmp_path / "a/channels/c")
+    journal.fold(ChannelImage(3))
+    journal.append([ack(4)])
+    journal.close()
+    (tmp_path / "a/topic.json").unlink()
+    assert found(tmp_path / "a/channels/c") == (ChannelImage(3), [ack(4)])
+    assert not set_aside(tmp_path)
+
+
 def test_a_journal_of_random_bytes_settles_nothing(channel: Path, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(50):
