@@ -2,6 +2,7 @@
 
 Each is the one behind the last message taken in, and says by its uuid of which topic: one that was deleted and made
 anew has other messages under the same numbers. An offset without a uuid is taken for that of the topic that is there.
+Of the message before it says `"marks"` what it is known again by: `aiodq.spark.stream_marks`.
 Those of a stream over several stores name each topic with its store, `{"v": 2, "topics": {"/shops/a/orders": 123}}`.
 Where a query begins has `"initial": true`; Spark asks for that again until the first batch is finished, and keeps no
 record of what it was told.
@@ -13,7 +14,7 @@ import logging
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -42,7 +43,9 @@ from aiodq.spark.planning import (
     topics_of,
 )
 from aiodq.spark.reading import Partition, read_partition
+from aiodq.spark.shares import shares, up_to_bytes
 from aiodq.spark.stream_hold import StreamHold
+from aiodq.spark.stream_marks import StreamMark, StreamMarks, marks_of
 from aiodq.spark.visible import Place, store_uuid
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.segments.segment_files import list_segments
@@ -64,10 +67,19 @@ _ONE, _SEVERAL = 1, 2
 """The versions of offsets that name topics of one store, and of several."""
 _WAYS_ON: Final = (
     "A new checkpoint begins anew; with failOnDataLoss=false the query goes on, with a topic that was made anew at its "
-    "beginning, with one that has become shorter at its end"
+    "beginning, with one that has become shorter where what is left of what was read ends"
 )
 _UNTIL_KNOWN: Final = 1.0
 """Seconds after which an owner that has looked for holds before one was made deletes nothing by that any more."""
+
+
+class _Range(NamedTuple):
+    """What a batch reads of a topic: from where and up to where, of which one, and what its end is known again by."""
+
+    start: int
+    stop: int
+    uuid: str | None
+    mark: StreamMark | None
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -82,6 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._deleted: set[str] = set()
         self._waits_since: float | None = None
+        self._marks = StreamMarks()
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         """Travel to tasks without what is only known here."""
@@ -138,24 +151,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = {topic: log.view.stop for topic, log in logs.items()}
         # Of a topic that has come, only where it begins is taken in at first: both ends of a batch are to be on record.
         come = self._start if "initial" in start else _begin_of
-        moved = _moved(start, known, logs)
+        marks = {topic: mark for topic, mark in marks_of(start).items() if topic in known}
+        moved = _moved(start, known, marks, logs)
         self._warn_of_deleted(known, logs)
-        taken = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()} | moved
-        taken = {topic: self._within_log(topic, log, taken[topic]) for topic, log in logs.items()}
+        before = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()} | moved
+        taken = {topic: self._within_log(topic, log, before[topic], marks.get(topic)) for topic, log in logs.items()}
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
-        waiting = {topic: ends[topic] - taken[topic] if topic in known else 0 for topic in logs}
+        # Where it goes back, too: from there on, the next batch reads.
+        still = {topic for topic in logs if topic in known and taken[topic] >= before[topic]}
+        waiting = {topic: ends[topic] - taken[topic] if topic in still else 0 for topic in logs}
         found = {**known, **taken}
         if not self._is_to_wait(limit, sum(waiting.values())):
-            shares = _shares(waiting, limit.max_rows, sum(taken.values())) if isinstance(limit, ReadMaxRows) else {}
+            given = shares(waiting, limit.max_rows, sum(taken.values())) if isinstance(limit, ReadMaxRows) else {}
             for topic in (topic for topic in logs if waiting[topic]):
                 if isinstance(limit, ReadMaxRows):
-                    found[topic] = taken[topic] + shares[topic]
+                    found[topic] = taken[topic] + given[topic]
                 elif isinstance(limit, ReadMaxBytes):
                     share = limit.max_bytes * waiting[topic] // sum(waiting.values())
                     found[topic] = self._within(topic, taken[topic], ends[topic], share)
                 else:
                     found[topic] = ends[topic]
-        return self._offsets(found, {**_ids(start), **_uuids(logs)})
+        return self._marked(self._offsets(found, {**_ids(start), **_uuids(logs)}), marks, logs)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the topics ended when this trigger looked at them."""
@@ -181,14 +197,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Where the query begins lies behind its first batch by now: by its time there was nothing in it.
             new = [topic for topic in new if begin[topic] < stops[topic]]
             self._tell_of_deleted({topic: stop for topic, stop in stops.items() if topic not in begin})
-        stores = {self._place(topic)[0] for topic in new}
+        marks, stores = marks_of(end), {self._place(topic)[0] for topic in new}
+        ranges = {topic: _Range(begin[topic], stops[topic], after.get(topic), marks.get(topic)) for topic in new}
         uuids = {store: store_uuid(AnyFileSystem(), store) for store in stores}
 
         def planned(options: ReadOptions) -> list[Split]:
-            looks = [
-                partial(self._splits, topic, (begin[topic], stops[topic]), after.get(topic), uuids, options)
-                for topic in new
-            ]
+            looks = [partial(self._splits, topic, ranges[topic], uuids, options) for topic in new]
             return [split for topic, look in zip(new, looks, strict=True) for split in self._unless_gone(topic, look)]
 
         return [Partition(splits) for splits in pack_splits(cut_for_all(planned, self._options), self._options)]
@@ -254,16 +268,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _LOG.warning("topic %r was deleted: what a batch was to read of it is gone", topic)
 
     def _splits(
-        self,
-        topic: str,
-        bounds: tuple[int, int],
-        known: str | None,
-        uuids: Mapping[str, UUID | None],
-        options: ReadOptions,
+        self, topic: str, between: _Range, uuids: Mapping[str, UUID | None], options: ReadOptions
     ) -> list[Split]:
-        first, stop = bounds
+        first, stop, uuid, mark = between
         log = self._log(topic, stop)
-        if _differ(known, _uuids({topic: log}).get(topic)):
+        if _differ(uuid, _uuids({topic: log}).get(topic)):
             if self._options.strict:
                 raise _anew(topic, stop)
             _LOG.warning("topic %r was made anew: what a batch was to read of the earlier one is gone", topic)
@@ -272,6 +281,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OffsetError(
                 f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
                 f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
+            )
+        if self._options.strict and first < stop and mark is not None and not self._marks.holds(topic, log, mark):
+            raise OffsetError(
+                f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, and there are others by "
+                f"those numbers now, since a power cut, or as an earlier copy of the store is there. {_WAYS_ON}"
             )
         if stop <= first:
             # Its end had gone back below what was read of it: the batch only says where the query goes on.
@@ -302,7 +316,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
         """Return up to where about `size` bytes go; nowhere in a topic that was deleted meanwhile."""
         try:
-            return beside_its_owner(lambda: _within(self._log(topic), start, end, size))
+            return beside_its_owner(lambda: up_to_bytes(self._log(topic), start, end, size))
         except StoreNotFoundError:
             if self._is_there(topic):
                 raise
@@ -428,6 +442,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {"v": self._version, "topics": {name: topics[name] for name in names}}
         return {**found, "ids": {name: ids[name] for name in names if name in ids}}
 
+    def _marked(
+        self, offsets: dict[str, Any], before: Mapping[str, StreamMark], logs: Mapping[str, LogSnapshot]
+    ) -> dict[str, Any]:
+        """Return offsets with what they are known again by. A topic that has not moved keeps what it had."""
+        found: dict[str, list[int]] = {}
+        for topic, offset in offsets["topics"].items():
+            mark = before.get(topic)
+            if topic in logs and (mark is None or mark.offset != offset):
+                mark = self._marks.make(topic, logs[topic], offset)
+            if mark is not None and mark.offset == offset:
+                found[topic] = mark.encode()
+        return {**offsets, "marks": found} if found else offsets
+
     def _is_to_wait(self, limit: ReadLimit, count: int) -> bool:
         """Return whether so many messages are too few for a batch, and not kept waiting for too long."""
         least = self._options.least_records
@@ -472,34 +499,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reader.close()
         return min(max(start, begin), end)
 
-    def _within_log(self, topic: str, log: LogSnapshot, taken: int) -> int:
-        """Return where the query goes on in a topic: where it was, unless messages are gone there.
+    def _within_log(self, topic: str, log: LogSnapshot, taken: int, mark: StreamMark | None) -> int:
+        """Return where the query goes on in a topic: where it was, unless messages are gone there, or are others.
 
         Raises:
             CorruptionError: nothing follows that can be read, as it is damaged or missing, and `failOnDataLoss` is not
                 `false`.
-            OffsetError: the topic ends before, likewise.
+            OffsetError: the topic ends before, or others have come to have the numbers of what was read, likewise.
         """
         if log.view.stop <= taken and (log.view.stop < taken or log.damages):
             # What its owner is putting right just now is no loss.
             log.refresh()
-        begin, end = log.begin, log.view.stop
-        if not self._options.strict:
-            if end < taken and not log.damages:
-                why = "a power cut took the rest, or an earlier copy of the store is there"
-                text = "topic %r ends at %d, and was read up to %d: %s; the query goes on at %d"
-                _LOG.warning(text, topic, end, taken, why, end)
-                return end
-            return max(taken, begin)
-        lost = log.lost(end, end) if end <= taken else None
+        begin, end, strict = log.begin, log.view.stop, self._options.strict
+        lost = log.lost(end, end) if strict and end <= taken else None
         if lost is not None and lost.stop > end:
             raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
-        if end < taken:
+        if end < taken and log.damages and not strict:
+            return max(taken, begin)
+        kept = self._marks.kept(topic, log, taken, mark)
+        if kept >= taken:
+            return taken if strict else max(taken, begin)
+        ends = f"topic {topic!r} ends at {end}, and was read up to {taken}"
+        others = f"topic {topic!r} was read up to {taken}, and from {kept} on, about, there are other messages now"
+        said = ends if end < taken else others
+        if strict:
             raise OffsetError(
-                f"topic {topic!r} ends at {end}, and was read up to {taken}: a power cut took what was not synced, it "
-                f"was made anew, or an earlier copy of the store is there. {_WAYS_ON}"
+                f"{said}: a power cut took what was not synced, it was made anew, or an earlier copy of the store is "
+                f"there. {_WAYS_ON}"
             )
-        return taken
+        kept = max(kept, begin)
+        why = "a power cut took the rest, or an earlier copy of the store is there"
+        _LOG.warning("%s: %s; the query goes on at %d", said, why, kept)
+        return kept
 
     def _end(self, topic: str, log: LogSnapshot, taken: int) -> int:
         end = log.view.stop
@@ -537,13 +568,17 @@ def _differ(one: str | None, other: str | None) -> bool:
     return None not in {one, other} and one != other
 
 
-def _moved(start: Mapping[str, Any], known: dict[str, int], logs: Mapping[str, LogSnapshot]) -> dict[str, int]:
+def _moved(
+    start: Mapping[str, Any], known: dict[str, int], marks: dict[str, StreamMark], logs: Mapping[str, LogSnapshot]
+) -> dict[str, int]:
     """Return how far topics were read whose store was elsewhere before, and forget them there."""
     before = {uuid: topic for topic, uuid in _ids(start).items() if topic in known and topic not in logs}
     found: dict[str, int] = {}
     for topic, uuid in _uuids(logs).items():
         if topic not in known and uuid in before:
             found[topic] = known.pop(before[uuid])
+            if before[uuid] in marks:
+                marks[topic] = marks.pop(before[uuid])
             _LOG.info("topic %r is what was %r, read up to %d", topic, before[uuid], found[topic])
     return found
 
@@ -553,34 +588,3 @@ def _anew(topic: str, taken: int) -> OffsetError:
         f"topic {topic!r} was deleted and made anew after it was read up to {taken}, or the checkpoint is that of "
         f"another store: what was not read of the earlier topic is gone. {_WAYS_ON}"
     )
-
-
-def _shares(waiting: Mapping[str, int], most: int, turn: int) -> dict[str, int]:
-    """Return how many messages each topic may give: as many as any other, as far as it has them.
-
-    Args:
-        waiting: how many each has.
-        most: of all together.
-        turn: how many were taken before; where not each can have one, it decides whose turn it is.
-    """
-    shares = dict.fromkeys(waiting, 0)
-    hungry = sorted(topic for topic, count in waiting.items() if count)
-    while hungry and most >= len(hungry):
-        each = min(most // len(hungry), *(waiting[topic] - shares[topic] for topic in hungry))
-        for topic in hungry:
-            shares[topic] += each
-        most -= each * len(hungry)
-        hungry = [topic for topic in hungry if shares[topic] < waiting[topic]]
-    begin = turn // most % len(hungry) if most and hungry else 0
-    for topic in (hungry[begin:] + hungry[:begin])[:most]:
-        shares[topic] += 1
-    return shares
-
-
-def _within(log: LogSnapshot, start: int, end: int, size: int) -> int:
-    """Return up to where about `size` bytes go, to the precision of the segments' indexes; further than `start`."""
-    reader = LogReader(AnyFileSystem())
-    try:
-        return min(reader.offset_behind(log.view, start, max(size, 1)), end)
-    finally:
-        reader.close()
