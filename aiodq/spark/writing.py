@@ -61,6 +61,8 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
 }
 _Header = tuple[str | None, str | None] | dict[str, Any]
+_STREAM: Final = "stream "
+"""Before the name of a stream, which tells it from a single write's."""
 _READ_ONLY: Final = frozenset({"offset", "timestamp"})
 """Columns of what was read, which the topic gives anew."""
 
@@ -213,10 +215,28 @@ def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterComm
             for topic, staged in message.topics.items():
                 topics.setdefault(topic, []).extend(staged)
     fs, clock = OsFileSystem(), SystemClock()
-    commit_staged(fs, options.store, Commit(key, {t: tuple(s) for t, s in topics.items()}, clock.now_ns()))
     records = sum(staged.records for found in topics.values() for staged in found)
-    _LOG.info("write into the topics %s of %s committed: messages: %d", sorted(topics), options.store, records)
+    commit = Commit(key, {t: tuple(s) for t, s in topics.items()}, clock.now_ns())
+    if commit_staged(fs, options.store, commit):
+        _LOG.info("write into the topics %s of %s committed: messages: %d", sorted(topics), options.store, records)
+    else:
+        _tell_that_it_was_committed(options, key, records)
     _take_over(options, key.name)
+
+
+def _tell_that_it_was_committed(options: WriteOptions, key: CommitKey, records: int) -> None:
+    """Tell that a write adds nothing. Of a stream Spark repeats the last batch: any earlier one is somebody else's."""
+    commits = read_commits(OsFileSystem(), options.store).commits
+    last = max((commit.key.number or 0 for commit in commits if commit.key.name == key.name), default=0)
+    if key.number is None or key.number >= last:
+        _LOG.info("write into %s was committed before: nothing is added of %d messages", options.store, records)
+        return
+    _LOG.warning(
+        "batch %d of the query %r adds none of its %d messages to %s, as its batch %d was committed before: another "
+        "query has a copy of its checkpoint, or its own was set back; one that is to go on by itself takes a txnAppId "
+        "of its own",
+        key.number, key.name.removeprefix(_STREAM), records, options.store, last,
+    )  # fmt: skip
 
 
 def _take_over(options: WriteOptions, name: str) -> None:
@@ -292,7 +312,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Write with these options; made beside the driver, it travels to each task."""
         _prepare(options.store)
         self._options = options
-        self._name = f"stream {options.name}"
+        self._name = f"{_STREAM}{options.name}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage a task's rows."""

@@ -67,6 +67,38 @@ async def test_what_another_writer_of_that_name_removed_is_not_committed(machine
     assert load(machine, commit.key, {"t": numbered(2)}), "the name can be used again"
 
 
+@pytest.mark.parametrize("tidied", ["commit", "abort"])
+async def test_what_another_writer_of_that_name_commits_meanwhile_is_not_removed(
+    machine: Machine, tidied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a query whose checkpoint was copied, or whose driver was given up and goes on."""
+    monkeypatch.setattr("aiodq.storage.bulk.commit_lock._PAUSES", ())
+    async with machine.store():
+        pass
+    one, two = (staged(machine, "w", {"t": numbered(2)}) for _ in range(2))
+    listdir, refused = machine.fs.listdir, list[aiodq.StoreLockedError]()
+
+    def meanwhile(path: str) -> list[str]:
+        found = listdir(path)
+        if path.endswith(f"{STAGING}/w") and len(read_commits(machine.fs, STORE).pending) == begun and not refused:
+            try:
+                commit_staged(machine.fs, STORE, Commit(CommitKey("w", 2), two.topics, two.time_ns))
+            except aiodq.StoreLockedError as error:
+                refused.append(error)
+        return found
+
+    begun = int(tidied == "commit")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(machine.fs, "listdir", meanwhile)
+        if tidied == "commit":
+            assert commit_staged(machine.fs, STORE, Commit(CommitKey("w", 1), one.topics, one.time_ns))
+        else:
+            discard_staged(machine.fs, STORE, "w")
+    needed = {file.file for commit in read_commits(machine.fs, STORE).pending for file in commit.topics["t"]}
+    assert needed <= set(left(machine))
+    assert refused
+
+
 async def test_what_is_committed_stays_so_though_nothing_can_be_tidied_up(machine: Machine) -> None:
     async with machine.store():
         pass

@@ -47,6 +47,18 @@ async def test_what_a_lossy_read_leaves_out_is_told_once(tmp_path: Path, lines: 
     assert "2 more places" in more.getMessage()
 
 
+async def test_a_write_that_is_repeated_says_that_it_adds_nothing(
+    tmp_path: Path, lines: pytest.LogCaptureFixture
+) -> None:
+    store = str(tmp_path / "store")
+    rows = pa.RecordBatch.from_pydict({"body": [b"a", b"b", b"c"]})
+    for _ in range(2):
+        writer = BatchWriter(write_options({"path": store, "topic": "t", "txnId": "one"}, stream=False))
+        writer.commit([writer.write(iter([rows]))])
+    last = [record.getMessage() for record in lines.records if record.name == "aiodq.spark"][-1]
+    assert last == f"write into {store} was committed before: nothing is added of 3 messages"
+
+
 async def test_a_write_says_how_much(tmp_path: Path, lines: pytest.LogCaptureFixture) -> None:
     store = str(tmp_path / "store")
     writer = BatchWriter(write_options({"path": store, "topic": "t"}, stream=False))

@@ -262,10 +262,10 @@ def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
             _require_staged(fs, store, commit)
             # CRASH: 10. Until here the staged segments belong to nobody; from here on all of them will be adopted.
             write_commit(fs, store, commit)
+        with suppress(AiodqError, OSError):  # it is committed, even if tidying up fails
+            _remove_staged(fs, store, quote(commit.key.name, safe=""), before_ns=None)
     finally:
         lock.release()
-    with suppress(AiodqError, OSError):  # it is committed, even if tidying up fails
-        discard_staged(fs, store, commit.key.name)
     return new
 
 
@@ -298,9 +298,17 @@ def discard_staged(fs: FileSystem, store: str, name: str) -> None:
     """Remove what a writer staged and did not commit, as far as the system allows it. Blocking.
 
     Raises:
+        StoreLockedError: others held the lock of the commits for many seconds.
         StorageError: the commits cannot be read.
     """
-    _remove_staged(fs, store, quote(name, safe=""), before_ns=None)
+    writer = quote(name, safe="")
+    if not directory_exists(fs, os.path.join(store, STAGING, writer)):
+        return
+    lock = lock_commits(fs, store)
+    try:
+        _remove_staged(fs, store, writer, before_ns=None)
+    finally:
+        lock.release()
 
 
 def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
@@ -366,6 +374,8 @@ def _is_link(fs: FileSystem, path: str) -> bool:
 
 
 def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | None) -> None:
+    # INVARIANT: nobody commits meanwhile what is in no record yet, also no other writer of that name: whoever removes
+    # what is less than a day old has the lock.
     found = read_commits(fs, store)
     commits = os.path.join(store, COMMITS)
     if found.damages or (directory_exists(fs, commits) and quarantined(fs, commits)):
