@@ -6,15 +6,17 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 from unittest import mock
+from uuid import uuid4
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import aiodq
 from aiodq.spark.options import stream_options
+from aiodq.spark.pipelines.ship import ship
 from aiodq.spark.streaming import StreamReader
 from aiodq.storage.read.frame_marks import FramePlace
-from tests.spark.support import KEEP
+from tests.spark.support import KEEP, fill
 from tests.spark.test_stream_identity import damage_first, put, reader_of, taken
 from tests.spark.test_streaming import read
 from tests.storage.logs import segments
@@ -212,3 +214,21 @@ async def test_a_quiet_topic_costs_one_look(tmp_path: Path) -> None:
     ):
         assert reader.latestOffset(end, ALL) == end
     assert looked.call_count == 1
+
+
+async def test_an_archive_of_the_store_goes_on_where_the_store_was_and_is_looked_at_once(tmp_path: Path) -> None:
+    """In a bucket an object is never replaced, and each look is a request."""
+    store, bucket = tmp_path / "store", f"memory://{uuid4()}/lake"
+    await fill(store, segment_bytes=2000)
+    running = reader_of(store)
+    begin = json.loads(json.dumps(running.latestOffset(running.initialOffset(), ReadMaxRows(30))))
+    ship(store, bucket)
+    reader = reader_of(bucket)
+    end = json.loads(json.dumps(reader.latestOffset(begin, ALL)))
+    assert read(reader, begin, end) == [("orders", number) for number in range(30, end["topics"]["orders"])]
+    assert end["marks"]["orders"][0] == end["topics"]["orders"]
+    with mock.patch.object(FramePlace, "is_kept", side_effect=AssertionError):
+        assert reader.latestOffset(end, ALL) == end
+    wrong = {**begin, "marks": {"orders": [30, 1, 2, 3]}}
+    with pytest.raises(aiodq.OffsetError, match="'orders' was read up to 30, and from 0 on, about"):
+        reader_of(bucket).latestOffset(wrong, ALL)
