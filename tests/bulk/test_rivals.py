@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 import aiodq
+from aiodq.format.columns import Columns
 from aiodq.storage.bulk.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, discard_staged, read_commits
+from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.log.staged_segments import move_in
 from aiodq.testing import WrappedFileSystem
 from tests.bulk.support import STORE, eventually, left, load, numbered, shown, staged
@@ -54,6 +56,37 @@ async def test_a_writers_directory_stays_while_a_commit_of_it_is_taken_over(mach
         machine.fs.remove(f"{STORE}/{STAGING}/w/{name}")
     discard_staged(machine.fs, STORE, commit.key.name)
     assert machine.fs.is_directory(f"{STORE}/{STAGING}/w")
+
+
+async def test_an_owner_that_opens_the_store_before_a_task_has_its_first_row(machine: Machine) -> None:
+    """It removes what is empty, as a write beside this one does that takes over its own rows."""
+    async with machine.store():
+        pass
+    writer = StagingWriter(machine.fs, machine.clock, STORE, "w", segment_bytes=1000)
+    async with machine.store():
+        assert not machine.fs.exists(f"{STORE}/{STAGING}/w")
+    writer.put("t", Columns(numbered(1)))
+    topics = {topic: tuple(files) for topic, files in writer.finish().items()}
+    assert commit_staged(machine.fs, STORE, Commit(CommitKey("w"), topics, machine.clock.now_ns()))
+    async with machine.store() as store:
+        assert await shown(store.topic("t")) == numbered(1)
+
+
+async def test_a_directory_that_is_removed_whenever_it_is_made(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    writer = StagingWriter(machine.fs, machine.clock, STORE, "w", segment_bytes=1000)
+    make = machine.fs.make_directory
+
+    def unmade(path: str) -> None:
+        make(path)
+        machine.fs.remove_directory(path)
+
+    machine.fs.remove_directory(f"{STORE}/{STAGING}/w")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(machine.fs, "make_directory", unmade)
+        with pytest.raises(aiodq.StorageError):
+            writer.put("t", Columns(numbered(1)))
 
 
 async def test_what_another_writer_of_that_name_removed_is_not_committed(machine: Machine) -> None:

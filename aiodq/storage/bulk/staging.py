@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
-from aiodq.errors import CorruptionError
+from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.bulk.commits import STAGING, Staged, staging_directory
@@ -23,6 +24,7 @@ __all__ = ["StagingWriter"]
 _NOBODY: Final = UUID(int=0)
 """The topic of a segment that no topic has adopted."""
 
+_TRIES: Final = 10
 _MOST_OPEN: Final = 100
 """Segments open at a time: each has a descriptor, of which a process has perhaps a thousand, and a buffer."""
 
@@ -109,8 +111,16 @@ class StagingWriter:
         path = os.path.join(self._directory, f"{max(now_ns, 0):020d}-{identity.hex}.seg")
         self._paths.append(path)
         header = SegmentHeader(0, _NOBODY, now_ns, topic_salt(identity))
-        active = self._open[topic] = ActiveSegment.create(self._fs, path, header)
+        active = self._open[topic] = self._created(path, header)
         return active
+
+    def _created(self, path: str, header: SegmentHeader) -> ActiveSegment:
+        """Create a segment. As long as there is none, whoever opens the store may remove the empty directory."""
+        for _ in range(_TRIES):
+            with suppress(StoreNotFoundError):
+                return ActiveSegment.create(self._fs, path, header)
+            ensure_directory(self._fs, self._directory)
+        return ActiveSegment.create(self._fs, path, header)
 
     def _end(self, topic: str) -> None:
         active = self._open[topic]
