@@ -8,6 +8,7 @@ Unacknowledged puts are sent again, in order and before anything newer; the log 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import secrets
@@ -23,9 +24,9 @@ from aiodq.shared.putting import PutsByTopic
 from aiodq.shared.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.shared.rendezvous import connect, owner_of
 from aiodq.shared.reopening import Opened, Reopening
-from aiodq.wire.layout import FIRST_PACKET, LARGEST, VERSION
+from aiodq.shared.socket_wire import SocketWire
+from aiodq.wire.layout import VERSION
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
-from aiodq.wire.stream import PacketReader, encode_packet
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -63,6 +64,7 @@ _LARGEST: Final = (64 << 20) - 4096
 _LONGEST_END: Final = 1.0
 """Seconds for the other end to read what was sent last."""
 
+_NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _STALL: Final = 10.0
 _TICKS: Final = 5
 """An owner counts as stalled after `_STALL` seconds without an answer, checked in `_TICKS` steps."""
@@ -88,7 +90,8 @@ class Link:
         Args:
             directory: the store's.
             own: tries to own the store and to serve it; returns whether it does.
-            failover: seconds to look for an owner before waiters are told that there is none.
+            failover: seconds to look for an owner before waiters are told that there is none; or that no descriptor is
+                free for it, once there was one.
             stall: seconds without an answer after which an owner counts as stalled; None for 10.
             inside: connects without a socket if this very process serves the store; otherwise it returns None.
         """
@@ -377,14 +380,23 @@ class Link:
                 wire = await self._find()
                 await self._begin(wire)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
-                self._tell(error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory))
                 if self._wire is not None:
                     self._wire.close()
+                if self._may_pass(error):
+                    await asyncio.sleep(_LONGEST_WAIT)
+                    continue
+                self._tell(error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory))
                 if not self._begun:
                     return
                 await asyncio.sleep(_RETRY)
                 continue
             await self._lost.wait()
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Return whether an owner is looked for again before an error is told: descriptors become free."""
+        if not self._begun or self._since is None or getattr(error, "errno", None) not in _NONE_FREE:
+            return False
+        return asyncio.get_running_loop().time() <= self._since + self._failover
 
     async def _find(self) -> LinkWire:
         """Return a connection to the owner, which this process may have become."""
@@ -395,13 +407,14 @@ class Link:
             self._place.check()
             if self._inside is not None and (inside := self._inside(self)) is not None:
                 return inside
+            busy = False
             try:
                 sock = connect(self._directory)
             except BlockingIOError:
                 # Somebody owns it: trying to own it too would only slow the owner down.
-                sock, own_at = None, loop.time() + _LONGEST_WAIT
+                busy, sock, own_at = True, None, loop.time() + _LONGEST_WAIT
             if sock is not None:
-                _, wire = await loop.create_unix_connection(lambda: _Wire(self), sock=sock)
+                _, wire = await loop.create_unix_connection(lambda: SocketWire(self), sock=sock)
                 return wire
             haste = loop.time() < self._since + _HASTE
             if loop.time() >= own_at:
@@ -410,9 +423,10 @@ class Link:
                 own_at = loop.time() + pause * random.uniform(0.5, 1)  # noqa: S311 - no secret
                 pause = min(2 * pause, _OWN if haste else _LONGEST_WAIT)
             now = loop.time()
-            if now > self._since + self._failover:
+            # An owner that listens, and accepts nobody, has as long as one that does not answer.
+            if now > self._since + (max(self._failover, self._tick * _TICKS) if busy else self._failover):
                 self._since = None
-                raise OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
+                raise error_of(stalled(self._directory, owner_of(self._directory))) if busy else self._nobody()
             await asyncio.sleep(min(max(own_at - now, 0), _SHORT if haste else _LONGEST_WAIT))
 
     async def _begin(self, wire: LinkWire) -> None:
@@ -454,9 +468,12 @@ class Link:
         loop = asyncio.get_running_loop()
         if self._since is not None and loop.time() > self._since + self._failover:
             self._since = None
-            raise OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
+            raise self._nobody()
         wire.close()
         await asyncio.sleep(_AGAIN)
+
+    def _nobody(self) -> OwnerLostError:
+        return OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
 
     async def _watch(self) -> None:
         """Notice an owner that does not answer."""
@@ -513,12 +530,13 @@ class Link:
                 listener.heard(said, self.epoch)
         elif isinstance(said, Handover) and self._wire is not None:
             self._wire.close()
-        elif isinstance(said, Fail) and said.name == ProtocolError.__name__:
+        elif isinstance(said, Fail) and (said.name == ProtocolError.__name__ or not self._ready):
             # INVARIANT: what one owner cannot understand is not sent to the next, and so on for ever.
             answers, self._answers = self._answers, {}
             for then, _ in answers.values():
                 then(said)
-            self._tell(error_of(said))
+            if said.name == ProtocolError.__name__:
+                self._tell(error_of(said))
 
     def misunderstood(self, error: ProtocolError) -> None:
         """Give up the connection, as the owner's answer could not be understood."""
@@ -544,49 +562,3 @@ class Link:
 def _answer(answer: asyncio.Future[Said], said: Said) -> None:
     if not answer.done():
         answer.set_result(said)
-
-
-class _Wire(asyncio.Protocol):
-    """One connection to an owner.
-
-    Attributes:
-        reason: why this end closed it, or None.
-    """
-
-    def __init__(self, link: Link) -> None:
-        self.reason: ProtocolError | None = None
-        self._link = link
-        self._transport: Any = None
-        self.reader: PacketReader = PacketReader()
-        self.reader.largest = FIRST_PACKET
-
-    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport of whatever loop it is
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._link.received()
-        try:
-            for said, request in self.reader.feed(data):
-                self._link.heard(said, request)
-        except ProtocolError as error:
-            self.reason = error
-            self.close()
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._link.lost(self)
-
-    def welcomed(self) -> None:
-        """Take packets of any size from an owner that has welcomed this process."""
-        self.reader.largest = LARGEST
-
-    def send(self, said: Said, request: int) -> None:
-        if not self._transport.is_closing():  # what a closed connection loses is sent again, or answered by `lost`
-            self._transport.write(encode_packet(said, request))
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()

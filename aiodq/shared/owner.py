@@ -17,14 +17,14 @@ from aiodq.shared.incoming import Incoming
 from aiodq.shared.inside import Inside, OwnEnd
 from aiodq.shared.noted_clients import NotedClients
 from aiodq.shared.place import Place
-from aiodq.shared.rendezvous import Listening, check_client, listen
+from aiodq.shared.remote_errors import fail_of
+from aiodq.shared.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.session import Session
 from aiodq.shared.waiting_bytes import WaitingBytes
 from aiodq.storage.io.lock import lives
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.store import Store
-from aiodq.wire.layout import UNSAID
-from aiodq.wire.packets import Fail, Handover
+from aiodq.wire.packets import Handover
 from aiodq.wire.stream import PacketReader, encode_packet, encode_placed
 
 if TYPE_CHECKING:
@@ -311,10 +311,11 @@ class Owner:
         came.remove(sock)
         try:
             check_client(sock, listening.path, listening.user)
+            check_room(sock, self.engine.path)
             await asyncio.get_running_loop().connect_accepted_socket(partial(self._connected, sock), sock)
-        except ProtocolError as error:
+        except (ProtocolError, StorageError) as error:
             with suppress(OSError):  # who connected may be gone
-                sock.send(encode_packet(_violated(error)))
+                sock.send(encode_packet(fail_of(error)))
             sock.close()
         except OSError:
             sock.close()
@@ -382,10 +383,6 @@ async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
         loop.remove_reader(sock)
 
 
-def _violated(error: ProtocolError) -> Fail:
-    return Fail("ProtocolError", retriable=False, errno=0, position=UNSAID, pid=0, path="", text=str(error))
-
-
 class _Connection(asyncio.Protocol):
     """The connection of one client; see `Wire`.
 
@@ -422,7 +419,7 @@ class _Connection(asyncio.Protocol):
                 if self.session.client is not None:
                     self._reader.largest = self._owner.largest
         except ProtocolError as error:
-            self.send(_violated(error))
+            self.send(fail_of(error))
             self.end()
         except StoreFailedError:
             self.end()

@@ -16,6 +16,13 @@ import struct
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+try:
+    import resource
+except ImportError:  # on Windows, which has no such limit
+    _getrlimit = None
+else:
+    _getrlimit = resource.getrlimit
+
 from aiodq.errors import NotAStoreError, ProtocolError, StorageError
 from aiodq.shared.inherited import keep_from_children
 from aiodq.storage.io.belonging import socket_belongs
@@ -26,7 +33,7 @@ from aiodq.storage.store_layout import NO_DIRECTORY, SOCKET
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Listening", "check_client", "connect", "is_served", "listen", "owner_of"]
+__all__ = ["Listening", "check_client", "check_room", "connect", "is_served", "listen", "owner_of"]
 
 _TEMPORARY: Final = ".aiodq-tmp"
 _LONGEST: Final = 107
@@ -34,6 +41,9 @@ _LONGEST: Final = 107
 
 _BACKLOG: Final = 4096
 """Connections that may wait to be accepted; the system may limit it further. A thousand processes may start at once."""
+
+_KEPT: Final = 64
+"""Descriptors that clients leave to the rest of the owner's process; a quarter of all where there are few."""
 
 _PEER: Final = struct.Struct("iII")
 """pid, uid, gid, as SO_PEERCRED gives them."""
@@ -87,7 +97,7 @@ def listen(directory: str) -> Listening:
         StorageError: the system refused.
     """
     name = f"{SOCKET}-{secrets.token_hex(4)}{_TEMPORARY}"
-    sock = keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    sock = _socket(os.path.join(directory, SOCKET))
     try:
         with _short(directory) as base:
             sock.bind(os.path.join(base, name))
@@ -123,7 +133,7 @@ def connect(directory: str) -> socket.socket | None:
         StorageError: the system refused.
     """
     path = os.path.join(directory, SOCKET)
-    sock = keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    sock = _socket(path)
     try:
         _check_kind(path)
         # A non-blocking socket never waits for room in the owner's backlog.
@@ -145,6 +155,13 @@ def connect(directory: str) -> socket.socket | None:
         sock.close()
         raise
     return sock
+
+
+def _socket(path: str) -> socket.socket:
+    try:
+        return keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
 
 
 def is_served(directory: str) -> bool:
@@ -175,6 +192,27 @@ def check_client(sock: socket.socket, path: str, user: int) -> None:
         ProtocolError: it is another user's process.
     """
     _check_peer(keep_from_children(sock), path, user)
+
+
+def check_room(sock: socket.socket, directory: str) -> None:
+    """Check that there are descriptors left for another client: without any, the owner could open no file.
+
+    Raises:
+        StorageError: there are too few.
+    """
+    limit = _limit()
+    # The system gives the lowest number that is free.
+    if limit > 0 and sock.fileno() >= limit - min(_KEPT, limit // 4):
+        text = (
+            f"the owner of the store, process {os.getpid()}, has too few descriptors for another process beside those "
+            f"that have it open: raise its limit of open files, which is {limit} (ulimit -n), or close some"
+        )
+        raise StorageError(text, directory, errno=errno.EMFILE, retriable=True)
+
+
+def _limit() -> int:
+    """Return the most descriptors that this process may have; 0 or less if there is no limit."""
+    return 0 if _getrlimit is None else _getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _check_kind(path: str) -> None:

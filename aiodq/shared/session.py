@@ -69,6 +69,9 @@ _ENDS: Final = frozenset({"back", "closing", "deaf", "forget", "withdraw"})
 _MOST_UNDER_WAY: Final = 50_000
 """Requests of one client that are not answered yet, from which on the owner refuses more."""
 
+_MOST_OPEN: Final = 50_000
+"""Topics and channels that one client may have open at once."""
+
 _FIGURES: Final = 0.1
 """Seconds between two checks of the counts, and of whether clients still hold what they think."""
 
@@ -263,6 +266,8 @@ class Session:
             raise
 
     def _opened(self, said: Open, request: int) -> None:
+        if len(self._topics) + len(self._lendings) >= _MOST_OPEN:
+            raise QueueFull(f"this process has {_MOST_OPEN} topics and channels open; the owner opens no more for it")
         engine = self._owner.engine
         check_topic_name(said.topic, engine.topics)
         engine.check()

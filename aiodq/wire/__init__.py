@@ -196,6 +196,9 @@ FAIL: 24 bytes, then the error's name, the path and the text, UTF-8
         16     4  pid       the process it concerns, 0 for none
         20     4  text      bytes of the text, up to TEXT
 
+With a request of 0, it is the last packet of its connection: this page was violated, or the owner takes in no other
+client, which it says before HELLO.
+
 DELIVER: 24 bytes, then FRAMES
 
     offset  size  name      meaning

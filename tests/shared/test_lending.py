@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.shared.link import _Wire
+from aiodq.shared.socket_wire import SocketWire
 from aiodq.wire.packets import Ack, Done, Fail, Release
 from aiodq.wire.payload import Range
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
@@ -280,13 +280,13 @@ async def test_what_nobody_wants_any_more_goes_back_a_little_at_a_time_and_in_or
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released: list[int] = []
-    send = _Wire.send
+    send = SocketWire.send
 
-    def noting(self: _Wire, said: Said, request: int) -> None:
+    def noting(self: SocketWire, said: Said, request: int) -> None:
         released.extend([sum(each.messages for each in said.ranges)] if isinstance(said, Release) else [])
         send(self, said, request)
 
-    monkeypatch.setattr(_Wire, "send", noting)
+    monkeypatch.setattr(SocketWire, "send", noting)
     async with two(tmp_path / "s", QUICK) as (owner, client):
         await owner.queue("jobs").put_many([b"%d" % n for n in range(900)])
         queue: Any = client.queue("jobs")

@@ -11,8 +11,8 @@ import pytest
 
 import aiodq
 from aiodq.shared.inside import Inside
-from aiodq.shared.link import _Wire
 from aiodq.shared.remote_puts import RemotePuts
+from aiodq.shared.socket_wire import SocketWire
 from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
     """Return what clients say to owners, as it comes."""
     noted: list[Said] = []
-    send = _Wire.send
+    send = SocketWire.send
 
-    def noting(self: _Wire, said: Said, request: int) -> None:
+    def noting(self: SocketWire, said: Said, request: int) -> None:
         noted.append(said)
         send(self, said, request)
 
-    monkeypatch.setattr(_Wire, "send", noting)
+    monkeypatch.setattr(SocketWire, "send", noting)
     return noted
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared import link
+from aiodq.shared import link, rendezvous
 from aiodq.shared import owner as owner_module
 from aiodq.shared.place import Place
 from aiodq.shared.rendezvous import connect
@@ -27,7 +27,7 @@ from aiodq.wire.packets import Hello, Open, Ping, Want
 from aiodq.wire.stream import encode_packet
 from tests.processes import killed_at_last
 from tests.shared.child import TOPIC
-from tests.shared.support import PATIENCE, RawClient, owned
+from tests.shared.support import PATIENCE, RawClient, owned, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -61,6 +61,54 @@ async def test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_
         await queue.refresh()
         await dead.refresh()
         assert (queue.depth, dead.depth, queue.topic.stats().channels["default"].dead) == (0, 0, 0)
+
+
+def without_descriptors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have no descriptor left for a socket to the owner; return what counts the attempts."""
+    attempts: list[int] = []
+
+    def none_free(sock: socket.socket) -> socket.socket:
+        sock.close()
+        attempts.append(1)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(rendezvous, "keep_from_children", none_free)
+    return attempts
+
+
+async def test_who_has_no_descriptor_to_find_an_owner_with_waits_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with owned(tmp_path) as (_, owner), aiodq.open(tmp_path, mode="client", failover=PATIENCE) as store:
+        topic = store.topic("jobs")
+        await topic.put(b"x")
+        attempts = without_descriptors(monkeypatch)
+        for connection in list(owner._connections):
+            connection.abort()
+        await until(lambda: attempts)
+        putting = asyncio.create_task(topic.put(b"y"))
+        await until(lambda: len(attempts) > 2)
+        assert not putting.done()
+        monkeypatch.undo()
+        assert await putting == 1
+
+
+async def test_who_has_no_descriptor_for_too_long_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with owned(tmp_path) as (_, owner), aiodq.open(tmp_path, mode="client", failover=0.2) as store:
+        topic = store.topic("jobs")
+        await topic.put(b"x")
+        attempts = without_descriptors(monkeypatch)
+        for connection in list(owner._connections):
+            connection.abort()
+        await until(lambda: attempts)
+        with pytest.raises(aiodq.StorageError, match="too many open files") as caught:
+            await topic.put(b"y")
+        assert (caught.value.errno, caught.value.retriable) == (errno.EMFILE, True)
+        with pytest.raises(aiodq.StorageError, match="too many open files"):
+            await aiodq.open(tmp_path, mode="client")
+        monkeypatch.undo()
+        await until(lambda: store._remote.link.failure is None)  # type: ignore[attr-defined]
+        assert await topic.put(b"z") == 1
 
 
 async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(

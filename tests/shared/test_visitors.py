@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,11 @@ import pytest
 from rich.console import Console, RenderableType
 
 import aiodq
-from aiodq.cli.who import table
+from aiodq.cli.who import facts_of, table
+from aiodq.shared import link, rendezvous
+from aiodq.shared import visitors as asking
 from aiodq.shared.visitors import ask_visitors, visitors
+from aiodq.storage.io.lock import StoreLock
 from aiodq.wire.packets import Done, Hello
 from aiodq.wire.stream import encode_packet
 
@@ -44,6 +48,26 @@ async def test_a_loop_that_is_blocked_is_late() -> None:
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(time.sleep, 0.3)
     assert (await asking)["owner"]["lag"] > 0.1
+
+
+async def test_an_owner_at_which_nobody_is_accepted_any_more_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "_BACKLOG", 0)
+    monkeypatch.setattr(asking, "_STALL", 0.4)
+    monkeypatch.setattr(link, "_STALL", 0.4)
+    lock = StoreLock.acquire(str(tmp_path))
+    listening = rendezvous.listen(str(tmp_path))
+    with suppress(BlockingIOError):
+        while (sock := rendezvous.connect(str(tmp_path))) is not None:
+            sock.close()
+    with pytest.raises(aiodq.OwnerStalledError, match=f"process {os.getpid()}, does not answer") as caught:
+        await facts_of(str(tmp_path))
+    assert caught.value.pid == os.getpid()
+    with pytest.raises(aiodq.OwnerStalledError):
+        await aiodq.open(tmp_path, mode="client", failover=0.1)
+    listening.close()
+    lock.release()
 
 
 class Many:
