@@ -9,6 +9,7 @@ from weakref import ref
 
 from aiodq.engine.monitoring.events import Event, Events
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
+from aiodq.shared.stats_json import known_fields
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -87,7 +88,7 @@ class RemoteEvents:
             return
         try:
             facts: dict[str, Any] = dict(cast("Any", said))
-            events = [Event(**each) for each in facts["events"]]
+            events = [Event(**known_fields(Event, each)) for each in facts["events"]]
             stream.dropped += int(facts["dropped"])
         except (TypeError, ValueError, KeyError) as cause:
             raise ProtocolError(f"these are no events: {said!r:.100}") from cause

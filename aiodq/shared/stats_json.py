@@ -1,8 +1,11 @@
-"""Statistics of a store as JSON: as an owner sends them, and as clients show them."""
+"""Statistics of a store as JSON: as an owner sends them, and as clients show them.
+
+An owner of another aiodq may send more of them, or fewer: what is unknown here is left out, what is missing is blank.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.stats import ChannelStats, Health, HeldSegment, Latency, TopicStats
@@ -10,7 +13,15 @@ from aiodq.stats import ChannelStats, Health, HeldSegment, Latency, TopicStats
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["blank_topic", "health_facts", "read_channel_stats", "read_health", "read_topic_stats", "topic_facts"]
+__all__ = [
+    "blank_topic",
+    "health_facts",
+    "known_fields",
+    "read_channel_stats",
+    "read_health",
+    "read_topic_stats",
+    "topic_facts",
+]
 
 _HELD: Final = 50
 """Most held segments reported of a topic."""
@@ -28,17 +39,18 @@ def topic_facts(stats: TopicStats) -> dict[str, Any]:
 
 def read_topic_stats(facts: Mapping[str, Any]) -> TopicStats:
     """Decode what `topic_facts` encoded."""
-    values = dict(facts)
-    values["held"] = tuple(HeldSegment(base, end, size, tuple(by)) for base, end, size, by in values["held"])
+    values = asdict(blank_topic("")) | known_fields(TopicStats, facts)
+    held = (each[: len(HeldSegment._fields)] for each in values["held"])
+    values["held"] = tuple(HeldSegment(base, end, size, tuple(by)) for base, end, size, by in held)
     values["channels"] = {name: read_channel_stats(each) for name, each in values["channels"].items()}
     return TopicStats(**values)
 
 
 def read_channel_stats(facts: Mapping[str, Any]) -> ChannelStats:
     """Decode a channel's statistics; zeros for missing ones."""
-    values = {**asdict(_CHANNEL), **facts}
+    values = asdict(_CHANNEL) | known_fields(ChannelStats, facts)
     for name in ("put_to_deliver", "put_to_ack"):
-        values[name] = None if values[name] is None else Latency(*values[name])
+        values[name] = None if values[name] is None else Latency(*values[name][: len(Latency._fields)])
     return ChannelStats(**values)
 
 
@@ -57,4 +69,9 @@ def health_facts(health: Health) -> dict[str, Any]:
 
 def read_health(facts: Mapping[str, Any]) -> Health:
     """Decode what `health_facts` encoded."""
-    return Health(**{**facts, "reasons": tuple(facts["reasons"])})
+    return Health(**{**known_fields(Health, facts), "reasons": tuple(facts["reasons"])})
+
+
+def known_fields(kind: type[Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the facts for which a dataclass has fields."""
+    return {each.name: facts[each.name] for each in fields(kind) if each.name in facts}

@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.shared import calls, client_events
+from aiodq.shared.stats_json import health_facts, topic_facts
+from aiodq.stats import HeldSegment, Latency
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.transaction_log import TRANSACTIONS
 from aiodq.testing import WatchedFileSystem
 from tests.processes import ROOT, WATCHDOG
+from tests.shared.support import PATIENCE, two, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,3 +141,38 @@ async def test_a_version_that_knows_no_producers_steps_over_them(
     made = [message.body for message in aiodq.open_reader(path).topic("made").scan()]
     assert len(made) == len(set(made)) == 2 * 20 + 1
     record_property("trials", len(bodies))
+
+
+async def test_an_owner_of_another_version_may_say_more_of_a_store_and_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = client_events._facts
+
+    def other(stats: aiodq.TopicStats) -> dict[str, Any]:
+        facts = {**topic_facts(stats), "later": 1, "held": [[0, 5, 100, ["c"], "later"]]}
+        del facts["recovered_bytes"]
+        for each in facts["channels"].values():
+            each |= {"later": 1, "put_to_deliver": [1, 0.1, 0.2, 0.3, 0.4, "later"]}
+            del each["filtered"]
+        return facts
+
+    monkeypatch.setattr(calls, "topic_facts", other)
+    monkeypatch.setattr(calls, "health_facts", lambda health: {**health_facts(health), "later": 1})
+    monkeypatch.setattr(client_events, "_facts", lambda event: {**before(event), "later": 1})
+    async with two(tmp_path) as (owner, _):
+        topic = owner.topic("jobs")
+        await topic.put(b"a")
+        await (await topic.channel("c").get()).ack()
+        async with aiodq.open(tmp_path, mode="client") as client:
+            stats = client.topic("jobs").stats()
+            assert (stats.recovered_bytes, stats.held) == (0, (HeldSegment(0, 5, 100, ("c",)),))
+            latency = stats.channels["c"].put_to_deliver
+            assert (stats.channels["c"].filtered, latency) == (0, Latency(1, 0.1, 0.2, 0.3, 0.4))
+            assert client.health()
+            events, serving = client.events(), owner._store_engine
+            listeners = serving.owner.engine.reporter.listeners  # type: ignore[attr-defined]
+            await until(lambda: listeners._streams)
+            await topic.put(b"b")
+            await (await client.topic("jobs").channel("c").get()).reject("bad")
+            async with asyncio.timeout(PATIENCE):
+                assert (await anext(events)).kind == "dead"
