@@ -179,7 +179,9 @@ class Retention:
         check_choice("consumed", self.consumed, ("delete", "keep"), "keep")
         check_choice("unconsumed", self.unconsumed, ("keep", "delete"), "keep")
         if self.max_age is not None:
-            _choose(self, max_age=timedelta(seconds=span_seconds("max_age", self.max_age, positive=True)))
+            age = timedelta(seconds=span_seconds("max_age", self.max_age, positive=True))
+            # Less than half a microsecond would be stored as no time at all, which no options have.
+            _choose(self, max_age=max(age, timedelta.resolution))
         for name, example in (("max_bytes", 1 << 30), ("max_segments", 10)):
             value = getattr(self, name)
             if value is not None:

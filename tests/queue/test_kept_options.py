@@ -197,6 +197,15 @@ class TestAllOfThem:
             assert topic.channel("default").options == EVERY
             assert topic.channel("plain").options == ChannelOptions()
 
+    async def test_the_shortest_max_age_comes_back(self, path: Path) -> None:
+        shortest = StoreOptions(retention=Retention(consumed="keep", max_age=1e-9, max_segments=1))
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
+            await store.queue("events", options=shortest).put(b"x")
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
+            topic = store.topic("events")
+            assert topic.stats().damages == 0
+            assert (topic.channels(), topic.options) == (["default"], shortest)
+
     async def test_a_channel_deleted_and_made_again_begins_anew(self, path: Path) -> None:
         async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             topic = store.topic("events")
