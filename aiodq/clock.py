@@ -10,6 +10,9 @@ from typing import Final, Protocol
 
 __all__ = ["Clock", "SystemClock"]
 
+_EARLIEST_NS: Final = 1
+"""In a due time and an end of life on disk, 0 says that there is none; so no moment is 0, nor before it."""
+
 _LATEST_NS: Final = (1 << 63) - 1 - 100 * 366 * 86_400 * 1_000_000_000
 """In 2162: a time on disk is a signed 64-bit number, and a due time a hundred years later must fit into it too."""
 
@@ -18,7 +21,7 @@ class Clock(Protocol):
     """A source of wall time and monotonic time."""
 
     def now_ns(self) -> int:
-        """Return wall time in nanoseconds since 1970-01-01 UTC."""
+        """Return wall time in nanoseconds since 1970-01-01 UTC: from 1 on, and until 2162."""
         ...
 
     def monotonic(self) -> float:
@@ -32,11 +35,11 @@ class SystemClock:
     __slots__ = ()
 
     def now_ns(self) -> int:
-        """Return `time.time_ns()`, or the latest time that can be stored if the machine's clock is beyond that."""
+        """Return `time.time_ns()`, or the earliest or latest time that can be stored if the machine's is not within."""
         try:
             now = time.time_ns()
         except OverflowError:  # it says 2263 or later
             return _LATEST_NS
-        return now if now < _LATEST_NS else _LATEST_NS  # noqa: FURB136 - `min` is a call, and each put asks
+        return now if 0 < now < _LATEST_NS else min(max(now, _EARLIEST_NS), _LATEST_NS)
 
     monotonic: staticmethod[[], float] = staticmethod(time.monotonic)

@@ -39,3 +39,15 @@ async def test_a_clock_that_is_wrong_by_centuries_stops_nothing(now: object, mon
     monkeypatch.undo()
     async with aiodq.open("/s", fs=fs) as store:
         assert store.queue("jobs").depth == 4
+
+
+@pytest.mark.parametrize("now", [-(10**18), -1, 0], ids=["1938", "1969", "1970"])
+async def test_a_clock_before_1970_holds_back_only_what_is_to_wait(now: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    async with aiodq.open("/s", fs=SimulatedFileSystem()) as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([aiodq.Draft(b"at once"), aiodq.Draft(b"later", delay=60), aiodq.Draft(b"over", ttl=0)])
+        message = await soon(jobs.get())
+        assert (message.body, message.timestamp_ns) == (b"at once", 1)
+        await message.ack()
+        assert counts(jobs) == (0, 0, 1)
