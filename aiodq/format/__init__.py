@@ -218,6 +218,7 @@ NUMBERS
     MAX_FRAME       0xFFFFFFF8  the largest frame
     MAX_RECORDS     32768       records in a batch
     MAX_RELATIVE    0xFFFFFFFF  records in a segment
+    MAX_BASE        0x7FFFFFFF00000000  the last offset at which a segment may begin
     LAG_UNKNOWN     0xFFFFFFFF  `lag`: no watermark
     NULL_LENGTH     0xFFFFFFFF  a length: no value
     FRAME_BYTES     65536       bodies a writer puts into one batch

@@ -26,6 +26,7 @@ __all__ = [
     "KIND_BATCH",
     "KIND_COMPACT",
     "LAG_UNKNOWN",
+    "MAX_BASE",
     "MAX_FRAME",
     "MAX_RECORDS",
     "MAX_RELATIVE",
@@ -98,6 +99,9 @@ MAX_RECORDS: Final = 2**15
 
 MAX_RELATIVE: Final = 2**32 - 1
 """Relative offsets are u32: a segment holds at most this many records."""
+
+MAX_BASE: Final = 2**63 - 1 - MAX_RELATIVE
+"""No segment begins beyond this, so that no offset, nor the one after the last, has more than 63 bits."""
 
 LAG_UNKNOWN: Final = 2**32 - 1
 NULL_LENGTH: Final = 2**32 - 1

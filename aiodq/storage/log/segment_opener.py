@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiodq.errors import DiskFullError
+from aiodq.errors import DiskFullError, StorageError
 from aiodq.format.footer import SegmentIndex
+from aiodq.format.layout import MAX_BASE
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.log.active_segment import ActiveSegment
@@ -39,19 +40,24 @@ class SegmentOpener:
         """Create the segment that begins at `base`, durably.
 
         Raises:
-            StorageError: as mapped from the system's error; there is no such file.
+            StorageError: as mapped from the system's error, or there are no more offsets; there is no such file.
         """
+        if base > MAX_BASE:
+            message = f"the topic has no offset left: no segment begins beyond {MAX_BASE}; put into another topic"
+            raise StorageError(message, self._directory)
         header = SegmentHeader(base, self._topic, self._clock.now_ns(), topic_salt(self._topic))
         active = ActiveSegment.create(self._fs, segment_path(self._directory, base), header)
         active.begins_with_producers = bool(self._producers.puts)
         return active
 
     def after(self, segment: Segment) -> ActiveSegment:
-        """Return the segment that follows a full one, or the full one itself while the disk has no room for another.
+        """Return the segment that follows a full one, or the full one itself where none can follow.
 
         Raises:
             StorageError: as mapped from the system's error.
         """
+        if segment.end > MAX_BASE:
+            return self.reopen(segment)
         try:
             return self.create(segment.end)
         except DiskFullError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiodq.errors import DiskFullError, MissingExtraError, StorageError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE, codec_number
+from aiodq.format.layout import MAX_BASE
 from aiodq.format.producers import Producer
 from aiodq.format.segment import topic_salt
 from aiodq.storage.io.durable_io import ensure_directory
@@ -333,8 +334,10 @@ class TopicLog:
             StorageError: the offset was not noted, and the log is as before.
             StoreFailedError: the offset is noted, but the adoption is unfinished.
         """
-        self.roll()
         bases = list(accumulate((records for _, records in staged), initial=self.end))
+        if bases[-1] > MAX_BASE:
+            raise StorageError(f"the topic has no offset left for {bases[-1] - self.end} messages", self.directory)
+        self.roll()
         for (path, records), base in zip(staged, bases, strict=False):
             place(self.fs, path, self.meta.uuid, base, records)
         note(bases[0])

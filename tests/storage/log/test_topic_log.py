@@ -12,7 +12,8 @@ import pytest
 
 from aiodq.errors import AiodqError, DiskFullError, ReadOnlyError, StorageError, StoreFailedError
 from aiodq.format.columns import Columns
-from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
+from aiodq.format.layout import FOOTER_TAIL, MAX_BASE, SEGMENT_HEADER
+from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.log.active_segment import cuts
 from aiodq.storage.state.watermark import WATERMARK, read_slot_file
@@ -133,6 +134,35 @@ def test_a_put_of_many_frames_stays_in_one_segment(topic: Path) -> None:
     assert [segment.records for segment in log.segments] == [1, 3000]
     assert list(messages(log).values()) == [b"before", *many]
     log.close()
+
+
+def begin_at(topic: Path, base: int) -> None:
+    """Make a topic without messages whose next one has this offset."""
+    log = open_log(topic)
+    uuid = log.meta.uuid
+    log.close()
+    (topic / WATERMARK).unlink()
+    (topic / f"{0:020d}.seg").unlink()
+    (topic / f"{base:020d}.seg").write_bytes(SegmentHeader(base, uuid, 0, topic_salt(uuid)).encode())
+
+
+def test_a_topic_at_the_end_of_all_offsets_takes_no_more_and_keeps_what_it_has(topic: Path) -> None:
+    begin_at(topic, MAX_BASE - 1)
+    log = open_log(topic, segment_bytes=1)
+    put_each(log, [b"a", b"b"])
+    held = {MAX_BASE - 1 + number: body for number, body in enumerate([b"a", b"b"])}
+    for again in (True, False):
+        assert log.stage(Columns([b"c"]), CLOCK.now_ns(), atomic=False) is None
+        with pytest.raises(StorageError, match="no offset left"):
+            log.roll()
+        with pytest.raises(StorageError, match="no offset left"):
+            log.adopt([("staged", 5)], lambda _: None)
+        assert messages(log) == held
+        log.close()
+        assert [int(path.stem) for path in segments(topic)] == [MAX_BASE - 1, MAX_BASE]
+        assert reopened(topic) == read_topic(topic) == held
+        if again:
+            log = open_log(topic, segment_bytes=1)
 
 
 def test_an_empty_segment_does_not_roll(topic: Path) -> None:
