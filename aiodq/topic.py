@@ -135,7 +135,8 @@ class Topic(TopicHandle):
                 else the defaults. `start` counts only when the channel is new.
 
         Raises:
-            InvalidNameError: the name is not allowed.
+            InvalidNameError: the name is not allowed. What the channel is used for raises it where the file system
+                takes the name for that of another channel which differs in case alone.
             InvalidOptionError: these are not `ChannelOptions` (also a `TypeError`); the dead-letter topic is this
                 topic; or other options were named for the channel before, since the store was opened.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.

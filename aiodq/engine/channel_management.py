@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.engine.opening import open_channel
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.effective_options import check_channel
-from aiodq.errors import AiodqError, StoreFailedError
+from aiodq.errors import AiodqError, InvalidNameError, StoreFailedError
 from aiodq.names import is_ephemeral
+from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.read.delayed_index import delayed
 from aiodq.storage.state.assessment import channel_directory
 from aiodq.storage.store_layout import remove_channel_files
@@ -87,8 +88,7 @@ class _NewChannel:
         self.durable = fs is log.fs
         self.begin = begin = self._start(log) if begin is None else max(begin, log.begin)
         if self.name not in log.meta.channels:
-            # CRASH: files of a channel that was deleted, or half created, may be left; they are not this channel's.
-            remove_channel_files(fs, channel_directory(log.directory, self.name))
+            _require_no_files(fs, channel_directory(log.directory, self.name), self.name)
         dues: Iterable[tuple[int, int, int]] = delayed(log.fs, log.view()) if begin < log.end else ()
         self._opened = open_channel(fs, self._engine.clock, log, self.name, begin, dues)
 
@@ -108,7 +108,7 @@ class _NewChannel:
             return
         if opened is not None:
             opened[0].close()
-        if isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
+        if isinstance(error, AiodqError) and not isinstance(error, (StoreFailedError, InvalidNameError)):
             channel_engine.end_getters(error)
             engine.creation.put_off(self.name, self._again, error)
         elif error is not None:
@@ -118,6 +118,24 @@ class _NewChannel:
     def _again(self) -> None:
         if self._engine.channel_engines.get(self.name) is self._channel_engine:
             self._engine.creation.make_channel(self, after=0)
+
+
+def _require_no_files(fs: FileSystem, directory: str, name: str) -> None:
+    """Remove what a channel of that name has left, and ensure that its directory is not another one's.
+
+    Raises:
+        InvalidNameError: the file system takes the name for another channel's.
+        StorageError: as mapped from the system's error.
+    """
+    # CRASH: files of a channel that was deleted, or half created, may be left; they are not this channel's.
+    remove_channel_files(fs, directory)
+    try:
+        taken = fs.is_directory(directory)
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
+    if taken:
+        what = f"this file system takes {name!r} for a channel that differs in case alone: use that name"
+        raise InvalidNameError(what)
 
 
 def _attach(

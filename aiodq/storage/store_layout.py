@@ -35,6 +35,7 @@ __all__ = [
     "SOCKET",
     "check_store_directory",
     "delete_topic",
+    "has_own_directory",
     "has_topic",
     "has_topics",
     "in_the_way",
@@ -231,6 +232,16 @@ def require_own_directories(fs: FileSystem, store: str) -> None:
         raise StorageError(NOT_A_DIRECTORY, path)
 
 
+def has_own_directory(fs: FileSystem, path: str) -> bool:
+    """Return whether there is a directory of just this name: some file systems find one that differs in case, too.
+
+    Raises:
+        OSError: as the system gave it.
+    """
+    parent, name = os.path.split(path)
+    return fs.is_directory(path) and name in fs.listdir(parent)
+
+
 def delete_topic(fs: FileSystem, path: str, name: str) -> None:
     """Delete a topic's directory. A missing one is fine.
 
@@ -239,7 +250,7 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
     """
     directory, doomed = os.path.join(path, name), os.path.join(path, name + _DELETED)
     try:
-        if not fs.is_directory(directory):
+        if not has_own_directory(fs, directory):
             return
         if fs.exists(os.path.join(directory, LOCK_NAME)):
             raise StorageError("another store lies where this topic would, and stays", directory)
@@ -258,7 +269,7 @@ def remove_channel_files(fs: FileSystem, directory: str) -> None:
         StorageError: as mapped from the system's error.
     """
     try:
-        if fs.is_directory(directory):
+        if has_own_directory(fs, directory):
             _remove_tree(fs, directory)
     except OSError as cause:
         raise storage_error(cause, directory) from cause

@@ -17,6 +17,8 @@ from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.segments.segment_files import segment_path
 from aiodq.storage.state.topic_meta import TOPIC_FILE
 from aiodq.testing import WatchedFileSystem
+from tests.channels.one_case import OneCase
+from tests.channels.support import soon
 from tests.queue.support import files_under, ready_now, store
 
 if TYPE_CHECKING:
@@ -155,3 +157,24 @@ def test_any_text_is_safe_or_refused(name: str) -> None:
     assert all(letter.isalnum() or letter in "._-" for letter in plain)
     assert name not in {".", ".."}
     assert os.path.basename(name) == name
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_where_case_does_not_count_two_channels_never_share_a_directory(*, at_once: bool) -> None:
+    fs = OneCase()
+    async with aiodq.open("/s", fs=fs) as own:
+        topic = own.topic("orders")
+        mine = topic.channel("mail")
+        if not at_once:
+            await topic.put(b"a")
+        other = topic.channel("Mail")
+        for wanted in (other.get(), other.peek(), other.seek("earliest")):
+            with pytest.raises(aiodq.InvalidNameError, match="differs in case alone"):
+                await soon(wanted)
+        await topic.put_many([b"b", b"c"])
+        await (await soon(mine.get())).ack()
+        await topic.delete_channel("Mail")
+        depth = mine.depth
+    async with aiodq.open("/s", fs=fs) as own:
+        topic = own.topic("orders")
+        assert (topic.channels(), topic.channel("mail").depth, topic.stats().damages) == (["mail"], depth, 0)

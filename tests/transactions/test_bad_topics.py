@@ -15,6 +15,7 @@ from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.parked_transactions import ASIDE, read_owed
 from aiodq.storage.state.transaction_log import TransactionFile, read_transactions
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
+from tests.channels.one_case import OneCase
 from tests.channels.support import Machine, counts, soon
 from tests.transactions.test_commit import transact
 from tests.transactions.test_recovery import shown, started
@@ -247,18 +248,6 @@ async def test_whenever_the_power_is_cut_it_is_there_once(machine: Machine, seed
                 machine.crash()
 
 
-class OneCase(SimulatedFileSystem):
-    """A file system that keeps the case of names and does not tell them apart by it."""
-
-    def is_directory(self, path: str) -> bool:
-        return super().is_directory(self._as_made(path))
-
-    def _as_made(self, path: str) -> str:
-        directory, name = path.rsplit("/", 1)
-        known = self.listdir(directory) if directory and super().is_directory(directory) else []
-        return f"{directory}/{next((one for one in known if one.casefold() == name.casefold()), name)}"
-
-
 async def test_where_case_does_not_count_two_topics_never_share_a_directory(machine: Machine) -> None:
     machine.fs = OneCase()
     async with machine.store() as store:
@@ -267,4 +256,7 @@ async def test_where_case_does_not_count_two_topics_never_share_a_directory(mach
             await store.topic("Orders").put(b"b")
         with pytest.raises(aiodq.InvalidNameError, match="differs in case alone"):
             await transact(store, {"Orders": [b"b"]})
-        assert await shown(store, "orders") == [b"a"]
+        await store.delete_topic("Orders")
+        await store.topic("orders").put(b"c")
+    async with machine.store() as store:
+        assert (store.topics(), await shown(store, "orders")) == (["orders"], [b"a", b"c"])

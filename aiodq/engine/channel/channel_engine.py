@@ -363,6 +363,7 @@ class ChannelEngine(Settlement, Generic[M]):
                 return message_of(self.kind, lease, 0, found[0].columns.bodies[found[1]])
             elif self.turn.is_over:
                 await self.turn.leave()
+        self._raise_if_over()
         return None
 
     def supplied(self, error: Exception | None) -> None:

@@ -74,9 +74,10 @@ class MemoryFileSystem:
 
     def listdir(self, path: str) -> list[str]:
         """See `FileSystem.listdir`."""
-        if not self.is_directory(path):
+        names = sorted(os.path.basename(node) for node in list(self._nodes) if os.path.dirname(node) == path)
+        if not names and not self.is_directory(path):
             raise _error(errno.ENOENT, path)
-        return sorted(os.path.basename(node) for node in list(self._nodes) if os.path.dirname(node) == path)
+        return names
 
     def is_directory(self, path: str) -> bool:
         """See `FileSystem.is_directory`."""
