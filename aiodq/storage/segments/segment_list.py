@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from itertools import accumulate, repeat
+from itertools import accumulate, chain, repeat
 from operator import attrgetter, sub
 from typing import TYPE_CHECKING
 
@@ -65,14 +65,17 @@ class SegmentList:
 
     def without(self, going: Iterable[Segment]) -> SegmentList:
         """Return this list without these full segments; the last one stays."""
-        segments, bases, sizes, frames = list(self.segments), self._bases[:], self._sizes[:], self._frames[:]
-        # From the end, so that the positions of the others stay valid.
-        for segment in sorted(going, key=attrgetter("base"), reverse=True):
-            at = bisect_left(bases, segment.base)
-            if at < len(segments) - 1 and bases[at] == segment.base:
-                del segments[at], bases[at]
-                sizes, frames = _closed(sizes, at), _closed(frames, at)
-        return self._of(tuple(segments), bases, sizes, frames)
+        bases, last = self._bases, len(self.segments) - 1
+        found = ((bisect_left(bases, segment.base), segment.base) for segment in going)
+        gone = sorted({at for at, base in found if at < last and bases[at] == base})
+        leading = next((number for number, at in enumerate(gone) if at != number), len(gone))
+        edges = [leading, *chain.from_iterable((at, at + 1) for at in gone[leading:]), last + 1]
+        kept = [slice(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+        segments = tuple(chain.from_iterable(self.segments[piece] for piece in kept))
+        bases = array("Q")
+        for piece in kept:
+            bases += self._bases[piece]
+        return self._of(segments, bases, _closed(self._sizes, kept), _closed(self._frames, kept))
 
     @property
     def size(self) -> int:
@@ -98,8 +101,14 @@ def _sums(values: Iterable[int]) -> array[int]:
     return array("Q", accumulate(values, initial=0))
 
 
-def _closed(sums: array[int], at: int) -> array[int]:
-    """Return the sums without entry `at`: later ones lose its share. Without the first, only the constant changes."""
-    if not at:
-        return sums[1:]
-    return sums[:at] + array("Q", map(sub, sums[at + 1 :], repeat(sums[at + 1] - sums[at])))
+def _closed(sums: array[int], kept: Iterable[slice]) -> array[int]:
+    """Return these pieces of the sums, each without the shares of what is missing between it and the first.
+
+    Each entry is copied once, however many pieces there are. What is missing before the first changes but the constant.
+    """
+    closed, missing, end = array("Q"), 0, -1
+    for piece in kept:
+        missing += sums[piece.start] - sums[end] if end >= 0 else 0
+        closed += array("Q", map(sub, sums[piece], repeat(missing))) if missing else sums[piece]
+        end = piece.stop
+    return closed

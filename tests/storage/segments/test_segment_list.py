@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.format.layout import SEGMENT_HEADER
+from aiodq.storage.segments import segment_list
 from aiodq.storage.segments.segment_list import SegmentList
 from tests.storage.log.test_retention import a_log
 
@@ -52,6 +54,24 @@ def test_it_is_what_counting_anew_gives(count: int, steps: list[set[int] | int])
         check(listed)
         grown(listed.segments[-1], 7)
         check(listed)
+
+
+@pytest.mark.parametrize(("start", "step"), [(0, 1), (1, 1), (1, 2), (50, 3)])
+def test_however_many_go_at_once_each_sum_is_counted_once(
+    start: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subtracted: list[int] = []
+
+    def counted(one: int, two: int) -> int:
+        subtracted.append(two)
+        return one - two
+
+    monkeypatch.setattr(segment_list, "sub", counted)
+    listed = SegmentList(a_log(200, size=600))
+    going = listed.segments[start:150:step]
+    listed = listed.without(going)
+    assert len(subtracted) <= 2 * len(listed.segments)
+    check(listed)
 
 
 def test_one_without_segments_holds_nothing() -> None:
