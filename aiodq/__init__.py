@@ -6,8 +6,13 @@
             async with job:
                 resize(job.body)
 
-`put` returns when the message is on disk. A message is delivered until it is acked; acked, never again.
+`put` returns when the message is on disk. A message is delivered until it is acked; acked, never again. `aiodq.sync`
+has the same for threads, without `await`.
 """
+
+import sys as _sys
+import typing as _typing
+from importlib import import_module as _import_module
 
 from aiodq.channel import Channel
 from aiodq.clock import Clock, SystemClock
@@ -131,3 +136,13 @@ __version__ = "0.1.0"
 
 __compiled__: bool = not _hot.__file__.endswith((".py", ".pyc"))
 """Whether the hot modules are compiled (`AIODQ_COMPILE=1 pip install …`), or plain Python: what they do is the same."""
+
+if _typing.TYPE_CHECKING:
+    from aiodq import sync as sync
+else:
+    # Hidden from type checkers, to which it would say that every name exists.
+    def __getattr__(name: str) -> object:
+        """Import `aiodq.sync` once it is asked for: who awaits does not pay for it."""
+        if name == "sync":
+            return _import_module("aiodq.sync")
+        raise AttributeError(f"module 'aiodq' has no attribute {name!r}", name=name, obj=_sys.modules[__name__])

@@ -13,7 +13,7 @@ from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.stats.topic_stats import channel_standing
 from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError
-from aiodq.handlers import checked_handler, checked_hook
+from aiodq.handlers import checked_concurrency, checked_handler, checked_hook
 from aiodq.iteration import iterate
 from aiodq.onlyasync import AsyncIteration
 from aiodq.values import check_flag, check_whole, span_seconds
@@ -280,7 +280,7 @@ class ChannelHandle(AsyncIteration):
                 `WrongContextError`: it returns or raises instead, or calls `anyio.from_thread.run(message.touch)`.
                 Nothing can stop a thread: where its time is up, or `consume` is cancelled, the message is settled,
                 and the function goes on unheard. Its worker, and at exit the process, wait for its end.
-            concurrency: how many messages are worked off at once.
+            concurrency: how many messages are worked off at once, from 1 to 100,000.
             timeout: seconds, or a `timedelta`, that a handler has; then it is cancelled. One that returns all the same
                 is done. None: for ever.
             renew: keep messages from timing out as long as their handlers run (see `Message.renewing`). Without, the
@@ -304,7 +304,7 @@ class ChannelHandle(AsyncIteration):
             self._channel_engine,
             self.check,
             checked_handler(handler),
-            concurrency=check_whole("concurrency", concurrency, least=1, example=4),
+            concurrency=checked_concurrency(concurrency),
             timeout=None if timeout is None else span_seconds("timeout", timeout, positive=True),
             renew=renew,
             on_error=on_error,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
+from aiodq.values import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.message import Message
 
-__all__ = ["Handler", "checked_choice", "checked_handler", "checked_hook", "chooses"]
+__all__ = ["Handler", "checked_choice", "checked_concurrency", "checked_handler", "checked_hook", "chooses"]
+
+_MOST_AT_ONCE: Final = 100_000
+"""A worker is a task of some 2 KiB: many more would hold up the loop, and fill memory, before the first message."""
 
 
 class Handler(NamedTuple):
@@ -54,6 +58,15 @@ def checked_hook(hook: Callable[[Any, BaseException], object] | None) -> None:
     """
     if hook is not None:
         _check_call(hook, 2, "on_error", "def on_error(message: aiodq.Message, error: BaseException) -> None")
+
+
+def checked_concurrency(concurrency: object) -> int:
+    """Return how many messages `consume` works off at once.
+
+    Raises:
+        InvalidOptionError: it is no whole number from 1 to 100,000; also a `TypeError` if it is not an int.
+    """
+    return check_whole("concurrency", concurrency, least=1, most=_MOST_AT_ONCE, example=4)
 
 
 _CHOICE = "write a plain function that returns true or false, such as `lambda letter: letter.tag == 'paid'`"

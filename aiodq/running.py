@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
@@ -45,7 +46,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
 
     Raises:
         InvalidOptionError: it is no coroutine; a `TypeError` too.
-        WrongContextError: an event loop runs in this thread already.
+        WrongContextError: an event loop runs in this thread already, asyncio's or trio's.
 
     Cancellation: SIGINT cancels the coroutine, so that its stores are closed, and then raises `KeyboardInterrupt`.
     """
@@ -56,6 +57,11 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     if _runs_here():
         main.close()
         raise WrongContextError("an event loop runs here already: write await main() instead of aiodq.run(main())")
+    if _trio_runs_here():
+        main.close()
+        raise WrongContextError(
+            "trio runs here, and aiodq needs asyncio: call aiodq.sync from a thread, as by trio.to_thread.run_sync"
+        )
     with asyncio.Runner(debug=debug, loop_factory=loop_factory()) as runner:
         result: T = runner.run(main)
         return result
@@ -64,6 +70,18 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
 def _runs_here() -> bool:
     try:
         asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _trio_runs_here() -> bool:
+    """Return whether a task of trio calls. A loop within it would wait for ever for what anyio asks of trio."""
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_trio_token()
     except RuntimeError:
         return False
     return True

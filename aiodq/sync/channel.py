@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from aiodq.consumer import Consumer
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError
-from aiodq.handlers import Handler, checked_handler, checked_hook
+from aiodq.handlers import Handler, checked_concurrency, checked_handler, checked_hook
 from aiodq.sync.handlers import HandlerThreads
 from aiodq.sync.message import DeferredMessage, Message, give_back
 from aiodq.sync.spans import in_pages, seconds, within
 from aiodq.sync.transaction import inner_messages
 from aiodq.uncopied import Uncopied
-from aiodq.values import check_flag, check_whole, span_seconds
+from aiodq.values import check_flag, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
@@ -275,7 +275,7 @@ class Channel(Uncopied):
 
         Args:
             handler: called with each message; a plain function.
-            concurrency: how many messages are processed at once.
+            concurrency: how many messages are processed at once, from 1 to 100,000.
             timeout: seconds, or a `timedelta`, that a handler may take. None: for ever.
             renew: keep messages from timing out as long as their handlers run (see `Message.renewing`). Without it, the
                 `visibility_timeout` is all the time that a handler has before the message is redelivered.
@@ -298,7 +298,7 @@ class Channel(Uncopied):
             self._channel._channel_engine,  # noqa: SLF001 - consuming is the other half of a channel
             self._channel.check,
             self._threaded(handler, on_error),
-            concurrency=check_whole("concurrency", concurrency, least=1, example=4),
+            concurrency=checked_concurrency(concurrency),
             timeout=None if timeout is None else span_seconds("timeout", timeout, positive=True),
             renew=renew,
         )

@@ -987,6 +987,7 @@ class TestHandlers:
         "options",
         [
             {"concurrency": 0}, {"concurrency": True}, {"concurrency": 2.5}, {"concurrency": "4"},
+            {"concurrency": 100_001},
             {"timeout": 0}, {"timeout": -1}, {"timeout": "5"}, {"timeout": float("nan")}, {"timeout": timedelta(0)},
             {"renew": 1}, {"on_error": "log"}, {"on_error": lambda message: message},
         ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,3 +57,38 @@ async def test_within_a_loop_it_says_what_to_write_instead() -> None:
 
     with pytest.raises(aiodq.WrongContextError, match=r"write await main\(\)"):
         aiodq.run(main())
+
+
+def test_within_trio_it_says_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> str:
+        return "ran"
+
+    def elsewhere() -> None:
+        raise RuntimeError("must be called from async context")
+
+    trio = SimpleNamespace(lowlevel=SimpleNamespace(current_trio_token=object))
+    monkeypatch.setitem(sys.modules, "trio", trio)
+    with pytest.raises(aiodq.WrongContextError, match=r"trio.* aiodq\.sync"):
+        aiodq.run(main())
+    trio.lowlevel.current_trio_token = elsewhere
+    assert aiodq.run(main()) == "ran", "in one of trio's threads, or before trio runs"
+
+
+def test_import_aiodq_is_enough_for_aiodq_sync(tmp_path: Path) -> None:
+    program = """
+import sys, aiodq
+assert "aiodq.sync" not in sys.modules
+with aiodq.sync.open_queue(sys.argv[1]) as jobs:
+    jobs.put(b"x")
+    print(jobs.get().body)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "jobs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "b'x'\n"
+
+
+def test_a_name_that_is_not_there_is_told_as_python_tells_it() -> None:
+    name = "opne"
+    with pytest.raises(AttributeError, match="module 'aiodq' has no attribute 'opne'") as missing:
+        getattr(aiodq, name)
+    assert (missing.value.name, missing.value.obj) == ("opne", aiodq)

@@ -209,6 +209,8 @@ def test_only_plain_functions_are_handlers(store: aiodq.sync.Store) -> None:
         jobs.consume(lambda: None)  # type: ignore[arg-type, misc]
     with pytest.raises(aiodq.InvalidOptionError):
         jobs.consume(print, concurrency=0)
+    with pytest.raises(aiodq.InvalidOptionError, match="from 1 to 100000"):
+        jobs.consume(print, concurrency=100_001)
 
 
 def test_a_message_is_kept_while_its_block_lasts(store: aiodq.sync.Store) -> None:
