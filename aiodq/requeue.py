@@ -119,11 +119,17 @@ class _Office:
         self._channel_engine = channel._channel_engine  # noqa: SLF001 - letters are taken out of their turn
 
     def may_return(self, letter: Message) -> bool:
-        """Return whether a letter is ready to be delivered here, and the channel that gave it up exists."""
+        """Return whether a letter is ready to be delivered here, and the channel that gave it up exists and takes it.
+
+        A channel whose `tags` have changed since would drop it as none of its messages, and nobody would have it.
+        """
         state, headers = self._channel_engine.state, letter.headers
-        origin = self._store_engine.topics.get(headers.get(_TOPIC, ""))
-        known = origin is not None and headers.get(_CHANNEL) in origin.channel_engines
-        return known and state is not None and state.is_ready(letter.offset)
+        topic = self._store_engine.topics.get(headers.get(_TOPIC, ""))
+        origin = None if topic is None else topic.channel_engines.get(headers.get(_CHANNEL, ""))
+        if origin is None or state is None or not state.is_ready(letter.offset):
+            return False
+        tags = origin.options.tags
+        return tags is None or letter.tag in tags
 
     async def send_back(self, letters: list[Message]) -> int:
         """Put letters back and settle them, in one transaction; return how many."""

@@ -202,7 +202,8 @@ class Store(StoreHandle):
         The topic's other channels do not get the message again. It has its original body, tag, key and headers, and a
         new offset; the order is that of the letters, and its attempts begin anew. Letters are put back and settled in
         transactions of up to 100: after a crash, each is in one of the two places, never in both. Letters that are in
-        flight or deferred stay, and so do those whose channel no longer exists, or which name none.
+        flight or deferred stay, and so do those whose channel no longer exists, or by its `tags` no longer takes them,
+        or which name none.
 
         Args:
             topic: the dead-letter topic's name. Letters are taken from its only channel, or else from `default`. A

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -45,6 +45,9 @@ _RENEWALS: Final = 3
 
 _SLACK: Final = 64
 """Messages that are held no more and still noted as touched, before such notes are dropped."""
+
+_FOR_REJECTIONS: Final = 1.0
+"""Seconds that closing and `sync` wait for rejections: their letters may be waiting for room."""
 
 _MOST_UNSURE: Final = 10_000
 """Acks and rejections remembered of which nobody has said what became of them, for those who call again."""
@@ -541,21 +544,38 @@ class RemoteSettlement:
         """Do nothing: what waited for an owner's answer is durable."""
 
     async def all_settled(self) -> None:
-        """Wait until the outcome of everything settled before is known.
+        """Wait until the outcome of everything settled before is known; of rejections, only for a second.
+
+        A rejection takes as long as its dead letter waits for room in a full topic: perhaps for ever.
 
         Raises:
             OwnerLostError: there is no owner.
         """
-        for settling in list(self._settling):
-            try:
-                await settling.wait()
-            except AiodqError:
-                if not settling.over:
-                    raise
+        rejections = [settling for settling in self._settling if settling.rejects]
+        for settling in [settling for settling in self._settling if not settling.rejects]:
+            await _outcome(settling)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FOR_REJECTIONS):
+                for settling in rejections:
+                    await _outcome(settling)
+
+    @property
+    def rejecting(self) -> bool:
+        """Whether the outcome of a rejection is not known yet."""
+        return any(settling.rejects for settling in self._settling)
 
 
 def _one(number: int) -> range:
     return range(number, number + 1)
+
+
+async def _outcome(settling: Settling) -> None:
+    """Wait until an owner has answered, whatever it has said."""
+    try:
+        await settling.wait()
+    except AiodqError:
+        if not settling.over:
+            raise
 
 
 def _ending(settling: Settling) -> asyncio.Future[Any]:

@@ -428,6 +428,8 @@ class RemoteStore:
             for topic in list(self.topics.values()):
                 await self._settled(topic)
                 for channel in list(topic.channel_engines.values()):
+                    if channel.rejecting:
+                        await self.link.call("closing")  # its owner, this one or the next, has heard of it
                     await channel.all_settled()
         except AiodqError as error:
             failure = error

@@ -145,6 +145,16 @@ async def test_what_has_nowhere_to_go_stays(store: aiodq.Store) -> None:
     assert store.topic("jobs").channels() == []
 
 
+async def test_what_its_channel_would_filter_out_by_now_stays(store: aiodq.Store) -> None:
+    work, letters = await dead(store, b"a", b"b")
+    await work.configure(aiodq.ChannelOptions(dead_letter="dead", max_attempts=2, tags={"other"}))
+    assert await store.requeue_dead("dead") == 0
+    assert counts(letters) == (2, 0, 0)
+    await work.configure(aiodq.ChannelOptions(dead_letter="dead", max_attempts=2, tags={"other", "t"}))
+    assert await store.requeue_dead("dead") == 2
+    assert [(await soon(work.get())).body for _ in range(2)] == [b"a", b"b"]
+
+
 async def test_attempts_begin_anew_and_it_may_die_again(store: aiodq.Store) -> None:
     work, letters = await dead(store, b"a")
     assert await store.requeue_dead("dead") == 1

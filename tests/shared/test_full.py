@@ -214,3 +214,25 @@ async def test_only_what_waits_is_withdrawn_and_by_who_put_it(tmp_path: Path) ->
         assert await client.answer(client.put(1, 4, [b"4"])) == Done((4, 1))
         await client.close()
         await other.close()
+
+
+@pytest.mark.parametrize("end", ["aclose", "sync"])
+async def test_no_end_waits_for_the_room_that_a_dead_letter_waits_for(tmp_path: Path, end: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        letters = owner.topic("dead", aiodq.StoreOptions(max_messages=1)).channel("read")
+        await letters.refresh()
+        jobs = client.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+        await jobs.put_many([b"first", b"second"])
+        first, second = await jobs.get_many(2)
+        await first.reject("bad")
+        rejecting = asyncio.ensure_future(second.reject("worse"))
+        await asyncio.sleep(0.1)
+        assert not rejecting.done()
+        await (client.aclose() if end == "aclose" else jobs.sync())
+        for body in (b"first", b"second"):
+            letter = await letters.get()
+            assert letter.body == body
+            await letter.ack()
+        await asyncio.gather(rejecting, return_exceptions=True)
+        assert await counts(owner.queue("jobs")) == (0, 0, 0)
+        assert await counts(letters) == (0, 0, 0)
