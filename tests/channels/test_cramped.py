@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -15,8 +17,6 @@ from tests.channels.support import until
 from tests.storage.full import FullFileSystem
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from aiodq.testing import Passed
 
 OPTIONS: Final = aiodq.StoreOptions(segment_bytes=64 << 10)
@@ -72,14 +72,21 @@ async def test_a_disk_that_takes_no_checkpoint_comes_free_by_acks_one_by_one(tmp
         assert {name: topic.channel(name).depth for name in names} == depth
 
 
-async def test_what_was_acked_and_gathered_in_memory_is_written_as_the_store_is_closed(tmp_path: Path) -> None:
-    fs = CrampedFileSystem()
-    async with aiodq.open_queue(tmp_path / "s", replace(OPTIONS, segment_bytes=1 << 20), fs=fs) as queue:
+@pytest.mark.parametrize("how", ["as the store is closed", "once there is room"])
+async def test_what_was_acked_and_gathered_in_memory_is_written(tmp_path: Path, how: str) -> None:
+    fs, path = CrampedFileSystem(), tmp_path / "s"
+    async with aiodq.open_queue(path, replace(OPTIONS, segment_bytes=1 << 20), fs=fs) as queue:
         await queue.put_many([b"%d" % number for number in range(MANY)])
         fs.room = 0
         acked = [await ack(await queue.get()) for _ in range(MANY - 7)]
         assert not all(acked)
-    assert os.path.getsize(tmp_path / "s" / "queue" / "channels" / "default" / "journal") <= 4 * 4096
-    async with aiodq.open_queue(tmp_path / "s") as queue:
+        assert os.path.getsize(path / "queue" / "channels" / "default" / "journal") <= 4 * 4096
+        if how == "once there is room":
+            with pytest.raises(aiodq.DiskFullError):
+                await queue.sync()
+            fs.room = 1 << 30
+            await queue.sync()
+            path = Path(shutil.copytree(path, tmp_path / "copy"))
+    async with aiodq.open_queue(path) as queue:
         await queue.topic.settle_in()
         assert queue.depth == 7
