@@ -124,6 +124,7 @@ async def test_what_is_deferred_then(machine: Machine, dead_letter: str | None) 
         assert counts(jobs) == (1, 0, 2)
         machine.clock.advance(10)
         await until(lambda: counts(jobs) == (1, 0, 0))
+        assert set(jobs._channel_engine.source.requeue_cache.batches) == {head.offset}
         assert await letters(store, dead_letter, 2) == ([] if dead_letter is None else [b"a", b"b"])
 
 

@@ -307,6 +307,22 @@ class TestConfigure:
             await topic.put(b"x")
         assert description(path)["options"]["named"] is True
 
+    async def test_while_its_files_are_made_it_waits_until_they_hold_it(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with aiodq.open(path, fs=fs) as store:
+            topic = store.topic("events")
+            gate = fs.gate("rename", match="topic.json")
+            put = asyncio.ensure_future(topic.put(b"x"))
+            await gate.wait()
+            change = asyncio.ensure_future(topic.configure(KEEP))
+            await turns()
+            early = change.done()
+            fs.heal()
+            await change
+            assert not early
+            assert description(path)["options"]["named"] is True
+            await put
+
     async def test_one_that_cannot_be_written_leaves_those_before(self, path: Path) -> None:
         before = await history(path)
         fs = WatchedFileSystem()

@@ -555,6 +555,19 @@ class TestSyncInterval:
             message.ack_nowait()
             await until(lambda: bool(fs.named("sync", match="journal", since=since)))
 
+    async def test_so_are_those_that_are_written_already(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs, sync="interval", sync_interval=3600) as jobs:
+            await jobs.put(b"a")
+            message = jobs.get_nowait()
+            since = len(fs.passed)
+            message.ack_nowait()
+            await until(lambda: bool(fs.named("write", match="journal", since=since)))
+            await turns(20)
+            assert not fs.named("sync", match="journal", since=since)
+            jobs._engine.io_loop._ticked()
+            await until(lambda: bool(fs.named("sync", match="journal", since=since)))
+
     async def test_sync_makes_it_so_now(self, path: Path) -> None:
         fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_every=1000, sync_interval=3600) as jobs:

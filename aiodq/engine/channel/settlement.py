@@ -178,7 +178,7 @@ class Settlement(ABC):
         due, over = state.tick(monotonic_ns(self._clock), _MOST_AT_A_RING)
         for offset in due:
             self._out_of_turn.due(offset)
-        late = [offset for offset in over if not self._kept_on(state, offset)]
+        late = [offset for offset in over if state.delivery(offset) not in self._renewed]
         for offset in late:
             state.time_out(offset)
             if not self._out_of_turn.back(offset) and self._is_spent(state, offset):
@@ -351,7 +351,7 @@ class Settlement(ABC):
     # --- messages that do not time out
 
     def renew(self, delivery: int) -> None:
-        """Restart the timeout of a message in flight whenever it is over, until `renew_no_more` was called as often.
+        """Let a message in flight not time out until `renew_no_more` was called as often.
 
         No task runs for that: a message whose timeout is over is simply left in flight. So nothing that holds up the
         loop, for however long, takes a message away from its consumer.
@@ -364,14 +364,6 @@ class Settlement(ABC):
         if asked:
             self._renewed[delivery] = asked
         return not asked
-
-    def _kept_on(self, state: ChannelState, offset: int) -> bool:
-        """Return whether a message whose timeout is over is renewed; if so, restart the timeout."""
-        delivery = state.delivery(offset)
-        if delivery is None or delivery not in self._renewed:
-            return False
-        self.touch(offset, delivery, None)
-        return True
 
     # --- for transactions
 

@@ -99,7 +99,7 @@ class SettlingChannel(Protocol):
         ...
 
     def renew(self, delivery: int) -> None:
-        """Restart a message's timeout regularly, until `renew_no_more` was called as often as this."""
+        """Keep a message from timing out until `renew_no_more` was called as often as this."""
         ...
 
     def renew_no_more(self, delivery: int) -> bool:

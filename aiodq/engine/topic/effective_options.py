@@ -179,7 +179,7 @@ class EffectiveOptions:
         Cancellation: they are written and applied all the same.
         """
         codec_number(options.compression)
-        if isinstance(self._engine.log, NoLog) and not self._engine.creation.exists:
+        if not self._engine.creation.exists:
             self._take(options)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
