@@ -13,7 +13,7 @@ from aiodq.engine.channel.delivery_filter import NEVER, DeliveryFilter
 from aiodq.engine.clock_timer import monotonic_ns
 from aiodq.engine.lifetimes import Lifetimes
 from aiodq.engine.reading.small_batches import LONGEST_RUN, joined, merged
-from aiodq.engine.reading.tail_cache import TailCache, batch_cost
+from aiodq.engine.reading.tail_cache import BATCH_OVERHEAD, TailCache, batch_cost
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.testing import FakeClock
@@ -147,7 +147,7 @@ def test_the_tail_holds_what_it_was_given(sizes: list[tuple[int, bool, int | Non
             assert tail.find(single.first) is None
     found = list(tail.since(0))
     assert rows(found) == rows(batches)
-    assert tail.cost == sum(map(batch_cost, batches))
+    assert tail.cost == sum(map(batch_cost, batches)) + BATCH_OVERHEAD * len(found)
     for batch in batches:
         one = tail.find(batch.stop - 1)
         assert one is not None
@@ -157,3 +157,41 @@ def test_the_tail_holds_what_it_was_given(sizes: list[tuple[int, bool, int | Non
         assert joined(batches[:1]) is batches[0]
         tail.trim(batches[-1].stop)
         assert tail.cost == 0
+
+
+def looked_up_one_by_one(tail: TailCache, count: int, transaction: int | None = None) -> list[Batch]:
+    """Append so many messages, each of which is looked up before the next one comes."""
+    batches = [Batch(offset, offset, Columns([b"x"], transaction=transaction)) for offset in range(count)]
+    for batch in batches:
+        tail.append(batch, batch_cost(batch))
+        assert tail.find(batch.first) is not None
+    return batches
+
+
+def test_what_is_looked_up_one_by_one_does_not_stay_one_by_one() -> None:
+    tail = TailCache(1 << 20)
+    batches = looked_up_one_by_one(tail, 505)
+    found = list(tail.since(0))
+    assert rows(found) == rows(batches)
+    assert [len(batch.columns.bodies) for batch in found] == [250, 250, 1, 1, 1, 1, 1]
+    tail.trim(250)
+    assert tail.find(249) is None
+    assert tail.find(250) is found[1]
+    tail.trim(batches[-1].stop)
+    assert tail.cost == 0
+
+
+def test_what_goes_before_it_is_merged_is_not_merged() -> None:
+    tail = TailCache(5 * BATCH_OVERHEAD)
+    batches = looked_up_one_by_one(tail, 250)
+    found = list(tail.since(0))
+    assert len(found) == 1
+    assert rows(found) == rows(batches)[-len(rows(found)) :]
+    assert len(rows(found)) <= 5
+
+
+def test_many_small_batches_take_what_they_take() -> None:
+    tail = TailCache(20 * BATCH_OVERHEAD)
+    looked_up_one_by_one(tail, 100, transaction=1)
+    assert 10 < len(list(tail.since(0))) < 20
+    assert tail.cost <= tail.limit

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from aiodq.engine.channel.addressed import FOR
-from aiodq.engine.reading.tail_cache import batch_cost
+from aiodq.engine.reading.tail_cache import BATCH_OVERHEAD, batch_cost
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from aiodq.delivery.range_set import RangeSet
 
 __all__ = ["RequeueCache"]
-
-_OVERHEAD: Final = 500
-"""Bytes that a batch of one message takes in addition to its cost."""
 
 
 class RequeueCache:
@@ -54,7 +51,7 @@ class RequeueCache:
     def take_all(self, offsets: range) -> Batch:
         """Remove and return neighbours that are in memory, as one batch."""
         parts = [self.batches.pop(offset) for offset in offsets]
-        self._cost -= sum(map(batch_cost, parts)) + _OVERHEAD * len(parts)
+        self._cost -= sum(map(batch_cost, parts)) + BATCH_OVERHEAD * len(parts)
         times = [part.time_ns for part in parts]
         columns = Columns.joined([part.columns for part in parts])
         return Batch(offsets.start, times[0], replace(columns, times=times))
@@ -64,7 +61,7 @@ class RequeueCache:
         if limit is None or self._cost <= limit:
             self.discard(batch.first)
             self.batches[batch.first] = batch
-            self._cost += batch_cost(batch) + _OVERHEAD
+            self._cost += batch_cost(batch) + BATCH_OVERHEAD
 
     def keep_of(self, batch: Batch, offsets: Iterable[int], limit: int | None = None) -> None:
         """Keep these messages of a batch, unless more than `limit` bytes are kept already."""
@@ -80,7 +77,7 @@ class RequeueCache:
         """Drop a message."""
         batch = self.batches.pop(offset, None)
         if batch is not None:
-            self._cost -= batch_cost(batch) + _OVERHEAD
+            self._cost -= batch_cost(batch) + BATCH_OVERHEAD
 
     def discard_settled(self, floor: int, settled: RangeSet) -> None:
         """Drop the settled messages: those below `floor` or in `settled`."""
