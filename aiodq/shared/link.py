@@ -252,6 +252,7 @@ class Link:
         Raises:
             AiodqError: the owner's error.
             OwnerLostError: there is no owner; or, with `once`, it ended before it answered: nobody knows what was done.
+            QueueShutDown: the store is closed here, or was before the owner answered: nor does anybody know.
         """
         while True:
             await self.connected()
@@ -268,7 +269,11 @@ class Link:
                 return answer.facts or {}
             if not isinstance(answer, Fail):
                 raise ProtocolError(f"{answer.op.name} is no answer to CALL")
-            if once or not is_lost(answer):
+            if not is_lost(answer):
+                raise error_of(answer)
+            if self._closed:
+                self.check()
+            if once:
                 raise error_of(answer)
             await asyncio.sleep(_AGAIN)
 

@@ -236,3 +236,18 @@ async def test_no_end_waits_for_the_room_that_a_dead_letter_waits_for(tmp_path: 
         await asyncio.gather(rejecting, return_exceptions=True)
         assert await counts(owner.queue("jobs")) == (0, 0, 0)
         assert await counts(letters) == (0, 0, 0)
+
+
+async def test_who_closes_while_letters_wait_for_room_is_told_that_the_store_is_closed(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        one = aiodq.StoreOptions(max_messages=1)
+        jobs = client.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"), options=one)
+        await jobs.put(b"first")
+        await (await jobs.get()).reject("bad")
+        await jobs.put(b"second")
+        requeuing = asyncio.ensure_future(client.requeue_dead("dead"))
+        await asyncio.sleep(0.1)
+        assert not requeuing.done()
+        await client.aclose()
+        with pytest.raises(aiodq.QueueShutDown, match="the store is closed"):
+            await requeuing
