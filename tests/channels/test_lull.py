@@ -6,10 +6,13 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tests.channels.support import until
+from aiodq.engine.channel import ack_persister
+from tests.channels.support import Machine, soon, until
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    import pytest
 
     import aiodq
 
@@ -42,3 +45,20 @@ async def test_who_awaits_an_ack_does_not_wait_for_more(store: aiodq.Store) -> N
     await second.ack()
     assert jobs.depth == 0
     await until(lambda: not jobs.topic._engine._persister._dirty)
+
+
+async def test_what_nobody_waits_for_is_written_together_also_after_someone_has_waited(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ack_persister, "_LULL", 3600)
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"x"] * 10)
+        first, *others = await jobs.get_many(10)
+        await soon(first.ack())
+        before = machine.fs.calls["write"]
+        for message in others:
+            message.ack_nowait()
+            await asyncio.sleep(0)
+        assert machine.fs.calls["write"] == before
+        await soon(jobs.sync())
+        assert machine.fs.calls["write"] == before + 1

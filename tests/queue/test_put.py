@@ -712,6 +712,48 @@ class TestSync:
             assert jobs.end_offset == 1
 
 
+class TestOneAtATime:
+    """Who writes the log, who syncs it and who changes its files."""
+
+    @pytest.mark.parametrize("policy", ["always", "interval", "os"])
+    async def test_nothing_is_written_while_a_thread_has_the_log(self, path: Path, tasks: Tasks, policy: str) -> None:
+        fs, begun, over = WatchedFileSystem(), threading.Event(), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            over.wait(20)
+
+        async with queue(path, fs=fs, sync=policy, sync_interval=3600) as jobs:
+            await fill(jobs, numbered(3))
+            working = tasks.start(jobs._engine.operate(work))
+            await until(begun.is_set)
+            await turns()
+            since = len(fs.passed)
+            put = tasks.start(jobs.put(b"3"))
+            await turns()
+            written = fs.named("write", match=".seg", since=since)
+            over.set()
+            assert await soon(put) == 3
+            await soon(working)
+            assert not written
+
+    async def test_no_segment_is_begun_while_the_one_before_is_synced(self, path: Path, tasks: Tasks) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs, segment_bytes=500, sync="interval", sync_every=3, sync_interval=3600) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            await fill(jobs, numbered(3))
+            await gate.wait()
+            since = len(fs.passed)
+            put = tasks.start(jobs.put(bytes(400)))
+            await until(lambda: jobs._engine.writer.rolling)
+            for _ in range(20):
+                await asyncio.sleep(0.001)  # a thread would have begun
+            begun = fs.named("write", match=".seg", since=since)
+            gate.open()
+            assert await soon(put) == 3
+            assert not begun
+
+
 class TestCancelling:
     async def test_before_the_writer_takes_it_it_is_not_stored(self, path: Path, tasks: Tasks) -> None:
         fs = WatchedFileSystem()

@@ -82,6 +82,18 @@ class TestConsumed:
             assert kept(path, "a") == before
             assert [message.body async for message in topic.scan()] == numbered(20)
 
+    async def test_what_a_transaction_needs_holds_up_none_before_it(self, path: Path) -> None:
+        async with queue(path, segment_bytes=SMALL) as jobs:
+            await fill(jobs, numbered(60))
+            bases = kept(path)
+            jobs._engine.retention.pin(bases[2])
+            for message in await take(jobs, 60):
+                message.ack_nowait()
+            await soon(jobs.sync())
+            await until(lambda: kept(path) == bases[2:])
+            jobs._engine.retention.unpin()
+            await until(lambda: kept(path) == bases[-1:])
+
     async def test_one_old_unacked_message_pins_only_its_segment(self, path: Path) -> None:
         async with queue(path, segment_bytes=SMALL) as jobs:
             await fill(jobs, numbered(60))
