@@ -15,6 +15,7 @@ from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, c
 from aiodq.queue import Queue
 from aiodq.storage.io.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
+from aiodq.storage.io.lock import is_held_here
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.store import Store
 from aiodq.values import check_choice, check_flag, refuse, span_seconds
@@ -95,7 +96,8 @@ class StoreOpening(AsyncBlock):
         except StoreLockedError as error:
             from aiodq.shared.rendezvous import is_served  # noqa: PLC0415 - as below
 
-            if error.pid == os.getpid() or not is_served(self._path):
+            # Not by its pid: equal ones may be two containers'.
+            if is_held_here(self._path) or not is_served(self._path):
                 raise
             raise self._shared_by(error.pid) from error
         return Store(store_engine)

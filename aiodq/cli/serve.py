@@ -18,7 +18,7 @@ from aiodq.cli.show import counted, print_json, stdout
 from aiodq.cli.who import table
 from aiodq.errors import OwnerLostError, OwnerStalledError
 from aiodq.opening import open_to_tend
-from aiodq.shared.tending import visitors_of
+from aiodq.shared.tending import serves, visitors_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,7 @@ class _Serving:
     def __init__(self, store: str, *, json: bool) -> None:
         self._store = store
         self._json = json
-        self._owner: int | None = None
+        self._owner: tuple[int, bool] | None = None
 
     async def run(self, *, create: bool, failover: float) -> int:
         async with open_to_tend(self._store, create=create, wait=0.0, mode="shared", failover=failover) as opened:
@@ -77,27 +77,32 @@ class _Serving:
         console = stdout()
         if self._json or not console.is_terminal:
             while True:
-                self._tell(await _look(store))
+                self._tell(store, await _look(store))
                 await asyncio.sleep(_LOOK)
         with Live(console=console, auto_refresh=False, transient=True) as live:
             while True:
                 facts = await _look(store)
                 if facts is not None:
                     live.update(table(facts), refresh=True)
-                self._tell(facts)
+                self._tell(store, facts)
                 await asyncio.sleep(_LOOK)
 
-    def _tell(self, facts: Mapping[str, Any] | None) -> None:
+    def _tell(self, store: SharedStore, facts: Mapping[str, Any] | None) -> None:
         owner = None if facts is None else facts["owner"]
-        if facts is None or owner is None or owner["pid"] == self._owner:
+        if facts is None or owner is None:
             return
-        self._owner = owner["pid"]
+        pid = owner["pid"]
+        # Not by the pid alone: equal ones may be two containers'.
+        serving = serves(store) and pid == os.getpid()
+        if self._owner == (pid, serving):
+            return
+        self._owner = pid, serving
         others = sum(not client["owner"] for client in facts["clients"]) + facts["unlisted"]
-        if self._owner == os.getpid():
-            text = f"serving {self._store} as process {self._owner}, {counted(others, 'other')} there"
+        if serving:
+            text = f"serving {self._store} as process {pid}, {counted(others, 'other')} there"
         else:
-            text = f"process {self._owner} owns {self._store}; this one takes over when it ends"
-        self._say({"store": self._store, "owner": self._owner, "serving": self._owner == os.getpid()}, text)
+            text = f"process {pid} owns {self._store}; this one takes over when it ends"
+        self._say({"store": self._store, "owner": pid, "serving": serving}, text)
 
     def _say(self, facts: Mapping[str, Any], text: str) -> None:
         if self._json:

@@ -37,6 +37,7 @@ class Called(Protocol):
     """What calls need of the owner; `aiodq.shared.owner.Owner` implements it."""
 
     pid: int
+    own: int
     store: Store
 
     @property
@@ -160,7 +161,7 @@ async def _requeue_dead(owner: Called, arguments: Arguments) -> int:
 
 
 async def _who(owner: Called, arguments: Arguments) -> dict[str, Any]:
-    return await visitors(owner.pid, owner.clients, arguments.get("asking"))
+    return await visitors(owner.pid, owner.clients, arguments.get("asking"), owner.own)
 
 
 _STORE: Final[Mapping[str, Callable[[Called, Arguments], Awaitable[Any]]]] = {

@@ -67,7 +67,7 @@ class Owner:
             own: the producer of the client that belongs to this owner, and ends with it.
             reclaim: seconds that clients have to claim what they hold from a previous owner.
         """
-        self._own = own
+        self.own: int = own
         self._reclaim = reclaim
         self._reclaiming: asyncio.TimerHandle | None = None
         self._reclaimed = asyncio.Event()
@@ -192,7 +192,7 @@ class Owner:
 
     def lends_to(self, client: Hello) -> None:
         """See `Owning`."""
-        if client.producer != self._own:
+        if client.producer != self.own:
             self._note_clients()
 
     def came_back(self, client: Hello) -> None:
@@ -212,7 +212,7 @@ class Owner:
         clients = [session.client for session in self.clients if session.lends]
         # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
         those = self._expected | {client.producer: client.pid for client in clients if client is not None}
-        those.pop(self._own, None)
+        those.pop(self.own, None)
         if self._reclaiming is not None and not self._expected:
             self._noted.forget()  # anybody may hold something
         else:

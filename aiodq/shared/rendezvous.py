@@ -23,7 +23,7 @@ except ImportError:  # on Windows, which has no such limit
 else:
     _getrlimit = resource.getrlimit
 
-from aiodq.errors import NotAStoreError, ProtocolError, StorageError
+from aiodq.errors import NotAStoreError, ProtocolError, ReadOnlyError, StorageError
 from aiodq.shared.inherited import keep_from_children
 from aiodq.storage.io.belonging import socket_belongs
 from aiodq.storage.io.lock import lock_holder
@@ -47,6 +47,8 @@ _KEPT: Final = 64
 
 _PEER: Final = struct.Struct("iII")
 """pid, uid, gid, as SO_PEERCRED gives them."""
+
+_ONE_USER: Final = "have all processes run as one user"
 
 _NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
 
@@ -130,6 +132,7 @@ def connect(directory: str) -> socket.socket | None:
         BlockingIOError: it is served, and too many others wait to be accepted: try again soon.
         ProtocolError: there is something other than a socket, or the listener is another user's process.
         NotAStoreError: the path is no directory's.
+        ReadOnlyError: the store is another user's.
         StorageError: the system refused.
     """
     path = os.path.join(directory, SOCKET)
@@ -150,6 +153,9 @@ def connect(directory: str) -> socket.socket | None:
             return None
         if cause.errno == errno.ENOTDIR:
             raise NotAStoreError(NO_DIRECTORY, directory) from cause
+        if cause.errno == errno.EACCES and (user := os.stat(directory).st_uid) != os.geteuid():
+            text = f"the store is of user {user}, and this process of user {os.geteuid()}: {_ONE_USER}"
+            raise ReadOnlyError(text, path, errno=cause.errno) from cause
         raise storage_error(cause, path) from cause
     except BaseException:
         sock.close()
@@ -225,9 +231,7 @@ def _check_peer(sock: socket.socket, path: str, owner: int) -> None:
         return
     _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if uid not in {0, owner, os.geteuid()}:
-        raise ProtocolError(
-            f"the process at {path} is of user {uid}, and the store of user {owner}: have all processes run as one user"
-        )
+        raise ProtocolError(f"the process at {path} is of user {uid}, and the store of user {owner}: {_ONE_USER}")
 
 
 @contextmanager

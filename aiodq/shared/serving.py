@@ -26,6 +26,7 @@ class Owning(Protocol):
     Attributes:
         engine: the store's engine.
         pid: the owner's process.
+        own: the producer of the client that belongs to the owner; 0 for none.
         epoch: the owner's epoch.
         largest: bytes of the largest packet.
         putting: puts in progress that may be repeated, by topic and origin.
@@ -36,6 +37,7 @@ class Owning(Protocol):
     engine: StoreEngine
     store: Store
     pid: int
+    own: int
     epoch: int
     largest: int
     putting: Underway

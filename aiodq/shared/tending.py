@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from aiodq.shared.handles import SharedStore
 
-__all__ = ["look_anew", "visitors_of"]
+__all__ = ["look_anew", "serves", "visitors_of"]
 
 
 async def look_anew(store: SharedStore) -> None:
@@ -36,3 +36,8 @@ async def visitors_of(store: SharedStore) -> Mapping[str, Any]:
     """
     store._remote.check()  # noqa: SLF001 - as above
     return await store._remote.link.result("who", read_visitors)  # noqa: SLF001 - as above
+
+
+def serves(store: SharedStore) -> bool:
+    """Return whether this process owns the store and serves it: the owner's pid may be equal in two containers."""
+    return store._remote.owner is not None  # noqa: SLF001 - as above

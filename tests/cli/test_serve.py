@@ -8,11 +8,13 @@ import os
 import shutil
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import aiodq
+from aiodq.cli.serve import _Serving
 from aiodq.storage.io.lock import lock_holder
 from tests.cli.support import PROGRAM, environment, fill, ok
 from tests.cli.support import aiodq as run
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from aiodq.shared.handles import SharedStore
 
 EXCLUSIVE = """
 import asyncio, sys, aiodq
@@ -82,6 +85,15 @@ def test_it_takes_over_from_an_owner_that_dies(store: Path, serving: subprocess.
         serving.kill()
         assert heard(other) == {"store": str(store), "owner": other.pid, "serving": True}
         assert ok("who", store, "--json").json["owner"]["pid"] == other.pid
+
+
+def test_an_owner_whose_number_is_equal_in_another_container_is_another(capsys: pytest.CaptureFixture[str]) -> None:
+    serving = _Serving("s", json=True)
+    facts = {"owner": {"pid": os.getpid()}, "clients": [], "unlisted": 0}
+    for owner in (None, object(), object()):
+        serving._tell(cast("SharedStore", SimpleNamespace(_remote=SimpleNamespace(owner=owner))), facts)
+    said = [json.loads(line)["serving"] for line in capsys.readouterr().out.splitlines()]
+    assert said == [False, True]
 
 
 def test_it_ends_where_the_store_is_deleted(store: Path, serving: subprocess.Popen[str]) -> None:

@@ -47,6 +47,7 @@ class _Owning:
         self.engine: StoreEngine = store._store_engine
         self.store = store
         self.pid = 1
+        self.own = 0
         self.epoch = 1
         self.largest = _LARGEST
         self.putting: Underway = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.storage.io.lock import LOCK_NAME
 from tests.processes import killed_at_last
 
 if TYPE_CHECKING:
@@ -49,6 +51,14 @@ async def test_who_wants_a_store_alone_that_others_share_is_told_so(tmp_path: Pa
         assert ("waited 0.05 s" in str(raised.value)) is bool(wait)
         async with aiodq.open(tmp_path / "s", mode="client") as store:
             await store.queue("jobs").put(b"x")
+
+
+async def test_an_owner_whose_number_is_equal_in_another_container_shares_it_all_the_same(tmp_path: Path) -> None:
+    with held(tmp_path / "s", "shared") as pid:
+        record = (tmp_path / "s" / LOCK_NAME).read_text()
+        (tmp_path / "s" / LOCK_NAME).write_text(record.replace(str(pid), f"{os.getpid()}"))
+        with pytest.raises(aiodq.StoreLockedError, match=f"process {os.getpid()} owns the store and shares it"):
+            await aiodq.open(tmp_path / "s")
 
 
 @pytest.mark.parametrize("mode", ["client", "shared", "exclusive"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import aiodq
-from aiodq.errors import ProtocolError, StorageError
+from aiodq.errors import ProtocolError, ReadOnlyError, StorageError
 from aiodq.shared import link, rendezvous
 from aiodq.shared.remote_store import RemoteStore
 from aiodq.shared.rendezvous import check_client, connect, listen, owner_of
@@ -126,6 +127,21 @@ def test_another_users_process_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     with served, pytest.raises(ProtocolError, match="of user 54321"):
         check_client(served, listening.path, listening.user)
     listening.close()
+
+
+def test_who_may_not_connect_to_another_users_store_is_told_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(rendezvous, "_check_kind", refused)
+    with pytest.raises(ReadOnlyError, match="not permitted: Permission denied"):
+        connect(str(tmp_path))
+    here = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    with pytest.raises(ReadOnlyError, match=f"of user {here}, and this process of user 54321: have all"):
+        connect(str(tmp_path))
 
 
 def test_a_full_queue_of_connections_is_one_to_come_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ async def test_an_owner_tells_who_is_there_and_what_they_hold(tmp_path: Path) ->
         facts = await ask_visitors(str(tmp_path))
         assert facts["owner"]["pid"] == os.getpid()
         assert [one["pid"] for one in facts["clients"]] == [os.getpid()] * 2  # and not who asks
+        assert [one["owner"] for one in facts["clients"]] == [True, False]  # as in two containers, where pids are equal
         assert sorted(sum(one["holds"].values()) for one in facts["clients"]) == [1, 2]
         await client.ack_many(held)
         await mine.ack()

@@ -30,7 +30,7 @@ from aiodq.uncopied import Uncopied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LOCK_NAME", "StoreLock", "is_locked", "lives", "lock_holder"]
+__all__ = ["LOCK_NAME", "StoreLock", "is_held_here", "is_locked", "lives", "lock_holder"]
 
 LOCK_NAME: Final = "LOCK"
 
@@ -186,11 +186,7 @@ class StoreLock(Uncopied):
 
     def _held_by_another_here(self) -> bool:
         """Return whether this process owns the directory through another object: equal pids may be two containers'."""
-        with suppress(OSError):
-            mine = os.stat(self.directory)
-            others = [lock for lock in _LIVE if lock is not self and lock.held_here()]
-            return any(os.path.samestat(mine, os.stat(lock.directory)) for lock in others)
-        return False
+        return is_held_here(self.directory, self)
 
     def _unlock(self) -> None:
         # Closing alone is not enough: a program that another thread starts has copies of the descriptors until exec.
@@ -289,6 +285,15 @@ def _shown_holder(place: str) -> int | None:
         return None
     # number: kind, manner, mode, pid, place, …
     return next((int(lock[4]) for lock in locks if lock[1:2] == ["FLOCK"] and lock[5:6] == [place]), None)
+
+
+def is_held_here(directory: str, beside: StoreLock | None = None) -> bool:
+    """Return whether this very process owns a directory, by another lock than `beside`."""
+    with suppress(OSError):
+        mine = os.stat(directory)
+        others = [lock for lock in _LIVE if lock is not beside and lock.held_here()]
+        return any(os.path.samestat(mine, os.stat(lock.directory)) for lock in others)
+    return False
 
 
 def lives(pid: int) -> bool:
