@@ -153,8 +153,8 @@ def connect(directory: str) -> socket.socket | None:
             return None
         if cause.errno == errno.ENOTDIR:
             raise NotAStoreError(NO_DIRECTORY, directory) from cause
-        if cause.errno == errno.EACCES and (user := os.stat(directory).st_uid) != os.geteuid():
-            text = f"the store is of user {user}, and this process of user {os.geteuid()}: {_ONE_USER}"
+        if cause.errno == errno.EACCES and (user := _user(path, directory)) != os.geteuid():
+            text = f"the store is user {user}'s, and this process is of user {os.geteuid()}: {_ONE_USER}"
             raise ReadOnlyError(text, path, errno=cause.errno) from cause
         raise storage_error(cause, path) from cause
     except BaseException:
@@ -219,6 +219,14 @@ def check_room(sock: socket.socket, directory: str) -> None:
 def _limit() -> int:
     """Return the most descriptors that this process may have; 0 or less if there is no limit."""
     return 0 if _getrlimit is None else _getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _user(*paths: str) -> int:
+    """Return whose the first of these is that can be looked at; this process's user if none can."""
+    for path in paths:
+        with suppress(OSError):
+            return os.lstat(path).st_uid
+    return os.geteuid()
 
 
 def _check_kind(path: str) -> None:

@@ -139,8 +139,14 @@ def test_who_may_not_connect_to_another_users_store_is_told_whose_it_is(
     with pytest.raises(ReadOnlyError, match="not permitted: Permission denied"):
         connect(str(tmp_path))
     here = os.geteuid()
+    listening = listen(str(tmp_path))
+    with monkeypatch.context() as another:
+        another.setattr(os, "lstat", lambda _: os.stat_result((0, 0, 0, 0, 12345, 0, 0, 0, 0, 0)))
+        with pytest.raises(ReadOnlyError, match="is user 12345's"):
+            connect(str(tmp_path))
+    listening.close()
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    with pytest.raises(ReadOnlyError, match=f"of user {here}, and this process of user 54321: have all"):
+    with pytest.raises(ReadOnlyError, match=f"is user {here}'s, and this process is of user 54321: have all"):
         connect(str(tmp_path))
 
 
