@@ -117,13 +117,26 @@ class TestHistory:
             await settled(store)
         assert count(path) == before
 
-    async def test_an_older_store_that_is_used_goes_by_defaults_that_are_on_disk(self, path: Path) -> None:
-        before = await history(path)
+    @pytest.mark.parametrize("use", ["put", "ack", "nack", "transaction"])
+    async def test_an_older_store_that_is_used_goes_by_defaults_that_are_on_disk(self, path: Path, use: str) -> None:
+        await history(path)
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
+            await store.queue("events").put(b"x")
+        before = count(path)
         make_older(path)
         fs = WatchedFileSystem()
         async with aiodq.open(path, fs=fs) as store:
             since = len(fs.passed)
-            await store.queue("events").put(b"x")
+            events = store.queue("events")
+            if use == "put":
+                await events.put(b"x")
+            elif use == "ack":
+                await (await events.get()).ack()
+            elif use == "nack":
+                await (await events.get()).nack(60)
+            else:
+                async with store.transaction() as transaction:
+                    transaction.ack(await events.get())
             await until(lambda: count(path) < before)
             renamed, removed = fs.named("rename", match="topic.json", since=since), fs.named("remove", match=".seg")
             assert renamed[0].ended < removed[0].begun
