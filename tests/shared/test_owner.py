@@ -340,6 +340,20 @@ async def test_after_a_crash_nothing_is_delivered_before_those_who_hold_it_were_
         await client.close()
 
 
+async def test_a_put_that_may_drop_nothing_until_then_goes_on(tmp_path: Path) -> None:
+    one = aiodq.StoreOptions(max_messages=1, overflow="drop_oldest")
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.queue("jobs", options=one).put(b"0")
+    listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
+    async with owned(tmp_path / "s", reclaim=3600) as (store, owner):
+        putting = asyncio.ensure_future(store.queue("jobs", options=one).put(b"1"))
+        await until(lambda: store.topic("jobs")._engine.put_buffer._waiting.line)
+        assert not putting.done()
+        owner._look_for_late()
+        async with asyncio.timeout(PATIENCE):
+            assert await putting == 1
+
+
 async def test_counts_wait_until_those_who_hold_something_were_heard(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path / "s") as store:
         await store.queue("jobs").put_many([b"0", b"1", b"2"])

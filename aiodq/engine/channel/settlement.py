@@ -264,6 +264,7 @@ class Settlement(ABC):
 
         Raises:
             OffsetError: it is not deferred.
+            QueueShutDown, StoreFailedError: the channel's end.
         """
         self.check_context()
         if self._over is not None:
