@@ -81,7 +81,7 @@ class ClientPuts:
 
     def _moved(self, moved: asyncio.Future[None]) -> None:
         """Note that a put is answered, or waits for room."""
-        if self._moving.pop(moved, None) is not None and not moved.done():
+        if self._moving.pop(moved, None) is not None:
             moved.set_result(None)
 
     def let_go(self, engine: TopicEngine) -> None:

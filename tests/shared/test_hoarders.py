@@ -256,3 +256,12 @@ async def test_who_comes_back_to_an_owner_without_descriptors_waits_for_one(
         assert not putting.done()
         monkeypatch.undo()
         assert await putting == 1
+
+
+async def test_of_puts_that_are_answered_nothing_is_kept(tmp_path: Path) -> None:
+    async with owned(tmp_path) as (_, owner), aiodq.open(tmp_path, mode="client") as client:
+        for _ in range(2):  # the second time the topic is there
+            await asyncio.gather(*(client.topic("jobs").put(b"x") for _ in range(20)))
+        (session_of_it,) = owner.clients
+        puts = session_of_it._puts
+        assert not any((puts._slow, puts._moving, puts._waiting, puts._withdrawn, owner.putting))
