@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError
-from aiodq.format.journal import JOURNAL_HEADER, ChannelImage, Op, OpKind, decode_checkpoint, replayed, unsettled
+from aiodq.format.journal import (
+    JOURNAL_HEADER,
+    ChannelImage,
+    Op,
+    OpKind,
+    decode_checkpoint,
+    encode_checkpoint,
+    replayed,
+    unsettled,
+)
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.testing import Passed, WatchedFileSystem
@@ -686,6 +696,14 @@ def test_a_journal_reaches_behind_the_last_message_that_it_names(channel: Path, 
     journal = opened(channel)
     assert journal.reach == reach
     journal.close()
+
+
+def test_a_checkpoint_cut_short_is_damage_though_its_checksum_is_right() -> None:
+    whole = encode_checkpoint(ChannelImage(5), 1)[:-4]
+    for size in range(len(whole)):
+        body = whole[:size]
+        with pytest.raises(CorruptionError):
+            decode_checkpoint(body + zlib.crc32(body).to_bytes(4, "little"))
 
 
 def test_a_checkpoint_with_any_bit_turned_round_is_damage(channel: Path) -> None:
