@@ -252,7 +252,8 @@ def refusals(path: Path, segments: int) -> dict[str, float]:
 
     async def main(effort: Effort) -> dict[str, float]:
         fs = Watched()
-        async with opened(path, fs, max_bytes=most, overflow="reject") as store:
+        # In memory is all of it, in either case.
+        async with opened(path, fs, max_bytes=most, overflow="reject", memory_bytes=1 << 26) as store:
             topic = store.topic("t")
             channel, other = topic.channel("c"), topic.channel("other")
             for _ in range(4 * segments + 1):

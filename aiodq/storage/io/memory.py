@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,33 +56,37 @@ class _MemoryFile:
 
 
 class MemoryFileSystem:
-    """See `FileSystem`. Directories need no parent."""
+    """See `FileSystem`. Directories need no parent. Its methods may be called from any thread."""
 
     def __init__(self) -> None:
         """Make an empty file system."""
         self._nodes: dict[str, bytearray | None] = {}
+        self._mutex = threading.RLock()
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:  # noqa: ARG002 - all are writable
         """See `FileSystem.open`."""
-        if create:
-            if path in self._nodes:
-                raise _error(errno.EEXIST, path)
-            self._nodes[path] = bytearray()
-        data = self._nodes.get(path)
-        if data is None:
-            raise _error(errno.EISDIR if path in self._nodes else errno.ENOENT, path)
-        return _MemoryFile(data)
+        with self._mutex:
+            if create:
+                if path in self._nodes:
+                    raise _error(errno.EEXIST, path)
+                self._nodes[path] = bytearray()
+            data = self._nodes.get(path)
+            if data is None:
+                raise _error(errno.EISDIR if path in self._nodes else errno.ENOENT, path)
+            return _MemoryFile(data)
 
     def listdir(self, path: str) -> list[str]:
         """See `FileSystem.listdir`."""
-        names = sorted(os.path.basename(node) for node in list(self._nodes) if os.path.dirname(node) == path)
-        if not names and not self.is_directory(path):
-            raise _error(errno.ENOENT, path)
-        return names
+        with self._mutex:
+            names = sorted(os.path.basename(node) for node in self._nodes if os.path.dirname(node) == path)
+            if not names and not self.is_directory(path):
+                raise _error(errno.ENOENT, path)
+            return names
 
     def is_directory(self, path: str) -> bool:
         """See `FileSystem.is_directory`."""
-        return path in self._nodes and self._nodes[path] is None
+        with self._mutex:
+            return path in self._nodes and self._nodes[path] is None
 
     def exists(self, path: str) -> bool:
         """See `FileSystem.exists`."""
@@ -89,29 +94,37 @@ class MemoryFileSystem:
 
     def make_directory(self, path: str) -> None:
         """See `FileSystem.make_directory`."""
-        if path in self._nodes:
-            raise _error(errno.EEXIST, path)
-        self._nodes[path] = None
+        with self._mutex:
+            if path in self._nodes:
+                raise _error(errno.EEXIST, path)
+            self._nodes[path] = None
 
     def rename(self, source: str, target: str) -> None:
         """See `FileSystem.rename`."""
-        if source not in self._nodes:
-            raise _error(errno.ENOENT, source)
-        below = [node for node in self._nodes if node == source or node.startswith(source + "/")]
-        for node in below:
-            self._nodes[target + node[len(source) :]] = self._nodes.pop(node)
+        with self._mutex:
+            if source not in self._nodes:
+                raise _error(errno.ENOENT, source)
+            # A file has nothing below it, and is renamed each time that a topic's description is replaced.
+            moved = [source] if self._nodes[source] is not None else self._tree(source)
+            for node in moved:
+                self._nodes[target + node[len(source) :]] = self._nodes.pop(node)
+
+    def _tree(self, path: str) -> list[str]:
+        return [node for node in self._nodes if node == path or node.startswith(path + "/")]
 
     def remove(self, path: str) -> None:
         """See `FileSystem.remove`."""
-        if self._nodes.get(path) is None:
-            raise _error(errno.ENOENT, path)
-        del self._nodes[path]
+        with self._mutex:
+            if self._nodes.get(path) is None:
+                raise _error(errno.ENOENT, path)
+            del self._nodes[path]
 
     def remove_directory(self, path: str) -> None:
         """See `FileSystem.remove_directory`."""
-        if self.listdir(path):
-            raise _error(errno.ENOTEMPTY, path)
-        del self._nodes[path]
+        with self._mutex:
+            if self.listdir(path):
+                raise _error(errno.ENOTEMPTY, path)
+            del self._nodes[path]
 
     def sync_directory(self, path: str) -> None:
         """Do nothing."""
