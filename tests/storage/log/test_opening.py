@@ -10,7 +10,7 @@ import pytest
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.offline.store_reader import TopicReader
-from aiodq.storage.state.watermark import WATERMARK, WatermarkFile
+from aiodq.storage.state.watermark import SLOT_FILE_BYTES, WATERMARK, WatermarkFile
 from aiodq.testing import WatchedFileSystem
 from tests.storage.log.conftest import ALL, SMALL, note
 from tests.storage.logs import contents, messages, open_log, put, put_each, read_topic, reopened, segments, set_aside
@@ -26,6 +26,8 @@ def test_without_a_watermark_everything_is_there(synced: Path, noted: bytes | No
     assert read_topic(synced) == dict(enumerate(ALL))
     log = open_log(synced)
     assert (messages(log), log.damages, log.end) == (dict(enumerate(ALL)), [], len(ALL))
+    junk = [noted.ljust(SLOT_FILE_BYTES, b"\0")] if noted and any(noted) else []
+    assert [copied.read_bytes() for copied in set_aside(synced)] == junk
     put(log, [b"next"])
     log.abandon()
     assert list(reopened(synced).values()) == [*ALL, b"next"]
