@@ -473,11 +473,12 @@ class TestOnDisk:
         content = description(path)
         content["options"] |= {"colour": "green"}
         content["options"]["retention"] |= {"mood": 1}
-        content["channel_options"] = {"default": {"max_in_flight": 4, "speed": 9}}
+        content["channel_options"] = {"default": {"max_in_flight": 4, "speed": 9, "backoff": {"first": 3.0, "mood": 1}}}
         describe(path, content | {"more": [1]})
         async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             assert store.topic("events").options.retention == KEEP.retention
             assert store.queue("events").options.max_in_flight == 4
+            assert store.queue("events").options.backoff == aiodq.Backoff(first=3.0)
             await settled(store)
         assert count(path) == before
 

@@ -156,8 +156,13 @@ def decode_channel(content: Mapping[str, Any]) -> ChannelOptions:
     Raises:
         KeyError, TypeError, ValueError, OverflowError: not what was written.
     """
-    known = {field.name for field in fields(ChannelOptions)}
-    values = {name: value for name, value in content.items() if name in known and name != "start"}
+    values = _known(ChannelOptions, content)
+    values.pop("start", None)
     if values.get("backoff") is not None:
-        values["backoff"] = Backoff(**values["backoff"])
+        values["backoff"] = Backoff(**_known(Backoff, dict(values["backoff"])))
     return ChannelOptions(**values)
+
+
+def _known(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in content.items() if name in names}
