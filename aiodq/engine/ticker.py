@@ -19,6 +19,10 @@ _AT_ONCE: Final = 100
 """Topics that tick in one turn of the loop: about a millisecond."""
 
 
+_SHORTEST: Final = 0.001
+"""Seconds between two ticks of a topic, at least: by a shorter `sync_interval` alone the loop would do little else."""
+
+
 class Ticks:
     """The ticks of one store: which topics are to tick, and when.
 
@@ -86,10 +90,10 @@ class Ticker:
         self.due: float | None = None
 
     def within(self, seconds: float) -> None:
-        """Tick in so many seconds at the latest; an earlier tick will do."""
+        """Tick in so many seconds at the latest, but not within a millisecond; an earlier tick will do."""
         if self._tick is None:
             return
-        moment = self._ticks.now() + seconds
+        moment = self._ticks.now() + max(seconds, _SHORTEST)
         if self.due is None or moment < self.due:
             self.due = moment
             self._ticks.add(moment, self)

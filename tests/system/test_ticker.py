@@ -92,6 +92,27 @@ def test_sooner_counts_and_later_does_not_and_each_ticks_once() -> None:
     assert told == ["0"]
 
 
+def test_however_soon_it_is_to_tick_others_have_a_millisecond_in_between() -> None:
+    loop, told, (ticker,), _ = made(1)
+    for _ in range(5):
+        ticker.within(1e-9)
+        loop.ring()
+    assert told == ["0"] * 5
+    assert loop.now >= 0.005
+
+
+async def test_what_only_time_changes_is_looked_at_seldom_however_often_is_synced(tmp_path: Path) -> None:
+    options = aiodq.StoreOptions(sync="interval", sync_interval=1e-9, retention=aiodq.Retention(max_age=86_400))
+    async with aiodq.open(tmp_path, options) as store:
+        topic = store.topic("jobs")
+        topic.channel("mail")
+        await topic.put(b"a")
+        await topic.settle_in()
+        again = topic._engine.retention.next_look()
+        assert again is not None
+        assert again >= 0.05
+
+
 def test_very_many_let_others_have_their_turn() -> None:
     loop, told, tickers, _ = made(3 * _AT_ONCE - 1)
     for ticker in tickers:

@@ -46,6 +46,9 @@ _IDLE: Final = 10.0
 """Seconds without a put after which the last segment, if consumed, is deleted like the others: short for those who want
 the disk space back or the messages gone, and long enough that a topic in use fills its segments."""
 
+_SOON: Final = 0.05
+"""Seconds between two looks at least, however often the log is synced: a thousand idle topics look, too."""
+
 _WATCH: Final = 30
 """Sync intervals between two looks at what only time makes deletable: a wall clock may be set at any moment."""
 
@@ -180,7 +183,7 @@ class TopicRetention:
 
     def next_look(self) -> float | None:
         """Return in how many seconds segments may become deletable by time alone, or None if none will."""
-        engine, soon = self._engine, seconds(self._engine.options.sync_interval)
+        engine, soon = self._engine, max(seconds(self._engine.options.sync_interval), _SOON)
         segments, policy = engine.log.segments, engine.options.retention
         if not engine.effective_options.acting or not segments or (len(segments) == 1 and segments[0].empty):
             return None
