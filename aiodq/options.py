@@ -245,7 +245,7 @@ class StoreOptions:
             write; an fsync follows every `sync_every` messages or `sync_interval` seconds, whichever is first.
             `"os"`: after the write; the kernel decides when it reaches the disk.
         sync_every: messages between syncs under `"interval"`.
-        sync_interval: seconds between syncs under `"interval"`.
+        sync_interval: seconds between syncs under `"interval"`; less than a millisecond counts as one.
         segment_bytes: a new segment begins before the current one, with its footer, would exceed this. A larger
             message, or a larger atomic batch, gets a segment of its own. In a shared store a new one also begins after
             20,000 puts, so that the next owner has few to look through.
