@@ -42,13 +42,16 @@ class SegmentOpener:
         Raises:
             StorageError: as mapped from the system's error, or there are no more offsets; there is no such file.
         """
-        if base > MAX_BASE:
-            message = f"the topic has no offset left: no segment begins beyond {MAX_BASE}; put into another topic"
-            raise StorageError(message, self._directory)
+        self._require_offsets(base)
         header = SegmentHeader(base, self._topic, self._clock.now_ns(), topic_salt(self._topic))
         active = ActiveSegment.create(self._fs, segment_path(self._directory, base), header)
         active.begins_with_producers = bool(self._producers.puts)
         return active
+
+    def _require_offsets(self, base: int) -> None:
+        if base > MAX_BASE:
+            message = f"the topic has no offset left: no segment begins beyond {MAX_BASE}; put into another topic"
+            raise StorageError(message, self._directory)
 
     def after(self, segment: Segment) -> ActiveSegment:
         """Return the segment that follows a full one, or the full one itself where none can follow.
@@ -68,8 +71,9 @@ class SegmentOpener:
         """Open a segment that is there.
 
         Raises:
-            StorageError: as mapped from the system's error.
+            StorageError: as mapped from the system's error, or somebody has made it where there are no offsets.
         """
+        self._require_offsets(segment.base)
         try:
             file = self._fs.open(segment.path, write=True)
         except OSError as cause:

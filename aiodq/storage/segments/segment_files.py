@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.footer import FooterTail, SegmentIndex
-from aiodq.format.layout import ALIGNMENT, FOOTER_TAIL, INDEX_ENTRY, MAX_BASE, MAX_RELATIVE, SEGMENT_HEADER, TRAILER
+from aiodq.format.layout import ALIGNMENT, FOOTER_TAIL, INDEX_ENTRY, MAX_RELATIVE, SEGMENT_HEADER, TRAILER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.filesystem import opened
 from aiodq.storage.io.os_errors import storage_error
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _NAME: Final = re.compile(r"([0-9]{20})\.seg")
+_OFFSETS: Final = 1 << 63
 _ZEROS: Final = bytes(16 * 1024)
 
 
@@ -173,7 +174,7 @@ def list_segments(fs: FileSystem, directory: str) -> list[tuple[int, str]]:
         names = fs.listdir(directory)
     except OSError as cause:
         raise storage_error(cause, directory) from cause
-    matches = [match for name in names if (match := _NAME.fullmatch(name)) and int(match[1]) <= MAX_BASE]
+    matches = [match for name in names if (match := _NAME.fullmatch(name)) and int(match[1]) < _OFFSETS]
     return sorted((int(match[1]), os.path.join(directory, match[0])) for match in matches)
 
 

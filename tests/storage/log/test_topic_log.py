@@ -165,6 +165,13 @@ def test_a_topic_at_the_end_of_all_offsets_takes_no_more_and_keeps_what_it_has(t
             log = open_log(topic, segment_bytes=1)
 
 
+def test_a_segment_that_could_hold_messages_beyond_all_offsets_is_not_written_to(topic: Path) -> None:
+    begin_at(topic, MAX_BASE + 1)
+    with pytest.raises(StorageError, match="no offset left"):
+        open_log(topic)
+    assert [path.stat().st_size for path in segments(topic)] == [SEGMENT_HEADER.size]
+
+
 def test_an_empty_segment_does_not_roll(topic: Path) -> None:
     log = open_log(topic)
     log.roll()
