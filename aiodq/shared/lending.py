@@ -58,7 +58,11 @@ async def answer(asking: Awaitable[Any]) -> Done:
 
 
 class Lending:
-    """One client's share of one channel: how many messages it wants, and which it holds."""
+    """One client's share of one channel: how many messages it wants, and which it holds.
+
+    Attributes:
+        stirred: whether the client got or let go of something since it was last sent the channel's counts.
+    """
 
     def __init__(self, owner: Owning, wire: Wire, handle: int, topic: Topic, channel: Channel) -> None:
         """Start to deliver, as soon as messages are wanted."""
@@ -68,6 +72,7 @@ class Lending:
         self._handle = handle
         self._channel = channel
         self._lent: NumberRuns[LentRun] = NumberRuns()
+        self.stirred: bool = False
         self._wanted = 0
         self._given = 0
         self._place = channel._channel_engine.place  # noqa: SLF001 - a session is a channel's other half
@@ -217,6 +222,7 @@ class Lending:
         return message
 
     def _deliver(self, runs: list[LentRun]) -> None:
+        self.stirred = True
         for packet in as_sent(runs):
             first = packet[0]
             for run in packet:
@@ -249,6 +255,7 @@ class Lending:
 
     def _drop(self, run: LentRun, start: int, stop: int) -> None:
         """Drop messages that the client no longer holds."""
+        self.stirred = True
         if run.left > stop - start:
             run.forget(start, stop)
         self._lent.drop(run, start, stop)

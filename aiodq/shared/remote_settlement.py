@@ -494,7 +494,7 @@ class RemoteSettlement:
             self._holdings.drop(each)
         if refusal is None and settling.superseded is not None:
             refusal = NotInFlightError(f"message {settling.superseded} is not in flight here any more")
-        # Counts sent since then may include it; if not, the next ones will, as they have changed.
+        # Counts sent since then may include it; if not, the next ones will, which the owner sends for it.
         if refusal is None and self.counts.heard_of == settling.heard_of:
             self.counts.settled(sum(map(len, settling.numbers)), back=settling.back)
         settling.end(refusal)

@@ -225,6 +225,10 @@ class Session:
             lending.look()
             figures = lending.figures()
             self._changes.look(handle, lending.state)
+            # The client has corrected its counts by what it got and let go, until it hears others. They may be the same
+            # as before: what it gave back is another's at once, what timed out in its hands is in them again.
+            anyhow = anyhow or lending.stirred
+            lending.stirred = False
         if anyhow or figures != self._figures.get(handle):
             self._figures[handle] = figures
             self._wire.send(figures)

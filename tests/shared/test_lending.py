@@ -329,3 +329,27 @@ async def test_what_is_in_hand_stays_there_however_scattered_it_is(tmp_path: Pat
         async with asyncio.timeout(PATIENCE):
             await channel.ack_many(messages[1::2])
         assert await counts(channel) == (0, 0, 0)
+
+
+async def test_counts_that_are_the_same_again_are_told_after_what_a_client_gave_back(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        jobs, beside = client.queue("jobs"), owner.queue("jobs")
+        await jobs.put(b"x")
+        message = await jobs.get()
+        assert await counts(jobs) == (0, 1, 0)
+        waiting = asyncio.ensure_future(beside.get())
+        await asyncio.sleep(0)
+        await message.nack()
+        await waiting
+        settling: Any = jobs._channel_engine
+        await until(lambda: not settling._settling)  # it has heard that its message was taken back
+        await until(lambda: (jobs.qsize(), jobs.in_flight()) == (0, 1))
+
+
+async def test_what_times_out_again_and_again_counts_once(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        jobs = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=0.001))
+        await jobs.put(b"x")
+        while (await jobs.get()).attempts < 50:
+            pass
+        await until(lambda: jobs.depth == 1 and jobs.qsize() == 1)
