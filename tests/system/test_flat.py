@@ -173,7 +173,7 @@ def costs(path: Path, options: str, *, segments: int = 1, channels: int = 1, top
 def alike(few: dict[str, float], many: dict[str, float]) -> None:
     """Check that growth costs nothing, but for a step or two of a search in what is in order."""
     for kind, before in few.items():
-        assert many[kind] == pytest.approx(before, rel=0.02, abs=12), f"{kind}: {few}, with many {many}"
+        assert many[kind] <= max(1.02 * before, before + 12), f"{kind}: {few}, with many {many}"
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -252,8 +252,7 @@ def refusals(path: Path, segments: int) -> dict[str, float]:
 
     async def main(effort: Effort) -> dict[str, float]:
         fs = Watched()
-        # In memory is all of it, in either case.
-        async with opened(path, fs, max_bytes=most, overflow="reject", memory_bytes=1 << 26) as store:
+        async with opened(path, fs, max_bytes=most, overflow="reject") as store:
             topic = store.topic("t")
             channel, other = topic.channel("c"), topic.channel("other")
             for _ in range(4 * segments + 1):
