@@ -115,6 +115,10 @@ class LogSnapshot:
         values = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
         self.promised = noted_watermark(values, topic_salt(self.meta.uuid))
         listed = self._own()
+        if self.view.segments and self.view.segments[-1].path not in {path for _, path in listed}:
+            # Deleted, or an earlier copy of the store was brought back, whose segments were sealed elsewhere since.
+            self._sealed, self._headers, self._growing = {}, {}, {}
+            listed = self._own()
         segments: list[Segment] = []
         limits = promises([base for base, _ in listed], self.promised)
         for (base, path), limit in zip(listed, limits, strict=True):

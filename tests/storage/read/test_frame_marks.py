@@ -143,3 +143,20 @@ def test_messages_of_one_put_have_one_mark(tmp_path: Path) -> None:
         log.flush()
         log.commit()
     assert len(set(marks(view_of(tmp_path)))) == 1
+
+
+def test_a_reader_that_runs_while_an_earlier_copy_is_brought_back_sees_that_one(tmp_path: Path) -> None:
+    """A segment of the same name may be sealed at another place in it, which looking again does not read."""
+    with closing(open_log(tmp_path / "log")) as log:
+        put_each(log, [b"x"] * 5)
+    shutil.copytree(tmp_path / "log", tmp_path / "saved")
+    snapshot = LogSnapshot(FS, str(tmp_path / "log"))
+    for count, size in ((3, 10), (40, 100)):
+        with closing(open_log(tmp_path / "log")) as log:
+            put_each(log, [bytes(size)] * count)
+            log.roll()
+            put_each(log, [bytes(size)] * 20)
+        snapshot.refresh()
+        assert snapshot.view == view_of(tmp_path / "log")
+        shutil.rmtree(tmp_path / "log")
+        shutil.copytree(tmp_path / "saved", tmp_path / "log")
