@@ -76,17 +76,25 @@ def without_descriptors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return attempts
 
 
-async def test_who_has_no_descriptor_to_find_an_owner_with_waits_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with owned(tmp_path) as (_, owner), aiodq.open(tmp_path, mode="client", failover=PATIENCE) as store:
-        topic = store.topic("jobs")
-        await topic.put(b"x")
+@asynccontextmanager
+async def left_without_descriptors(
+    path: Path, monkeypatch: pytest.MonkeyPatch, failover: float
+) -> AsyncIterator[tuple[aiodq.Store, list[int]]]:
+    """Open a store whose owner is lost then, when no descriptor is free to find another; with the tries to."""
+    async with owned(path) as (_, owner), aiodq.open(path, mode="client", failover=failover) as store:
+        await store.topic("jobs").put(b"x")
         attempts = without_descriptors(monkeypatch)
         for connection in list(owner._connections):
             connection.abort()
         await until(lambda: attempts)
-        putting = asyncio.create_task(topic.put(b"y"))
+        yield store, attempts
+
+
+async def test_who_has_no_descriptor_to_find_an_owner_with_waits_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with left_without_descriptors(tmp_path, monkeypatch, PATIENCE) as (store, attempts):
+        putting = asyncio.create_task(store.topic("jobs").put(b"y"))
         await until(lambda: len(attempts) > 2)
         assert not putting.done()
         monkeypatch.undo()
@@ -94,21 +102,15 @@ async def test_who_has_no_descriptor_to_find_an_owner_with_waits_for_one(
 
 
 async def test_who_has_no_descriptor_for_too_long_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with owned(tmp_path) as (_, owner), aiodq.open(tmp_path, mode="client", failover=0.2) as store:
-        topic = store.topic("jobs")
-        await topic.put(b"x")
-        attempts = without_descriptors(monkeypatch)
-        for connection in list(owner._connections):
-            connection.abort()
-        await until(lambda: attempts)
+    async with left_without_descriptors(tmp_path, monkeypatch, 0.2) as (store, _):
         with pytest.raises(aiodq.StorageError, match="too many open files") as caught:
-            await topic.put(b"y")
+            await store.topic("jobs").put(b"y")
         assert (caught.value.errno, caught.value.retriable) == (errno.EMFILE, True)
         with pytest.raises(aiodq.StorageError, match="too many open files"):
             await aiodq.open(tmp_path, mode="client")
         monkeypatch.undo()
         await until(lambda: store._remote.link.failure is None)  # type: ignore[attr-defined]
-        assert await topic.put(b"z") == 1
+        assert await store.topic("jobs").put(b"z") == 1
 
 
 async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
