@@ -26,8 +26,8 @@ from aiodq.cli.output import whole_output
 from aiodq.engine.topic.io_loop import IoLoop
 from aiodq.engine.topic.syncer import Syncer
 from aiodq.shared.early_answers import EarlyAnswers
-from aiodq.shared.link import _Wire
 from aiodq.shared.owner import _Connection
+from aiodq.shared.socket_wire import SocketWire
 from aiodq.storage.io.filesystem import OsFile
 from benchmarks.environment import describe
 from benchmarks.harness import percentile
@@ -90,8 +90,8 @@ async def _take_part(path: str, mode: Literal["shared", "exclusive"], puts: int)
     stamps.at(IoLoop, "synced", "ends")
     stamps.at(_Connection, "data_received", "comes")
     stamps.at(EarlyAnswers, "say", "answers")
-    stamps.at(_Wire, "data_received", "hears")
-    stamps.at(_Wire, "send", "sends")
+    stamps.at(SocketWire, "data_received", "hears")
+    stamps.at(SocketWire, "send", "sends")
     async with aiodq.open(path, mode=mode) as store:
         queue = store.queue("queue")
         for _ in range(puts and 100):
