@@ -68,6 +68,6 @@ def whole_output() -> Iterator[None]:
     if not isinstance(raw, io.RawIOBase):
         yield
         return
-    whole = io.TextIOWrapper(_Whole(raw), plain.encoding, plain.errors, write_through=True)  # type: ignore[type-var]  # typeshed asks for more than it calls
+    whole = io.TextIOWrapper(_Whole(raw), plain.encoding, plain.errors, write_through=True)  # type: ignore[type-var]  # typeshed wants a name and a read() of it, and it is only written to
     with redirect_stdout(whole):
         yield

@@ -375,6 +375,6 @@ def test_hops_hears_all_that_a_process_noted_though_nothing_is_buffered(monkeypa
     short = Short(7)
     monkeypatch.setattr(hops, "_take_part", take_part)
     monkeypatch.setattr(sys, "argv", ["hops", "store", "exclusive", "asyncio", "1"])
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(short, "utf-8", write_through=True))  # type: ignore[type-var]  # typeshed asks for more than it calls
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(short, "utf-8", write_through=True))  # type: ignore[type-var]  # typeshed wants a name and a read() of it, and it is only written to
     hops._child()
     assert json.loads(short.taken) == noted

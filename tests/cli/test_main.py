@@ -225,7 +225,7 @@ def test_all_that_is_printed_arrives_though_nothing_is_buffered(
     fill(tmp_path, "t", [b"%d" % number for number in range(100)])
     named = [*arguments, str(tmp_path), *(["t", "-n", "100"] if arguments[0] == "tail" else [])]
     short = Short(7)
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(short, "utf-8", write_through=True))  # type: ignore[type-var]  # typeshed asks for more than it calls
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(short, "utf-8", write_through=True))  # type: ignore[type-var]  # typeshed wants a name and a read() of it, and it is only written to
     assert main(named) == 0
     assert short.taken == aiodq(*named).out
 
@@ -234,7 +234,7 @@ def test_what_takes_nothing_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(tmp_path, "t", [b"one"])
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Short(None), "utf-8", write_through=True))  # type: ignore[type-var]  # typeshed asks for more than it calls
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Short(None), "utf-8", write_through=True))  # type: ignore[type-var]  # typeshed wants a name and a read() of it, and it is only written to
     monkeypatch.setattr("aiodq.cli.app._forget_output", lambda: None)
     assert main(["tail", str(tmp_path), "t"]) == 1
     assert "takes no more" in one_line(capsys.readouterr().err)
