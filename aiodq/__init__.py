@@ -16,11 +16,11 @@ from importlib import import_module as _import_module
 
 from aiodq.channel import Channel
 from aiodq.clock import Clock, SystemClock
-from aiodq.deferred import DeferredMessage
+from aiodq.consuming.deferred import DeferredMessage
+from aiodq.engine.batch.put_batch import Draft
 from aiodq.engine.monitoring.events import Event, Events
-from aiodq.engine.put_batch import Draft
 from aiodq.engine.queue_errors import QueueEmpty, QueueFull, QueueShutDown
-from aiodq.engine.topic.receipt import Receipt
+from aiodq.engine.topic.puts.receipt import Receipt
 from aiodq.errors import (
     AiodqError,
     AlreadySettledError,

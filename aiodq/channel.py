@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiodq.acking import Commit, ack_all
 from aiodq.channel_handle import ChannelHandle
-from aiodq.deferred import cancel_deferred, look_at_deferred
-from aiodq.engine.channel_management import make_now, pause_channel, purge_channel
-from aiodq.engine.futures import to_its_end
+from aiodq.consuming.acking import Commit, ack_all
+from aiodq.consuming.deferred import cancel_deferred, look_at_deferred
+from aiodq.engine.loop.futures import to_its_end
 from aiodq.engine.stats.preview import state_of
 from aiodq.engine.stats.topic_stats import channel_stats
+from aiodq.engine.store.channel_management import make_now, pause_channel, purge_channel
 from aiodq.options import check_channel_options, check_dead_letter
 from aiodq.starting import find_place, move_channel
 from aiodq.values import check_offset, check_position
@@ -19,7 +19,7 @@ from aiodq.values import check_offset, check_position
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable
 
-    from aiodq.deferred import DeferredMessage
+    from aiodq.consuming.deferred import DeferredMessage
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.topic.topic_engine import TopicEngine

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
-from aiodq.engine.channel.failure_causes import Course, Sequel, cause_of
-from aiodq.engine.channel.in_flight import InFlight, message_of
-from aiodq.engine.channel.message_lease import Makers, MessageLease
+from aiodq.engine.batch.validation import span_ns
+from aiodq.engine.channel.dead_lettering.failure_causes import Course, Sequel, cause_of
+from aiodq.engine.channel.lease.in_flight import InFlight, message_of
+from aiodq.engine.channel.lease.message_lease import Makers, MessageLease
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.engine.validation import span_ns
 from aiodq.errors import (
     AlreadySettledError,
     InvalidMessageTypeError,

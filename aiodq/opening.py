@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
 
 from aiodq.clock import Clock, SystemClock
-from aiodq.engine.store_engine import Seams, StoreEngine
+from aiodq.engine.store.store_engine import Seams, StoreEngine
 from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError, StoreLockedError
 from aiodq.message import MAKERS
 from aiodq.onlyasync import AsyncBlock
@@ -94,7 +94,7 @@ class StoreOpening(AsyncBlock):
         try:
             await store_engine.open(MAKERS, create=self._manner.create, wait=self._manner.wait)
         except StoreLockedError as error:
-            from aiodq.shared.rendezvous import is_served  # noqa: PLC0415 - as below
+            from aiodq.shared.connection.rendezvous import is_served  # noqa: PLC0415 - as below
 
             # Not by its pid: equal ones may be two containers'.
             if is_held_here(self._path) or not is_served(self._path):

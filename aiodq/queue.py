@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.topic.putting import ReadTopic
+    from aiodq.engine.topic.puts.putting import ReadTopic
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.options import ChannelOptions
     from aiodq.stats import TopicStats

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.channel.dead_letters import HEADERS
-from aiodq.engine.channel.in_flight import message_of
-from aiodq.engine.channel.message_lease import MessageLease
-from aiodq.engine.put_batch import Draft
+from aiodq.consuming.handlers import chooses
+from aiodq.engine.batch.put_batch import Draft
+from aiodq.engine.channel.dead_lettering.dead_letters import HEADERS
+from aiodq.engine.channel.lease.in_flight import message_of
+from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.errors import InvalidOptionError
-from aiodq.handlers import chooses
 from aiodq.message import Message
 from aiodq.transaction import Transaction
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from aiodq.channel import Channel
-    from aiodq.engine.store_engine import StoreEngine
+    from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.topic import Topic
 
 __all__ = ["AT_ONCE", "letters_channel", "requeue_letters", "requeue_these", "waiting_letters"]

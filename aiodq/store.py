@@ -7,10 +7,10 @@ from abc import abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+from aiodq.consuming.handlers import checked_choice
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.stats.health import health
 from aiodq.engine.transactions.task_transactions import TransactionHost
-from aiodq.handlers import checked_choice
 from aiodq.names import check_name, check_topic_name
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiodq.engine.monitoring.events import Events
-    from aiodq.engine.store_engine import StoreEngine
+    from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
 

@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.channel import Channel
-from aiodq.engine.channel_management import pause_topic
-from aiodq.engine.futures import to_its_end
+from aiodq.engine.loop.futures import to_its_end
 from aiodq.engine.reading.prefetch_reader import SharedReader
 from aiodq.engine.stats.topic_stats import topic_stats
+from aiodq.engine.store.channel_management import pause_topic
 from aiodq.errors import OffsetError
 from aiodq.message import MAKERS, look_at
 from aiodq.names import check_name
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.store_engine import StoreEngine
-    from aiodq.engine.topic.putting import LookedAtTopic
+    from aiodq.engine.store.store_engine import StoreEngine
+    from aiodq.engine.topic.puts.putting import LookedAtTopic
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
     from aiodq.options import ChannelOptions, StoreOptions

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+from aiodq.engine.batch.put_batch import Draft
 from aiodq.engine.channel.addressed import FOR
-from aiodq.engine.put_batch import Draft
 from aiodq.engine.transactions.group_committer import HeldAck, held_runs
 from aiodq.engine.transactions.pending_puts import PendingPuts, cost_of
 from aiodq.engine.transactions.task_transactions import Joinable

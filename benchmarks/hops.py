@@ -23,11 +23,11 @@ from rich.table import Table
 
 import aiodq
 from aiodq.cli.output import whole_output
-from aiodq.engine.topic.io_loop import IoLoop
-from aiodq.engine.topic.syncer import Syncer
-from aiodq.shared.early_answers import EarlyAnswers
-from aiodq.shared.owner import _Connection
-from aiodq.shared.socket_wire import SocketWire
+from aiodq.engine.topic.commit.io_loop import IoLoop
+from aiodq.engine.topic.commit.syncer import Syncer
+from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.server.early_answers import EarlyAnswers
+from aiodq.shared.server.owner import _Connection
 from aiodq.storage.io.filesystem import OsFile
 from benchmarks.environment import describe
 from benchmarks.harness import percentile

@@ -8,6 +8,10 @@ channels that are behind, the *ack persister* keeps journals and checkpoints and
     caller -> open batch -> ioLoop -> segment writer -> disk
                                        disk -> prefetching reader -> lease -> caller
 
+Where that is: `topic.puts` up to the open batch (`batch`), `topic.commit` from there to the disk, `reading` and
+`channel.source` back, `channel.lease` for what is in the caller's hands, `channel.acks` and `channel.dead_lettering`
+for its end. `store` is the whole, with what opens and deletes; `loop` has the futures, timers, threads and syncs.
+
 The life of a put:
 
     `Producer.put`                 one coroutine, a topic's and a queue's
@@ -19,7 +23,7 @@ The life of a put:
         `Publisher.shown`          wakes who waits
       `GroupCommit.put_lone`       nothing under way, and a sync is asked for: written in the caller's own step
         `Syncer.start`             `SyncBackend.start` has the log synced; its end comes to `GroupCommit.synced_lone`
-      `GroupCommit.place`          likewise, of a put that another process has sent (`aiodq.shared.session`)
+      `GroupCommit.place`          likewise, of a put that another process has sent (`aiodq.shared.server.session`)
       `GroupCommit.accept`         otherwise: into the open batch, with a future. For room waits `WaitingPuts.enter`
         `IoLoop._advance`          takes the batch once the one before it is written, under "always" once it is durable:
                                    what came in meanwhile shares one write and one sync. This is the group commit

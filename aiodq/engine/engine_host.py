@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from aiodq.clock import Clock
-    from aiodq.engine.channel.crash_suspects import CrashSuspects
-    from aiodq.engine.channel.dead_letters import DeadLetter
-    from aiodq.engine.home_loop import HomeLoop
-    from aiodq.engine.loop_turns import LoopTurns
+    from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
+    from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
+    from aiodq.engine.loop.home_loop import HomeLoop
+    from aiodq.engine.loop.loop_turns import LoopTurns
+    from aiodq.engine.loop.sync_backend import SyncBackend
+    from aiodq.engine.loop.ticker import Ticks
+    from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
-    from aiodq.engine.sync_backend import SyncBackend
-    from aiodq.engine.ticker import Ticks
     from aiodq.engine.transactions.task_transactions import OpenTransactions
-    from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.options import StoreOptions
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
-    from aiodq.storage.state.stored_options import StoredOptions
+    from aiodq.storage.state.topic.stored_options import StoredOptions
 
 __all__ = ["TopicEngineHost"]
 

@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.clock_timer import monotonic_ns
+from aiodq.engine.loop.clock_timer import monotonic_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

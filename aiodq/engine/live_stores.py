@@ -13,7 +13,7 @@ __all__ = ["LIVE", "LiveStore", "closing_of", "release_dead"]
 
 
 class LiveStore(Protocol):
-    """What is needed of an open store: `aiodq.engine.store_engine.StoreEngine` has it.
+    """What is needed of an open store: `aiodq.engine.store.store_engine.StoreEngine` has it.
 
     Attributes:
         locked: the directory that it has locked; empty on a simulated disk.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     class Call(Protocol):
-        """Runs a function in a thread, as `aiodq.engine.worker_threads.WorkerThreads.call` does."""
+        """Runs a function in a thread, as `aiodq.engine.loop.worker_threads.WorkerThreads.call` does."""
 
         def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
 

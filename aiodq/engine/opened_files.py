@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import Lock
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.channel_journal import ChannelJournal
-    from aiodq.storage.state.parked_transactions import Owed
     from aiodq.storage.state.store_identity import StoreIdentity
-    from aiodq.storage.state.transaction_log import TransactionFile
+    from aiodq.storage.state.transactions.parked_transactions import Owed
+    from aiodq.storage.state.transactions.transaction_log import TransactionFile
 
 __all__ = ["Brought", "OpenedStore", "OpenedTopic"]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 from aiodq.engine.store_refs import StoreRef
 
 if TYPE_CHECKING:
-    from aiodq.engine.home_loop import HomeLoop
+    from aiodq.engine.loop.home_loop import HomeLoop
     from aiodq.errors import StoreFailedError
 
 __all__ = ["ClosableStore", "StoreClosing"]
 
 
 class ClosableStore(Protocol):
-    """What closing needs of a store: `aiodq.engine.store_engine.StoreEngine` has it."""
+    """What closing needs of a store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
 
     path: str
     loop: asyncio.AbstractEventLoop

@@ -14,6 +14,9 @@ Users hold the same objects as with an exclusive store; in place of the engine s
 whose counterparts in the owner are `client_puts`, `client_transactions` and `client_events`. Methods that look into an
 engine are overridden in `handles`; the log is read from its files (`history`).
 
+Of the rooms, `server` and `requests` are the owner's, `client` and `consuming` everybody's, and `connection` and
+`encoding` are between them.
+
 Across a change of owners:
 
 - A put is kept until it is answered, and sent again, in order and before anything newer. By its control frames

@@ -12,15 +12,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aiodq.acking import ack_all
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
-from aiodq.deferred import DeferredMessage
-from aiodq.engine.futures import to_its_end
+from aiodq.consuming.acking import ack_all
+from aiodq.consuming.deferred import DeferredMessage
+from aiodq.consuming.handlers import checked_choice, chooses
 from aiodq.engine.graceful_stop import stop_channels
+from aiodq.engine.loop.futures import to_its_end
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.errors import OffsetError, WrongContextError
-from aiodq.handlers import checked_choice, chooses
 from aiodq.message import look_at
 from aiodq.names import check_name, check_topic_name
 from aiodq.options import (
@@ -33,8 +33,9 @@ from aiodq.options import (
 )
 from aiodq.queue import Queue
 from aiodq.requeue import AT_ONCE
-from aiodq.shared.acked_again import ack_again, acked_before, not_answered
-from aiodq.shared.answers import (
+from aiodq.shared.client.history import History
+from aiodq.shared.consuming.acked_again import ack_again, acked_before, not_answered
+from aiodq.shared.encoding.answers import (
     read_flag,
     read_letters,
     read_name,
@@ -44,9 +45,8 @@ from aiodq.shared.answers import (
     read_rows,
     understood,
 )
-from aiodq.shared.history import History
-from aiodq.shared.options_json import channel_options, moment, moment_ns, topic_options
-from aiodq.shared.stats_json import read_channel_stats, read_health, read_topic_stats
+from aiodq.shared.encoding.options_json import channel_options, moment, moment_ns, topic_options
+from aiodq.shared.encoding.stats_json import read_channel_stats, read_health, read_topic_stats
 from aiodq.stats import ChannelStats, Health, StoreStats, TopicStats
 from aiodq.store import QUEUE_CHANNEL, Store, StoreHandle
 from aiodq.topic import Topic, TopicHandle
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from aiodq.engine.monitoring.events import Events
     from aiodq.message import Message
     from aiodq.options import Position
-    from aiodq.shared.remote_channel import RemoteChannel
-    from aiodq.shared.remote_store import RemoteStore
-    from aiodq.shared.remote_topic import RemoteTopic
+    from aiodq.shared.client.remote_store import RemoteStore
+    from aiodq.shared.client.remote_topic import RemoteTopic
+    from aiodq.shared.consuming.remote_channel import RemoteChannel
 
 T = TypeVar("T")
 

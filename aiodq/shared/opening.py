@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiodq.shared.client.remote_store import RemoteStore
 from aiodq.shared.handles import SharedStore
-from aiodq.shared.remote_store import RemoteStore
 
 if TYPE_CHECKING:
-    from aiodq.engine.store_engine import Seams
+    from aiodq.engine.store.store_engine import Seams
     from aiodq.options import StoreOptions
 
 __all__ = ["open_shared"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiodq.shared.answers import read_visitors
+from aiodq.shared.encoding.answers import read_visitors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ async def look_anew(store: SharedStore) -> None:
 
 
 async def visitors_of(store: SharedStore) -> Mapping[str, Any]:
-    """Return who has the store open, as `aiodq.shared.visitors.ask_visitors` does; this process included.
+    """Return who has the store open, as `aiodq.shared.requests.visitors.ask_visitors` does; this process included.
 
     Raises:
         AiodqError: there is no owner to ask.

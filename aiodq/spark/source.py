@@ -13,7 +13,7 @@ from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options, read_options, stream_options, write_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.reading import Partition, read_partition
-from aiodq.spark.streaming import StreamReader
+from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
 
 if TYPE_CHECKING:

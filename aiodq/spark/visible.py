@@ -21,7 +21,7 @@ from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.store_identity import STORE_FILE, decode_identity, read_identity
-from aiodq.storage.state.topic_meta import TOPIC_FILE, decode_meta, describe
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, decode_meta, describe
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from aiodq.clock import SystemClock
-from aiodq.engine.opening import adopt_without_owner
-from aiodq.engine.validation import check_headers, check_labels
+from aiodq.engine.batch.validation import check_headers, check_labels
+from aiodq.engine.store.opening import adopt_without_owner
 from aiodq.errors import AiodqError, InvalidMessageError, StoreNotFoundError
 from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns

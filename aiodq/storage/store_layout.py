@@ -18,11 +18,11 @@ from aiodq.storage.state.assessment import CHANNELS
 from aiodq.storage.state.format_versions import refuse_newer, refuse_newer_transactions
 from aiodq.storage.state.holds import HOLDS
 from aiodq.storage.state.owner_stats import FIGURES
-from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed
 from aiodq.storage.state.store_identity import STORE_FILE
-from aiodq.storage.state.topic_meta import TOPIC_FILE
-from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
-from aiodq.storage.state.transaction_origins import ORIGINS
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE
+from aiodq.storage.state.transactions.parked_transactions import ASIDE, may_be_topic, read_owed
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, read_transactions
+from aiodq.storage.state.transactions.transaction_origins import ORIGINS
 from aiodq.storage.state.watermark import WATERMARK
 
 if TYPE_CHECKING:

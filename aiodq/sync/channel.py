@@ -8,10 +8,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from aiodq.consumer import Consumer
+from aiodq.consuming.consumer import Consumer
+from aiodq.consuming.handlers import Handler, checked_concurrency, checked_handler, checked_hook
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError
-from aiodq.handlers import Handler, checked_concurrency, checked_handler, checked_hook
 from aiodq.sync.handlers import HandlerThreads
 from aiodq.sync.message import DeferredMessage, Message, give_back
 from aiodq.sync.spans import in_pages, seconds, within
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
     from datetime import timedelta
 
-    from aiodq import channel, deferred, message
+    from aiodq import channel, message
+    from aiodq.consuming import deferred
     from aiodq.options import ChannelOptions, Position
     from aiodq.stats import ChannelStats
     from aiodq.sync.loop_thread import LoopThread

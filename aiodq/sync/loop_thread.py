@@ -457,5 +457,5 @@ def _close_all() -> None:
         handle.close_at_exit()
 
 
-# Runs before what `aiodq.engine.thread_pool` registers, as this is imported later; the store needs its threads.
+# Runs before what `aiodq.engine.loop.thread_pool` registers, as this is imported later; the store needs its threads.
 atexit.register(_close_all)

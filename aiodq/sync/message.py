@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from types import TracebackType
 
-    from aiodq import deferred, message
+    from aiodq import message
+    from aiodq.consuming import deferred
     from aiodq.sync.loop_thread import LoopThread
 
 __all__ = ["DeferredMessage", "Message", "give_back"]

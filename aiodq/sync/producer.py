@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from aiodq import producer
-    from aiodq.engine.put_batch import Draft
+    from aiodq.engine.batch.put_batch import Draft
     from aiodq.format.layout import BytesLike
     from aiodq.sync.loop_thread import LoopThread
 

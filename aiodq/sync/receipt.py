@@ -10,7 +10,7 @@ from aiodq.uncopied import Uncopied
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from aiodq.engine.topic import receipt
+    from aiodq.engine.topic.puts import receipt
     from aiodq.sync.loop_thread import LoopThread
 
 __all__ = ["Receipt"]

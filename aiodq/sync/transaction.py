@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiodq import message, transaction
-    from aiodq.engine.put_batch import Draft
+    from aiodq.engine.batch.put_batch import Draft
     from aiodq.format.layout import BytesLike
     from aiodq.sync.loop_thread import LoopThread
 

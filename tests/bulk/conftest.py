@@ -12,4 +12,4 @@ __all__ = ["machine", "store"]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an owner look for commits more often than once a second."""
-    monkeypatch.setattr("aiodq.engine.bulk_adoption._INTERVAL", 0.01)
+    monkeypatch.setattr("aiodq.engine.store.bulk_adoption._INTERVAL", 0.01)

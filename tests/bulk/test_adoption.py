@@ -195,7 +195,7 @@ async def test_a_finished_one_that_could_not_be_noted_does_not_keep_a_full_store
         pass
     assert load(machine, CommitKey(STREAM, 0), {"jobs": numbered(3)})
     with monkeypatch.context() as patched:
-        for place in ("aiodq.storage.bulk.adoption", "aiodq.engine.bulk_adoption"):
+        for place in ("aiodq.storage.bulk.adoption", "aiodq.engine.store.bulk_adoption"):
             patched.setattr(f"{place}.finish_commit", full)
         async with machine.store() as store:
             assert await shown(store.topic("jobs")) == numbered(3)

@@ -49,7 +49,7 @@ async def test_in_whatever_order_these_and_no_others_are_settled(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, order: list[int], *, compiled: bool
 ) -> None:
     """By either of two ways to compare them, of which a compiled aiodq has the one, and plain Python the other."""
-    monkeypatch.setattr("aiodq.acking._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.consuming.acking._COMPILED", compiled)
     async with machine.jobs() as jobs:
         await jobs.put_many([b"a", b"b", b"c", b"d"])
         messages = await jobs.get_many(4)

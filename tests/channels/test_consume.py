@@ -424,7 +424,7 @@ class TestFailures:
     async def test_a_file_that_cannot_be_read_now_ends_nothing(
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("aiodq.consumer._WAIT", aiodq.Backoff(first=0.001))
+        monkeypatch.setattr("aiodq.consuming.consumer._WAIT", aiodq.Backoff(first=0.001))
         seen: list[bytes] = []
 
         async def handler(message: aiodq.Message) -> None:

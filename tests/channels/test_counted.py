@@ -197,7 +197,7 @@ async def test_after_a_seek_it_begins_anew_and_counts(machine: Machine) -> None:
 
 
 async def test_a_checkpoint_has_what_is_in_flight(machine: Machine) -> None:
-    with mock.patch("aiodq.engine.channel.ack_persister._FOLD_AT", 2):
+    with mock.patch("aiodq.engine.channel.acks.ack_persister._FOLD_AT", 2):
         async with counted(machine, *[b"%d" % number for number in range(8)]) as jobs:
             held = await jobs.get()
             for _ in range(5):
@@ -225,7 +225,7 @@ async def test_what_is_handed_out_while_a_checkpoint_is_written_counts(machine: 
         after.append(killed(machine))
 
     with (
-        mock.patch("aiodq.engine.channel.ack_persister._FOLD_AT", 2),
+        mock.patch("aiodq.engine.channel.acks.ack_persister._FOLD_AT", 2),
         mock.patch.object(ChannelJournal, "fold", beside),
     ):
         async with counted(machine, *[b"%d" % number for number in range(8)]) as jobs:

@@ -11,7 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.storage.state.topic_description import TopicDescription
+from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.testing import Fault, FaultPlan
 from tests.channels.support import PATIENCE, counts, soon, until
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.channel import message_source
-from aiodq.engine.channel.requeue_cache import RequeueCache
+from aiodq.engine.channel.source import message_source
+from aiodq.engine.channel.source.requeue_cache import RequeueCache
 from aiodq.testing import FakeClock
 from tests.channels.support import Machine, counts, ready, until
 

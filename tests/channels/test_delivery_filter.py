@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiodq.engine.channel.addressed import FOR
-from aiodq.engine.channel.delivery_filter import NEVER, DeliveryFilter
-from aiodq.engine.clock_timer import monotonic_ns
+from aiodq.engine.channel.source.delivery_filter import NEVER, DeliveryFilter
 from aiodq.engine.lifetimes import Lifetimes
+from aiodq.engine.loop.clock_timer import monotonic_ns
 from aiodq.engine.reading.small_batches import LONGEST_RUN, joined, merged
 from aiodq.engine.reading.tail_cache import BATCH_OVERHEAD, TailCache, batch_cost
 from aiodq.format.columns import Columns

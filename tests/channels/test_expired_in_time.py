@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.engine.channel.out_of_turn import MOST_LETTERS
+from aiodq.engine.channel.acks.out_of_turn import MOST_LETTERS
 from aiodq.testing import Fault, FaultPlan, WatchedFileSystem
 from tests.channels.support import counts, ready, soon, until
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiodq.engine.channel import channel_engine
-from aiodq.engine.channel.ack_persister import _PIECE
+from aiodq.engine.channel.acks.ack_persister import _PIECE
 from aiodq.storage.state.channel_journal import ChannelJournal
 from tests.channels.support import PATIENCE, Machine, ready, soon, until
 

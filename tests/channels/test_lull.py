@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from aiodq.engine.channel import ack_persister
+from aiodq.engine.channel.acks import ack_persister
 from tests.channels.support import Machine, soon, until
 
 if TYPE_CHECKING:

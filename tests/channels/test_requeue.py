@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 import aiodq
-from aiodq.storage.state.transaction_log import TransactionFile
+from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ async def test_an_iteration_gives_each_in_order(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool, auto_ack: bool
 ) -> None:
     """By either of its two forms, of which a compiled aiodq uses the one, and plain Python the other."""
-    monkeypatch.setattr("aiodq.iteration._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.consuming.iteration._COMPILED", compiled)
     async with machine.jobs(auto_ack=auto_ack) as jobs:
         await jobs.put_many(numbered(MANY))
         jobs.shutdown()
@@ -107,7 +107,7 @@ async def test_an_iteration_gives_each_in_order(
 async def test_an_iteration_notes_what_its_task_holds(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool
 ) -> None:
-    monkeypatch.setattr("aiodq.iteration._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.consuming.iteration._COMPILED", compiled)
     async with machine.jobs() as jobs:
         await jobs.put_many(numbered(MANY))
         async for message in jobs:
@@ -122,7 +122,7 @@ async def test_an_iteration_notes_what_its_task_holds(
 async def test_an_iteration_of_several_tasks_notes_what_each_holds(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool
 ) -> None:
-    monkeypatch.setattr("aiodq.iteration._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.consuming.iteration._COMPILED", compiled)
     async with machine.jobs() as jobs:
         await jobs.put_many(numbered(MANY))
         messages = aiter(jobs)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.channel import loop_turn, settlement
-from aiodq.engine.channel.delivery_filter import DeliveryFilter
-from aiodq.engine.channel.out_of_turn import MOST_LETTERS, OutOfTurn
+from aiodq.engine.channel import loop_turn
+from aiodq.engine.channel.acks import settlement
+from aiodq.engine.channel.acks.out_of_turn import MOST_LETTERS, OutOfTurn
+from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
 from tests.channels.support import counts, ready, soon, until
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiodq.cli.dump import dump
+from aiodq.cli.commands.dump import dump
 from tests.cli.support import Done, aiodq, fill, flip, ok, only_segment
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiodq.cli.get import was_read
+from aiodq.cli.commands.get import was_read
 from aiodq.opening import open_reader
 from tests.cli.support import PROGRAM, Owner, Running, aiodq, environment, fill, ok
 
@@ -97,7 +97,7 @@ def test_whether_the_other_end_of_a_pipe_reads(monkeypatch: pytest.MonkeyPatch) 
     reading, writing = os.pipe()
     assert was_read(writing)
     os.write(writing, b"x")
-    monkeypatch.setattr("aiodq.cli.get._READ", 0.001)
+    monkeypatch.setattr("aiodq.cli.commands.get._READ", 0.001)
     assert not was_read(writing)
     assert os.read(reading, 1) == b"x"
     assert was_read(writing)

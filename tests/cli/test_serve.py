@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import aiodq
-from aiodq.cli.serve import _Serving
+from aiodq.cli.commands.serve import _Serving
 from aiodq.storage.io.lock import lock_holder
 from tests.cli.support import PROGRAM, environment, fill, ok
 from tests.cli.support import aiodq as run

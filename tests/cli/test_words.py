@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 
-from aiodq.cli.stats import tables
+from aiodq.cli.commands.stats import tables
 from aiodq.diskqueue import list_queues
 from aiodq.stats import ChannelStats, HeldSegment, Latency, TopicStats
 from aiodq.storage.io.quarantine import Damage

@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 import aiodq
-from aiodq.shared.visitors import ask_visitors
+from aiodq.shared.requests.visitors import ask_visitors
 from tests.examples.load import Load
 from tests.examples.support import EXAMPLES, PATIENCE, free_port
 from tests.processes import environment, killed_at_last

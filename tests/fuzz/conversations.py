@@ -21,11 +21,11 @@ from unittest import mock
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared import link
-from aiodq.shared.options_json import topic_options
-from aiodq.shared.owner import Owner
-from aiodq.shared.remote_errors import error_facts
-from aiodq.shared.rendezvous import listen
+from aiodq.shared.connection import link
+from aiodq.shared.connection.rendezvous import listen
+from aiodq.shared.encoding.options_json import topic_options
+from aiodq.shared.encoding.remote_errors import error_facts
+from aiodq.shared.server.owner import Owner
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import (
     Ack,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
     from random import Random
 
-    from aiodq.shared.owner import _Connection
+    from aiodq.shared.server.owner import _Connection
 
 __all__ = ["EVERY", "cut_short", "nothing_unexpected", "say_to_clients", "say_to_owner"]
 

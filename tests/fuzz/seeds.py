@@ -25,8 +25,8 @@ from aiodq.format.transactions import Commit as Transaction
 from aiodq.storage.bulk.commits import COMMITS, Commit, CommitKey, Staged, write_commit
 from aiodq.storage.state.holds import HOLDS, Hold, write_hold
 from aiodq.storage.state.store_identity import encode_identity
-from aiodq.storage.state.topic_meta import TopicMeta, save_meta
-from aiodq.storage.state.transaction_origins import ORIGINS, TransactionOrigins
+from aiodq.storage.state.topic.topic_meta import TopicMeta, save_meta
+from aiodq.storage.state.transactions.transaction_origins import ORIGINS, TransactionOrigins
 from aiodq.storage.state.watermark import WatermarkFile
 from aiodq.testing import SimulatedFileSystem
 from tests.fuzz.mend import SALT, mend_frames

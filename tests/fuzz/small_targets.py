@@ -10,8 +10,8 @@ from aiodq.storage.bulk import commits
 from aiodq.storage.bulk.commits import COMMITS
 from aiodq.storage.state import holds
 from aiodq.storage.state.store_identity import STORE_FILE, StoreIdentity, encode_identity, read_identity
-from aiodq.storage.state.topic_meta import read_meta, save_meta
-from aiodq.storage.state.transaction_origins import ORIGINS, TransactionOrigins, read_origins
+from aiodq.storage.state.topic.topic_meta import read_meta, save_meta
+from aiodq.storage.state.transactions.transaction_origins import ORIGINS, TransactionOrigins, read_origins
 from aiodq.storage.state.watermark import WATERMARK, WatermarkFile, check_slots, read_slots
 from aiodq.testing import SimulatedFileSystem
 

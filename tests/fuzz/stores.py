@@ -12,7 +12,7 @@ from aiodq.format.columns import Columns
 from aiodq.format.journal import ChannelImage, Op, OpKind, decode_blocks, decode_journal_header
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.state.channel_journal import ChannelJournal
-from aiodq.storage.state.topic_meta import TopicMeta, save_meta
+from aiodq.storage.state.topic.topic_meta import TopicMeta, save_meta
 from aiodq.testing import FakeClock, SimulatedFileSystem
 
 if TYPE_CHECKING:

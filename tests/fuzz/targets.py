@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from aiodq.diskqueue import DiskQueueReader
-from aiodq.engine.opening import open_topic
+from aiodq.engine.store.opening import open_topic
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError
 from aiodq.format.columns import decode_columns, encode_columns
 from aiodq.format.decode import decode_frames
@@ -42,7 +42,7 @@ from aiodq.storage.offline.verify_segment import check_segment
 from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.storage.segments.frame_scan import Unit, scan_units
 from aiodq.storage.segments.segment_contents import examine
-from aiodq.storage.state.transaction_log import TRANSACTIONS, TransactionFile, read_transactions
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, TransactionFile, read_transactions
 from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.format.arrows import rows_expected, rows_of
 from tests.format.support import first_frame

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiodq.shared import link
+from aiodq.shared.connection import link
 from tests.figures import figure
 from tests.fuzz.conversations import EVERY, cut_short, nothing_unexpected, say_to_clients, say_to_owner
 

@@ -17,7 +17,7 @@ from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.segments.frame_scan import Unit, scan_units
 from aiodq.storage.state.channel_journal import ChannelJournal
-from aiodq.storage.state.topic_meta import TopicMeta, read_meta, save_meta
+from aiodq.storage.state.topic.topic_meta import TopicMeta, read_meta, save_meta
 from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.fuzz.stores import STORE
 

@@ -12,8 +12,8 @@ from unittest import mock
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.session import Session
-from aiodq.shared.waiting_bytes import WaitingBytes
+from aiodq.shared.requests.waiting_bytes import WaitingBytes
+from aiodq.shared.server.session import Session
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import Marked
 from aiodq.wire import packets
@@ -25,9 +25,9 @@ from tests.proof.ledger import Outliving, Put, Putting
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from aiodq.engine.store_engine import StoreEngine
-    from aiodq.shared.placing import Underway
-    from aiodq.shared.visitors import Visitor
+    from aiodq.engine.store.store_engine import StoreEngine
+    from aiodq.shared.requests.placing import Underway
+    from aiodq.shared.requests.visitors import Visitor
     from aiodq.storage.log.producer_table import Origin
     from tests.proof.world import World
 
@@ -41,7 +41,7 @@ _LARGEST = 1 << 20
 
 
 class _Owning:
-    """What a session asks of who owns the store, as `aiodq.shared.owner.Owner`."""
+    """What a session asks of who owns the store, as `aiodq.shared.server.owner.Owner`."""
 
     def __init__(self, store: aiodq.Store) -> None:
         self.engine: StoreEngine = store._store_engine

@@ -137,7 +137,7 @@ def test_the_file_of_transactions_that_a_killed_owner_made_has_a_durable_name_be
 
 
 async def folding(world: World) -> None:
-    with mock.patch("aiodq.engine.channel.ack_persister._FOLD_AT", 3):
+    with mock.patch("aiodq.engine.channel.acks.ack_persister._FOLD_AT", 3):
         async with world.store() as store:
             queue = world.queue(store, "jobs")
             await world.put_many(queue, "m", 9, 30)

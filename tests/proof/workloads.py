@@ -11,7 +11,7 @@ from unittest import mock
 
 import aiodq
 from aiodq import diskqueue
-from aiodq.cli.diskqueue import taken_over
+from aiodq.cli.commands.diskqueue import taken_over
 from aiodq.storage.bulk.commits import CommitKey
 from aiodq.testing import Fault
 from tests.proof.clients import puts_of_clients, puts_of_clients_through_memory
@@ -159,7 +159,7 @@ async def larger_than_a_sector(world: World) -> None:
 @workload
 async def written_while_syncing(world: World) -> None:
     """Batches that go to the disk while an earlier one is being synced: they have to wait for a sync of their own."""
-    with mock.patch("aiodq.engine.topic.group_commit._OVERLAP", 1):
+    with mock.patch("aiodq.engine.topic.commit.group_commit._OVERLAP", 1):
         async with world.store() as store:
             await _eight_produce(world, world.queue(store, "jobs"))
 
@@ -251,7 +251,7 @@ async def purging(world: World) -> None:
 @workload
 async def checkpoints(world: World) -> None:
     """Acks so many that the journal is folded into a checkpoint again and again."""
-    with mock.patch("aiodq.engine.channel.ack_persister._FOLD_AT", 3):
+    with mock.patch("aiodq.engine.channel.acks.ack_persister._FOLD_AT", 3):
         async with world.store(SMALL) as store:
             queue = world.queue(store, "jobs")
             await world.put_many(queue, "m", 20, 30)
@@ -330,7 +330,7 @@ async def a_failed_sync(world: World) -> None:
 @workload
 async def delays_and_requeues(world: World) -> None:
     """Messages put and requeued with delays, timeouts, and time going by; the journal is folded in between."""
-    with mock.patch("aiodq.engine.channel.ack_persister._FOLD_AT", 4):
+    with mock.patch("aiodq.engine.channel.acks.ack_persister._FOLD_AT", 4):
         async with world.store(SMALL) as store:
             queue = world.queue(store, "jobs")
             await queue.topic.settle_in()
@@ -348,7 +348,7 @@ async def delays_and_requeues(world: World) -> None:
 @workload
 async def counted_deliveries(world: World) -> None:
     """Messages handed out, requeued, released, acked and left in flight, each delivery counted."""
-    with mock.patch("aiodq.engine.channel.ack_persister._FOLD_AT", 6):
+    with mock.patch("aiodq.engine.channel.acks.ack_persister._FOLD_AT", 6):
         async with world.store(SMALL) as store:
             queue = world.queue(store, "jobs")
             queue = store.queue("jobs", aiodq.ChannelOptions(max_attempts=50))

@@ -11,7 +11,7 @@ from unittest import mock
 from uuid import UUID
 
 import aiodq
-from aiodq.engine import sync_backend
+from aiodq.engine.loop import sync_backend
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.format.columns import Columns
 from aiodq.storage.bulk.commits import Commit, commit_staged
@@ -475,7 +475,7 @@ def run_world(world: World, program: Program) -> None:
         return UUID(int=uuids.getrandbits(128), version=4)
 
     with (
-        mock.patch("aiodq.storage.state.topic_meta.uuid4", made_up),
+        mock.patch("aiodq.storage.state.topic.topic_meta.uuid4", made_up),
         mock.patch("aiodq.storage.state.store_identity.uuid4", made_up),
         mock.patch("aiodq.storage.bulk.staging.uuid4", made_up),
         # Not by an option: a store that is opened without any goes by what it has on disk.

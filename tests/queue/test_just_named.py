@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pytest
 
 import aiodq
-from aiodq.engine import channel_management
-from aiodq.storage.state.topic_description import TopicDescription
+from aiodq.engine.store import channel_management
+from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.testing import Fault
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon
 from tests.compiled import is_compiled

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiodq.engine import many_messages
-from aiodq.engine.many_messages import checked_many
-from aiodq.engine.put_batch import Draft, accepted_cost, columns_cost, columns_of
-from aiodq.engine.validation import checked
+from aiodq.engine.batch import many_messages
+from aiodq.engine.batch.many_messages import checked_many
+from aiodq.engine.batch.put_batch import Draft, accepted_cost, columns_cost, columns_of
+from aiodq.engine.batch.validation import checked
 from aiodq.errors import InvalidMessageError, MessageSizeError
 from aiodq.options import StoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from aiodq.engine.put_batch import Accepted
+    from aiodq.engine.batch.put_batch import Accepted
 
 OPTIONS = StoreOptions(min_message_bytes=1, max_message_bytes=8)
 

@@ -15,7 +15,7 @@ from aiodq.storage import store_layout as layout
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.segments.segment_files import segment_path
-from aiodq.storage.state.topic_meta import TOPIC_FILE
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE
 from aiodq.testing import WatchedFileSystem
 from tests.channels.one_case import OneCase
 from tests.channels.support import soon

@@ -391,6 +391,6 @@ async def test_somebody_else_makes_the_directory_meanwhile(tmp_path: Path) -> No
         path.mkdir(exist_ok=True)
         return name_exists(fs, name)
 
-    with mock.patch("aiodq.engine.opening.name_exists", look):
+    with mock.patch("aiodq.engine.store.opening.name_exists", look):
         async with aiodq.open(path) as opened:
             await opened.queue("jobs").put(b"a")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pytest
 
 import aiodq
-from aiodq.engine.put_batch import OVERHEAD
+from aiodq.engine.batch.put_batch import OVERHEAD
 from aiodq.testing import WatchedFileSystem
 from tests.queue.support import Tasks, drain, fill, numbered, queue, ready_now, soon, store, take, turns, until
 

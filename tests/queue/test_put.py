@@ -12,7 +12,7 @@ import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
-from aiodq.engine.topic.io_loop import IoLoop
+from aiodq.engine.topic.commit.io_loop import IoLoop
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.format.frame import encode_run
 from aiodq.testing import FakeClock, WatchedFileSystem

@@ -112,7 +112,7 @@ class TestRestart:
         assert seen == set(range(len(seen)))
 
     async def test_a_journal_is_folded_and_says_the_same(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("aiodq.engine.channel.ack_persister._FOLD_AT", 20)
+        monkeypatch.setattr("aiodq.engine.channel.acks.ack_persister._FOLD_AT", 20)
         fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             await jobs.put_many(numbered(300))

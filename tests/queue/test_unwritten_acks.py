@@ -129,7 +129,7 @@ async def test_a_channel_is_deleted_and_a_store_closed_all_the_same(path: Path) 
 async def test_an_error_while_a_checkpoint_is_written_takes_no_ack_along(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiodq.engine.channel.ack_persister._FOLD_AT", 2)
+    monkeypatch.setattr("aiodq.engine.channel.acks.ack_persister._FOLD_AT", 2)
     fs = WatchedFileSystem()
     async with queue(path, fs=fs) as jobs:
         await fill(jobs, numbered(9))

@@ -356,7 +356,7 @@ async def left_in(path: Path) -> list[bytes]:
 
 REPAIRED_AS_SOMEBODY_ELSE = """
 import os, sys
-from aiodq.cli.check import repair, verify
+from aiodq.cli.commands.check import repair, verify
 
 verify(sys.argv[2])  # which imports all that is needed
 os.setgroups([])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.owner import Owner
-from aiodq.shared.rendezvous import connect
+from aiodq.shared.connection.rendezvous import connect
+from aiodq.shared.server.owner import Owner
 from aiodq.wire.frames import decode_messages, encode_messages
 from aiodq.wire.packets import Deliver, Fail, Hello, Open, Put, Want, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.session import Session
+from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Call
 from tests.shared.support import PATIENCE, QUICK, two, until
 

@@ -13,8 +13,9 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared import putting, refusals
-from aiodq.shared.refusals import Refusals
+from aiodq.shared.connection import putting
+from aiodq.shared.server import refusals
+from aiodq.shared.server.refusals import Refusals
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Open, Ping, Pong, Put, Txn, Want
 from aiodq.wire.payload import Range
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from aiodq.shared.lending import Lending
-    from aiodq.shared.owner import Owner
-    from aiodq.shared.session import Session
+    from aiodq.shared.requests.lending import Lending
+    from aiodq.shared.server.owner import Owner
+    from aiodq.shared.server.session import Session
 
 
 def session_of(owner: Owner) -> Session:

@@ -15,8 +15,8 @@ import pytest
 
 from aiodq.errors import StoreFailedError
 from aiodq.format.columns import Columns
-from aiodq.shared.early_answers import EarlyAnswers
-from aiodq.shared.rendezvous import connect
+from aiodq.shared.connection.rendezvous import connect
+from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.storage.io import durable_io
 from aiodq.storage.log import active_segment
 from aiodq.wire.frames import encode_messages

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import aiodq
-from aiodq.shared.remote_topic import RemoteTopic
+from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.wire.packets import Call, Done, Fail
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
 

@@ -11,7 +11,9 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared import incoming, rendezvous, session, waiting_bytes
+from aiodq.shared.connection import rendezvous
+from aiodq.shared.requests import waiting_bytes
+from aiodq.shared.server import incoming, session
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Call, Done, Fail, Open, Ping, Pong, Put
@@ -21,7 +23,7 @@ from tests.shared.support import PATIENCE, TIME, RawClient, owned, two, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aiodq.shared.owner import Owner
+    from aiodq.shared.server.owner import Owner
 
 ONE = aiodq.StoreOptions(max_messages=1)
 LARGE = 1 << 20
@@ -247,7 +249,7 @@ async def test_who_comes_back_to_an_owner_without_descriptors_waits_for_one(
 
     async with owned(tmp_path) as (_, owner), aiodq.open(tmp_path, mode="client", failover=PATIENCE) as store:
         await store.topic("jobs").put(b"x")
-        monkeypatch.setattr("aiodq.shared.owner.check_room", short)
+        monkeypatch.setattr("aiodq.shared.server.owner.check_room", short)
         for connection in list(owner._connections):
             connection.abort()
         await until(lambda: refusals)

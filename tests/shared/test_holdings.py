@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from aiodq.shared.holdings import COMMITTING, SETTLING, Holdings, Mine, portions, ranges_of
-from aiodq.shared.number_runs import HERE, NumberRun, NumberRuns, neighbours
+from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, portions, ranges_of
+from aiodq.shared.encoding.number_runs import HERE, NumberRun, NumberRuns, neighbours
 from aiodq.wire.payload import Held, Range
 
 COUNTS = st.integers(1, 6)

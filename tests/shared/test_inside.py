@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.engine.topic.syncer import Syncer
-from aiodq.shared.inside import Inside
-from aiodq.shared.owner import _Connection
-from aiodq.shared.session import Session
+from aiodq.engine.topic.commit.syncer import Syncer
+from aiodq.shared.server.inside import Inside
+from aiodq.shared.server.owner import _Connection
+from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Call, Done, Fail, Ping, Pong, Want
 from aiodq.wire.stream import encode_packet
 from tests.shared.support import NO_SOCKET, PATIENCE, QUICK, RawClient, owned, until
@@ -19,8 +19,8 @@ from tests.shared.support import NO_SOCKET, PATIENCE, QUICK, RawClient, owned, u
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aiodq.engine.sync_backend import Synced
-    from aiodq.shared.owner import Owner
+    from aiodq.engine.loop.sync_backend import Synced
+    from aiodq.shared.server.owner import Owner
     from aiodq.wire.packets import Message
     from aiodq.wire.stream import Packet
 

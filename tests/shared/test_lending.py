@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.shared.socket_wire import SocketWire
+from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.wire.packets import Ack, Done, Fail, Release
 from aiodq.wire.payload import Range
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from aiodq.shared.lending import Lending
+    from aiodq.shared.requests.lending import Lending
     from aiodq.wire.packets import Message as Said
 
 MANY = aiodq.ChannelOptions(max_in_flight=20_000)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.shared import owner as owner_module
-from aiodq.shared.noted_clients import NotedClients
-from aiodq.shared.rendezvous import connect, listen
+from aiodq.shared.connection.rendezvous import connect, listen
+from aiodq.shared.server import owner as owner_module
+from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.storage.store_layout import CLIENTS
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import (
@@ -463,7 +463,7 @@ async def test_who_could_not_be_noted_is_waited_for_after_an_owner_that_closed(
     with monkeypatch.context() as patch:
         async with owned(tmp_path / "s") as (store, _):
             await store.queue("jobs").put(b"0")
-            patch.setattr("aiodq.shared.noted_clients.os.open", refuse)
+            patch.setattr("aiodq.shared.server.noted_clients.os.open", refuse)
             client = await joined(tmp_path / "s")
             assert len(await client.take(2, 1, 1)) == 1
     async with owned(tmp_path / "s", reclaim=3600) as (store, owner):
@@ -486,7 +486,7 @@ def test_clients_of_whom_only_a_part_is_written_are_not_noted(
     noted.write({7: 1})
     assert noted.certain
     with monkeypatch.context() as patch:
-        patch.setattr("aiodq.shared.noted_clients.open", lambda file, *_, **__: Full(file, "wb"), raising=False)
+        patch.setattr("aiodq.shared.server.noted_clients.open", lambda file, *_, **__: Full(file, "wb"), raising=False)
         noted.write({7: 1, 8: 1})
     assert not noted.certain
     assert noted.read() is None

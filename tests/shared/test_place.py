@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 import aiodq
-from aiodq.shared.place import Place, refuse_network
+from aiodq.shared.connection.place import Place, refuse_network
 from aiodq.storage.io import mounts as system
 
 if TYPE_CHECKING:

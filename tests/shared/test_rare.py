@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.opening import open_store
+from aiodq.engine.store.opening import open_store
 from aiodq.testing import WatchedFileSystem
 from tests.shared.support import PATIENCE, QUICK, counts, until
 from tests.shared.support import two as stores_of_two
@@ -293,7 +293,7 @@ async def test_a_process_that_closes_while_it_takes_over_has_let_go_of_the_store
     async with aiodq.open(tmp_path / "s", mode="shared") as owner:
         await owner.queue("jobs").put(b"x")
         other = await aiodq.open(tmp_path / "s", mode="shared")
-        monkeypatch.setattr("aiodq.engine.store_opening.open_store", slowly)
+        monkeypatch.setattr("aiodq.engine.store.store_opening.open_store", slowly)
     await until(began.is_set)
     closing = asyncio.ensure_future(other.aclose())
     await asyncio.sleep(0.05)

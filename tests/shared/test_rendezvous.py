@@ -14,9 +14,9 @@ import pytest
 
 import aiodq
 from aiodq.errors import ProtocolError, ReadOnlyError, StorageError
-from aiodq.shared import link, rendezvous
-from aiodq.shared.remote_store import RemoteStore
-from aiodq.shared.rendezvous import check_client, connect, listen, owner_of
+from aiodq.shared.client.remote_store import RemoteStore
+from aiodq.shared.connection import link, rendezvous
+from aiodq.shared.connection.rendezvous import check_client, connect, listen, owner_of
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.store_layout import SOCKET
 

@@ -11,8 +11,8 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.remote_errors import fail_of
-from aiodq.shared.rendezvous import listen
+from aiodq.shared.connection.rendezvous import listen
+from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import (
     Ack,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.topic.put_buffer import PutBuffer
-from aiodq.engine.topic.returning import Returning
+from aiodq.engine.topic.puts.put_buffer import PutBuffer
+from aiodq.engine.topic.puts.returning import Returning
 from aiodq.wire.packets import Done, Ping
 from tests.shared.support import PATIENCE, RawClient, owned, until
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from aiodq.engine.put_batch import Part
+    from aiodq.engine.batch.put_batch import Part
     from aiodq.engine.topic.topic_engine import TopicEngine
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.monitoring import watch
-from aiodq.shared import remote_store
+from aiodq.shared.client import remote_store
 from aiodq.shared.handles import SharedStore
 from aiodq.storage.io.lock import LOCK_NAME, lock_holder
 from tests.figures import figure

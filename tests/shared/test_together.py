@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import aiodq
-from aiodq.shared.inside import Inside
-from aiodq.shared.remote_puts import RemotePuts
-from aiodq.shared.socket_wire import SocketWire
+from aiodq.shared.client.remote_puts import RemotePuts
+from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.server.inside import Inside
 from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from aiodq.shared.putting import Putting
+    from aiodq.shared.connection.putting import Putting
     from aiodq.wire.packets import Message as Said
 
 

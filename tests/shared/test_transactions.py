@@ -12,10 +12,10 @@ import pytest
 import aiodq
 from aiodq.format import transactions as transactions_format
 from aiodq.format.columns import Columns
-from aiodq.shared.client_transactions import ClientTransactions
+from aiodq.shared.requests.client_transactions import ClientTransactions
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
-from aiodq.storage.state.transaction_origins import ORIGINS, read_origins
+from aiodq.storage.state.transactions.transaction_origins import ORIGINS, read_origins
 from aiodq.testing import FakeClock, WatchedFileSystem
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Ping, Put, Range, Txn
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.format.producers import Origin
-    from aiodq.shared.client_transactions import Asked
-    from aiodq.shared.remote_store import RemoteStore
+    from aiodq.shared.client.remote_store import RemoteStore
+    from aiodq.shared.requests.client_transactions import Asked
 
 LANE = 1 << 40
 

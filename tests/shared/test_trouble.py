@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared import link, rendezvous
-from aiodq.shared import owner as owner_module
-from aiodq.shared.place import Place
-from aiodq.shared.rendezvous import connect
+from aiodq.shared.connection import link, rendezvous
+from aiodq.shared.connection.place import Place
+from aiodq.shared.connection.rendezvous import connect
+from aiodq.shared.server import owner as owner_module
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.store_layout import CLIENTS, SOCKET
 from aiodq.testing import WatchedFileSystem

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aiodq.shared import owner as owner_module
-from aiodq.shared import session
+from aiodq.shared.server import owner as owner_module
+from aiodq.shared.server import session
 from aiodq.wire.packets import Call, Done, Figures
 from tests.shared.support import RawClient, owned
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from aiodq.shared.owner import Owner
+    from aiodq.shared.server.owner import Owner
 
 BURST = 100
 PUTS = 30

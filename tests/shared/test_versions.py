@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared import calls, client_events
-from aiodq.shared.stats_json import health_facts, topic_facts
+from aiodq.shared.encoding.stats_json import health_facts, topic_facts
+from aiodq.shared.requests import calls, client_events
 from aiodq.stats import HeldSegment, Latency
 from aiodq.storage.offline.verify import verify_store
-from aiodq.storage.state.transaction_log import TRANSACTIONS
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS
 from aiodq.testing import WatchedFileSystem
 from tests.processes import ROOT, WATCHDOG
 from tests.shared.support import PATIENCE, two, until

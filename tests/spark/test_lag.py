@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.spark.lag import TopicLag, lag
+from aiodq.spark.stream.lag import TopicLag, lag
 from tests.cli.support import aiodq as run
 from tests.cli.support import ok
 from tests.spark.support import KEEP

@@ -15,7 +15,7 @@ import aiodq
 from aiodq.spark.objects import AnyFileSystem, find_objects
 from aiodq.spark.options import stream_options, write_options
 from aiodq.spark.pipelines.ship import MANIFEST, ship
-from aiodq.spark.streaming import StreamReader
+from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold

@@ -11,7 +11,7 @@ import aiodq
 from aiodq.spark.options import read_options, stream_options
 from aiodq.spark.packing import OPENING_BYTES, pack, plan_tasks, tasks_for
 from aiodq.spark.planning import LEAST_BYTES, MOST_BYTES, plan
-from aiodq.spark.streaming import StreamReader
+from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from tests.spark.support import KEEP, fill, read, scanned
 

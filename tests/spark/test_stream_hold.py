@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import aiodq
 from aiodq.spark.options import stream_options
-from aiodq.spark.streaming import StreamReader
+from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
 from tests.spark.support import KEEP
@@ -23,7 +23,7 @@ ALL = ReadAllAvailable()
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiodq.spark.streaming._UNTIL_KNOWN", 0.0)
+    monkeypatch.setattr("aiodq.spark.stream.streaming._UNTIL_KNOWN", 0.0)
 
 
 @pytest.fixture

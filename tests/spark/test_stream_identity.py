@@ -13,11 +13,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import aiodq
-from aiodq.spark.lag import lag
 from aiodq.spark.options import read_options, stream_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
-from aiodq.spark.streaming import StreamReader
+from aiodq.spark.stream.lag import lag
+from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_hold
 from tests.spark.support import KEEP
@@ -142,7 +142,7 @@ async def test_a_topic_that_is_deleted_while_a_first_batch_is_broken_off(
     tmp_path: Path, options: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Started again, Spark asks where the query begins, and then for what the batch on record has."""
-    monkeypatch.setattr("aiodq.spark.streaming._UNTIL_KNOWN", 0)
+    monkeypatch.setattr("aiodq.spark.stream.streaming._UNTIL_KNOWN", 0)
     await put_both(tmp_path)
     end = taken(reader_of(tmp_path, **options))
     assert end["topics"] == {"a": 5, "b": 30}

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import aiodq
 from aiodq.spark.options import stream_options
 from aiodq.spark.pipelines.ship import ship
-from aiodq.spark.streaming import StreamReader
+from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.read.frame_marks import FramePlace
 from tests.spark.support import KEEP, fill
 from tests.spark.test_stream_identity import damage_first, put, reader_of, taken
@@ -210,7 +210,7 @@ async def test_a_quiet_topic_costs_one_look(tmp_path: Path) -> None:
     look: Callable[..., bool] = FramePlace.is_kept
     with (
         mock.patch.object(FramePlace, "is_kept", autospec=True, side_effect=look) as looked,
-        mock.patch("aiodq.spark.stream_marks.find_frame", side_effect=AssertionError),
+        mock.patch("aiodq.spark.stream.stream_marks.find_frame", side_effect=AssertionError),
     ):
         assert reader.latestOffset(end, ALL) == end
     assert looked.call_count == 1

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import aiodq
 from aiodq.spark.options import stream_options
-from aiodq.spark.streaming import StreamReader
+from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.state.holds import Hold, read_hold, release_hold
@@ -283,7 +283,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("aiodq.spark.streaming.time", clock)
+    monkeypatch.setattr("aiodq.spark.stream.streaming.time", clock)
     return clock
 
 

@@ -16,7 +16,7 @@ from aiodq.spark.pipelines.audit import _check_all, _Piece
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import Partition, _rows, record_batches
-from aiodq.spark.streaming import StreamReader
+from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.visible import Place, _named, require_seen, store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold, write_hold

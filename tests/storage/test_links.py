@@ -28,8 +28,8 @@ from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.holds import HOLDS, Hold, write_hold
-from aiodq.storage.state.parked_transactions import ASIDE
-from aiodq.storage.state.transaction_log import TRANSACTIONS
+from aiodq.storage.state.transactions.parked_transactions import ASIDE
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS
 from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.storage.logs import open_log
 from tests.storage.stores import a_store

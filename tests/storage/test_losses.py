@@ -14,7 +14,7 @@ from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.segments.offset_ranges import joined, total, without
 from aiodq.storage.state.json_file import decode_checked
-from aiodq.storage.state.topic_meta import read_meta, save_meta
+from aiodq.storage.state.topic.topic_meta import read_meta, save_meta
 from aiodq.testing import Fault, SimulatedFileSystem
 from tests.channels.fixtures import machine
 from tests.channels.support import Machine, ready, until

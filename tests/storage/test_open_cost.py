@@ -11,7 +11,7 @@ from aiodq.format.footer import IndexEntry, SegmentIndex, encode_footer
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.segments.segment_files import segment_path
-from aiodq.storage.state.topic_meta import TopicMeta, save_meta
+from aiodq.storage.state.topic.topic_meta import TopicMeta, save_meta
 from aiodq.testing import SimulatedFileSystem, WatchedFileSystem
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pytest
 
 import aiodq
-from aiodq.engine import store_engine
+from aiodq.engine.store import store_engine
 from aiodq.testing import SimulatedFileSystem
 from tests.system.cancelling import KINDS, MOST_STEPS, Case, Kind, opened_at_last
 from tests.system.support import InlineOffload, bodies, descriptors_under, drain, nothing_left, steps, until

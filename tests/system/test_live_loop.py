@@ -21,10 +21,10 @@ import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
-from aiodq.engine import worker_threads
+from aiodq.engine.batch.validation import checked
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.engine.validation import checked
-from aiodq.engine.worker_threads import WorkerThreads
+from aiodq.engine.loop import worker_threads
+from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.producer import _FEW
 from aiodq.testing import FakeClock, WrappedFileSystem
 from tests.processes import WATCHDOG
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq import Message, Queue, Receipt
-    from aiodq.engine.put_batch import Accepted
+    from aiodq.engine.batch.put_batch import Accepted
     from aiodq.testing import Call
 
 T = TypeVar("T")
@@ -524,7 +524,7 @@ class Looks:
             self.looked[self.turn] += 1
             return checked(draft, now_ns)
 
-        monkeypatch.setattr("aiodq.engine.topic.put_buffer.checked", noting)
+        monkeypatch.setattr("aiodq.engine.topic.puts.put_buffer.checked", noting)
 
     async def go_on(self) -> None:
         while True:

@@ -12,7 +12,7 @@ import pytest
 
 import aiodq
 from aiodq import opening
-from aiodq.engine import sync_backend
+from aiodq.engine.loop import sync_backend
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.storage.state.watermark import WATERMARK, read_slot_file

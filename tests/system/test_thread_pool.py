@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.thread_pool import ThreadPool
+from aiodq.engine.loop.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +128,7 @@ async def test_a_store_that_gets_no_thread_is_not_called_closed(
 
 def test_an_interpreter_that_ends_waits_for_what_was_given() -> None:
     code = (
-        "import time; from aiodq.engine.thread_pool import ThreadPool; pool = ThreadPool(1, 'p')\n"
+        "import time; from aiodq.engine.loop.thread_pool import ThreadPool; pool = ThreadPool(1, 'p')\n"
         "pool.submit(lambda _: (time.sleep(0.3), print('done', flush=True)), None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

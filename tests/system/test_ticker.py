@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import aiodq
-from aiodq.engine.ticker import _AT_ONCE, _TOGETHER, Ticker, Ticks
+from aiodq.engine.loop.ticker import _AT_ONCE, _TOGETHER, Ticker, Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from aiodq.format.columns import Columns
 from aiodq.format.transactions import Commit, Puts
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
-from aiodq.storage.state.parked_transactions import ASIDE, read_owed
-from aiodq.storage.state.transaction_log import TransactionFile, read_transactions
+from aiodq.storage.state.transactions.parked_transactions import ASIDE, read_owed
+from aiodq.storage.state.transactions.transaction_log import TransactionFile, read_transactions
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 from tests.channels.one_case import OneCase
 from tests.channels.support import Machine, counts, soon

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.engine.store_engine import StoreEngine
+from aiodq.engine.store.store_engine import StoreEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
 
 if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
-    from aiodq.storage.state.stored_options import StoredOptions
+    from aiodq.storage.state.topic.stored_options import StoredOptions
 
 
 async def transact(store: aiodq.Store, puts: dict[str, list[bytes]], *messages: aiodq.Message) -> None:

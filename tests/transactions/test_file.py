@@ -11,8 +11,8 @@ from aiodq.format.columns import Columns
 from aiodq.format.transactions import FIRST_BLOCK, Acks, Commit, Origin, Puts, decode_header
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
-from aiodq.storage.state.transaction_log import TRANSACTIONS, TransactionFile, read_transactions
-from aiodq.storage.state.transaction_origins import ORIGINS, TransactionOrigins, read_origins
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, TransactionFile, read_transactions
+from aiodq.storage.state.transactions.transaction_origins import ORIGINS, TransactionOrigins, read_origins
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "v1" / "transactions"

@@ -10,17 +10,17 @@ import pytest
 
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.engine.put_batch import columns_cost, columns_of
-from aiodq.engine.topic import put_buffer
+from aiodq.engine.batch.put_batch import columns_cost, columns_of
+from aiodq.engine.topic.puts import put_buffer
 from aiodq.engine.transactions import group_committer, pending_puts, topic_appender
-from aiodq.storage.state.transaction_log import TransactionFile
+from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import PATIENCE, Machine, counts, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from aiodq.engine.put_batch import Accepted
+    from aiodq.engine.batch.put_batch import Accepted
     from aiodq.format.columns import Columns
 
 MANY = 600

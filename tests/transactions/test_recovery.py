@@ -10,8 +10,8 @@ import pytest
 import aiodq
 from aiodq.engine.transactions import group_committer
 from aiodq.engine.transactions.group_committer import Committer
-from aiodq.storage.state import transaction_log
-from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
+from aiodq.storage.state.transactions import transaction_log
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
 from tests.transactions.test_commit import transact

@@ -8,19 +8,19 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiodq.delivery.timers import later_than
+from aiodq.engine.channel.acks.giving_up import EXPIRED
+from aiodq.engine.channel.acks.out_of_turn import MOST_LETTERS
+from aiodq.engine.channel.acks.settlement import SECOND, Settlement
 from aiodq.engine.channel.addressed import FOR
-from aiodq.engine.channel.delivery_filter import NEVER, DeliveryFilter
-from aiodq.engine.channel.giving_up import EXPIRED
-from aiodq.engine.channel.held_by_task import HeldByTask
-from aiodq.engine.channel.in_flight import InFlight, message_of, messages_of
+from aiodq.engine.channel.lease.held_by_task import HeldByTask
+from aiodq.engine.channel.lease.in_flight import InFlight, message_of, messages_of
+from aiodq.engine.channel.lease.message_lease import MessageLease
+from aiodq.engine.channel.lease.open_lease import OpenLease
 from aiodq.engine.channel.loop_turn import LONGEST_TURN
-from aiodq.engine.channel.message_lease import MessageLease
-from aiodq.engine.channel.open_lease import OpenLease
-from aiodq.engine.channel.out_of_turn import MOST_LETTERS
-from aiodq.engine.channel.settlement import SECOND, Settlement
-from aiodq.engine.clock_timer import monotonic_ns
-from aiodq.engine.futures import release, settle, wait_in
-from aiodq.engine.home_loop import BY_THREAD
+from aiodq.engine.channel.source.delivery_filter import NEVER, DeliveryFilter
+from aiodq.engine.loop.clock_timer import monotonic_ns
+from aiodq.engine.loop.futures import release, settle, wait_in
+from aiodq.engine.loop.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.options import seconds
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_host import ChannelEngineHost
-    from aiodq.engine.channel.message_lease import Makers
+    from aiodq.engine.channel.lease.message_lease import Makers
     from aiodq.engine.channel.place import Place
     from aiodq.engine.graceful_stop import Stoppable
-    from aiodq.engine.home_loop import HomeLoop
+    from aiodq.engine.loop.home_loop import HomeLoop
     from aiodq.format.frame import Batch
     from aiodq.options import ChannelOptions
 

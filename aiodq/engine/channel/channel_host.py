@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from aiodq.engine.channel.crash_suspects import CrashSuspects
-    from aiodq.engine.channel.dead_letters import DeadLetter
+    from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
+    from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
     from aiodq.engine.lifetimes import Lifetimes
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.reading.prefetch_reader import PrefetchingReader

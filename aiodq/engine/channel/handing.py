@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.delivery.channel_state import ChannelState
-    from aiodq.engine.channel.crash_suspects import CrashSuspects
-    from aiodq.engine.channel.held_by_task import HeldByTask
+    from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
+    from aiodq.engine.channel.lease.held_by_task import HeldByTask
+    from aiodq.engine.channel.lease.open_lease import OpenLease
     from aiodq.engine.channel.loop_turn import LoopTurn
-    from aiodq.engine.channel.open_lease import OpenLease
 
 __all__ = ["HandingChannel"]
 

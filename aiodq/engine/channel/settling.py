@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aiodq.engine.channel.failure_causes import NO_CAUSE
+from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Sequence
 
     from aiodq.delivery.leases import Lease
-    from aiodq.engine.channel.failure_causes import Cause
+    from aiodq.engine.channel.dead_lettering.failure_causes import Cause
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.format.frame import Batch
     from aiodq.options import ChannelOptions
@@ -24,7 +24,7 @@ __all__ = ["SettlingChannel"]
 
 
 class SettlingChannel(Protocol):
-    """A channel whose messages are settled: `aiodq.engine.channel.settlement.Settlement` is one.
+    """A channel whose messages are settled: `aiodq.engine.channel.acks.settlement.Settlement` is one.
 
     Attributes:
         name: the channel's name.

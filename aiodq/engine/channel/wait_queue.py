@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from aiodq.engine.futures import settle
+from aiodq.engine.loop.futures import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

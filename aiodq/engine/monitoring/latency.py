@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.clock_timer import monotonic_ns
+from aiodq.engine.loop.clock_timer import monotonic_ns
 from aiodq.stats import Latency
 
 if TYPE_CHECKING:

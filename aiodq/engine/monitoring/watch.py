@@ -11,9 +11,9 @@ from aiodq.storage.io.free_space import free_space
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
-    from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["Watch"]

@@ -18,7 +18,7 @@ from aiodq.storage.read.log_reader import LogReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiodq.engine.worker_threads import WorkerThreads
+    from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.format.footer import SegmentIndex
     from aiodq.storage.io.filesystem import FileSystem, Opener
     from aiodq.storage.read.frame_results import Continuation
@@ -94,7 +94,7 @@ class SharedReader:
 
 
 class _ReadAhead(Protocol):
-    """See `aiodq.engine.channel.read_ahead.ReadAhead`."""
+    """See `aiodq.engine.channel.source.read_ahead.ReadAhead`."""
 
     epoch: int
     cost: int
@@ -107,7 +107,7 @@ class _ReadAhead(Protocol):
 
 
 class Prefetched(Protocol):
-    """What the reader needs of a source: `aiodq.engine.channel.message_source.MessageSource` is one.
+    """What the reader needs of a source: `aiodq.engine.channel.source.message_source.MessageSource` is one.
 
     Attributes:
         missing: the offsets of redelivered messages that are not in memory.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.put_batch import OVERHEAD, columns_cost
+from aiodq.engine.batch.put_batch import OVERHEAD, columns_cost
 from aiodq.engine.reading.small_batches import LONGEST_RUN, SMALL, is_small, joined, merged
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch

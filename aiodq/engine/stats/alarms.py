@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.engine.clock_timer import Alarm as Timer
-from aiodq.engine.clock_timer import monotonic_ns
+from aiodq.engine.loop.clock_timer import Alarm as Timer
+from aiodq.engine.loop.clock_timer import monotonic_ns
 from aiodq.engine.stats.topic_stats import backlogs
 from aiodq.options import seconds
 

@@ -20,7 +20,7 @@ __all__ = ["health"]
 
 
 class ObservedStore(Protocol):
-    """What health needs of a store: `aiodq.engine.store_engine.StoreEngine` has it."""
+    """What health needs of a store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
 
     clock: Clock
     metrics: StoreMetrics

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.state.owner_stats import Figures
 

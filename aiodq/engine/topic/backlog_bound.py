@@ -25,7 +25,7 @@ _INDEXES: Final = 2
 
 
 class _Room(Protocol):
-    """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
+    """See `aiodq.engine.topic.puts.put_buffer.PutBuffer`."""
 
     def freed(self, *, anyhow: bool = False) -> None: ...
 

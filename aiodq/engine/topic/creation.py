@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from aiodq.engine.futures import settle
+from aiodq.engine.loop.futures import settle
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.errors import AiodqError, StorageError, StoreFailedError
 
@@ -71,7 +71,7 @@ class CreatedTopic(Protocol):
 
 
 class NewChannel(Protocol):
-    """A channel to be created: `aiodq.engine.channel_management` has one."""
+    """A channel to be created: `aiodq.engine.store.channel_management` has one."""
 
     name: str
     begin: int | None

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from aiodq.engine.channel.ack_persister import Job
-from aiodq.engine.futures import settle
+from aiodq.engine.channel.acks.ack_persister import Job
+from aiodq.engine.loop.futures import settle
 from aiodq.engine.monitoring.reporter import TOPIC
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.errors import AiodqError, InvalidOptionError, StoreFailedError
@@ -23,17 +23,17 @@ from aiodq.format.codecs import codec_number
 from aiodq.names import is_ephemeral
 from aiodq.options import ChannelOptions, StoreOptions, ephemeral
 from aiodq.storage.log.topic_log import LogOptions
-from aiodq.storage.state.stored_options import StoredOptions, differences, holding, kept, kept_channel
+from aiodq.storage.state.topic.stored_options import StoredOptions, differences, holding, kept, kept_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aiodq.engine.channel.ack_persister import AckPersister
+    from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.topic.creation import Creation
     from aiodq.storage.log.topic_log import TopicLog
-    from aiodq.storage.state.stored_options import Differences
+    from aiodq.storage.state.topic.stored_options import Differences
 
 __all__ = ["ConfiguredTopic", "EffectiveOptions", "check_channel"]
 
@@ -46,7 +46,7 @@ _NONE: Final = ChannelOptions()
 
 
 class _Room(Protocol):
-    """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
+    """See `aiodq.engine.topic.puts.put_buffer.PutBuffer`."""
 
     def freed(self, *, anyhow: bool = False) -> None: ...
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
 
 from aiodq.delivery.end_times import EndTimes
 from aiodq.delivery.range_set import RangeSet
-from aiodq.engine.clock_timer import Alarm, monotonic_ns
+from aiodq.engine.loop.clock_timer import Alarm, monotonic_ns
 from aiodq.format.columns import Flags
 from aiodq.storage.read.expiring import expiring_from, expiring_in
 

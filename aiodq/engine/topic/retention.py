@@ -7,8 +7,8 @@ import os
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from aiodq.engine.channel.ack_persister import Job
-from aiodq.engine.futures import settle
+from aiodq.engine.channel.acks.ack_persister import Job
+from aiodq.engine.loop.futures import settle
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.errors import StoreFailedError
 from aiodq.names import is_ephemeral
@@ -20,9 +20,9 @@ from aiodq.storage.state.holds import held_by, read_holds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aiodq.engine.channel.ack_persister import AckPersister
+    from aiodq.engine.channel.acks.ack_persister import AckPersister
+    from aiodq.engine.channel.acks.settlement import Settlement
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.channel.settlement import Settlement
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.reading.prefetch_reader import PrefetchingReader
@@ -60,7 +60,7 @@ _FRESH: Final = 0.5
 
 
 class _Room(Protocol):
-    """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
+    """See `aiodq.engine.topic.puts.put_buffer.PutBuffer`."""
 
     def freed(self, *, anyhow: bool = False) -> None: ...
 

@@ -7,26 +7,26 @@ from contextlib import ExitStack, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
-from aiodq.engine.channel.ack_persister import AckPersister, Job, fold_all
-from aiodq.engine.futures import settle, tell_all
+from aiodq.engine.channel.acks.ack_persister import AckPersister, Job, fold_all
 from aiodq.engine.lifetimes import Lifetimes
+from aiodq.engine.loop.futures import settle, tell_all
 from aiodq.engine.monitoring.metrics import SyncTimer
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.reading.prefetch_reader import PrefetchingReader
 from aiodq.engine.reading.tail_cache import TailCache
+from aiodq.engine.topic.commit.exclusive_work import ExclusiveWork
+from aiodq.engine.topic.commit.group_commit import GroupCommit
+from aiodq.engine.topic.commit.io_loop import IoLoop
+from aiodq.engine.topic.commit.publisher import Publisher
+from aiodq.engine.topic.commit.requests import Operation, SyncWanted
+from aiodq.engine.topic.commit.segment_writer import SegmentWriter
+from aiodq.engine.topic.commit.syncer import Syncer
 from aiodq.engine.topic.creation import Creation
 from aiodq.engine.topic.effective_options import EffectiveOptions
-from aiodq.engine.topic.exclusive_work import ExclusiveWork
 from aiodq.engine.topic.expirations import Expirations
-from aiodq.engine.topic.group_commit import GroupCommit
-from aiodq.engine.topic.io_loop import IoLoop
 from aiodq.engine.topic.no_log import NoLog
-from aiodq.engine.topic.publisher import Publisher
-from aiodq.engine.topic.put_buffer import PutBuffer
-from aiodq.engine.topic.requests import Operation, SyncWanted
+from aiodq.engine.topic.puts.put_buffer import PutBuffer
 from aiodq.engine.topic.retention import TopicRetention
-from aiodq.engine.topic.segment_writer import SegmentWriter
-from aiodq.engine.topic.syncer import Syncer
 from aiodq.errors import WrongContextError
 from aiodq.options import seconds
 from aiodq.storage.log.backlog_bytes import BacklogBytes
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from aiodq.clock import Clock
+    from aiodq.engine.batch.put_batch import Part
+    from aiodq.engine.channel.acks.settlement import Settlement
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.channel.crash_suspects import CrashSuspects
-    from aiodq.engine.channel.dead_letters import DeadLetter
-    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
+    from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
-    from aiodq.engine.put_batch import Part
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.errors import StorageError
     from aiodq.options import StoreOptions
@@ -288,8 +288,8 @@ class TopicEngine:
     def hear(self) -> None:
         """Take note of syncs that have ended, before the loop is woken for them; nothing is written.
 
-        INVARIANT: whoever was told of a put by the thread that synced it (`aiodq.shared.early_answers`), and whoever
-        hears of it from them, finds it in the topic.
+        INVARIANT: whoever was told of a put by the thread that synced it (`aiodq.shared.server.early_answers`), and
+        whoever hears of it from them, finds it in the topic.
         """
         if self.put_buffer.pending and not self.io_loop.in_turn:
             with suppress(WrongContextError):

@@ -17,7 +17,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
-from aiodq.engine.futures import settle, tell_all
+from aiodq.engine.loop.futures import settle, tell_all
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.reserved_room import ReservedRoom, Share
 from aiodq.engine.transactions.topic_appender import TopicAppender
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from aiodq.clock import Clock
+    from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.monitoring.metrics import SyncTimer
     from aiodq.engine.transactions.participants import Channel, CommittedTopic, HoldingChannel, Topic
-    from aiodq.engine.worker_threads import WorkerThreads
     from aiodq.format.columns import Columns
     from aiodq.format.producers import Origin
-    from aiodq.storage.state.transaction_log import TransactionFile
+    from aiodq.storage.state.transactions.transaction_log import TransactionFile
 
 __all__ = ["Committer", "HeldAck", "HeldRun", "held_runs"]
 

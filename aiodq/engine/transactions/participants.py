@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping
 
-    from aiodq.engine.put_batch import Accepted, Draft
+    from aiodq.engine.batch.put_batch import Accepted, Draft
     from aiodq.format.columns import Columns
 
 __all__ = ["Channel", "CommittedTopic", "HoldingChannel", "Topic"]
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Holds(Protocol):
-    """See `aiodq.engine.channel.transaction_holds.TransactionHolds`."""
+    """See `aiodq.engine.channel.acks.transaction_holds.TransactionHolds`."""
 
     def hold(self, start: int, stop: int, delivery: int) -> int: ...
 
@@ -47,7 +47,7 @@ class Channel(Protocol):
 
 
 class HoldingChannel(Channel, Protocol):
-    """A channel of a store whose owner this is: `aiodq.engine.channel.settlement.Settlement` is one."""
+    """A channel of a store whose owner this is: `aiodq.engine.channel.acks.settlement.Settlement` is one."""
 
     @property
     def transaction_holds(self) -> _Holds:
@@ -74,7 +74,7 @@ class _Checks(Protocol):
 
 
 class _PutBuffer(_Checks, Protocol):
-    """See `aiodq.engine.topic.put_buffer.PutBuffer`."""
+    """See `aiodq.engine.topic.puts.put_buffer.PutBuffer`."""
 
     pending: int
     cost: int

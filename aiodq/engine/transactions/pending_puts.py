@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from aiodq.engine.put_batch import OVERHEAD, PLAIN, accepted_cost, columns_of
+from aiodq.engine.batch.put_batch import OVERHEAD, PLAIN, accepted_cost, columns_of
 from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
-    from aiodq.engine.put_batch import Accepted
+    from aiodq.engine.batch.put_batch import Accepted
     from aiodq.engine.transactions.participants import Topic
 
 __all__ = ["Checked", "PendingPuts", "cost_of"]

@@ -9,8 +9,8 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.futures import settle
-from aiodq.engine.put_batch import columns_cost
+from aiodq.engine.batch.put_batch import columns_cost
+from aiodq.engine.loop.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError
 

@@ -4,7 +4,6 @@ Where the extra `spark` is not installed, importing this is a `MissingExtraError
 """
 
 from aiodq.spark import extra  # noqa: F401 - the first of the imports: it says what the others would not
-from aiodq.spark.lag import TopicLag, lag
 from aiodq.spark.pipelines.archive import ArchiveSummary, archive
 from aiodq.spark.pipelines.audit import AuditSummary, audit
 from aiodq.spark.pipelines.compact import CompactSummary, compact
@@ -13,6 +12,7 @@ from aiodq.spark.pipelines.replay import ReplaySummary, replay
 from aiodq.spark.pipelines.report import ReportSummary, report
 from aiodq.spark.pipelines.session import check_stores, start_session
 from aiodq.spark.pipelines.ship import ShipSummary, ship
+from aiodq.spark.stream.lag import TopicLag, lag
 
 __all__ = [
     "ArchiveSummary",

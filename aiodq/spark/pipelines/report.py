@@ -23,7 +23,7 @@ from aiodq.spark.pipelines.places import one_store
 from aiodq.spark.pipelines.session import check_stores, topics_option
 from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.offline.store_reader import StoreReader
-from aiodq.storage.state.topic_meta import describe
+from aiodq.storage.state.topic.topic_meta import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -19,7 +19,7 @@ from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
-from aiodq.storage.state.topic_meta import TOPIC_FILE, encode_meta, read_meta
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, encode_meta, read_meta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

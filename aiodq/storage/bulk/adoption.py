@@ -21,7 +21,7 @@ from aiodq.storage.bulk.commits import (
 from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, sync_directory
 from aiodq.storage.io.os_errors import is_lasting
 from aiodq.storage.log.staged_segments import check_staged, move_in
-from aiodq.storage.state.parked_transactions import may_be_topic
+from aiodq.storage.state.transactions.parked_transactions import may_be_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from aiodq.storage.log.segment_opener import SegmentOpener
     from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.segments.segment_files import Segment
-    from aiodq.storage.state.topic_description import TopicDescription
-    from aiodq.storage.state.topic_meta import TopicMeta
+    from aiodq.storage.state.topic.topic_description import TopicDescription
+    from aiodq.storage.state.topic.topic_meta import TopicMeta
     from aiodq.storage.state.watermark import WatermarkFile
 
 __all__ = ["OpenedSegments", "open_segments"]

@@ -22,8 +22,8 @@ from aiodq.storage.read.log_reader import LogView
 from aiodq.storage.segments.offset_ranges import total
 from aiodq.storage.segments.segment_files import remove_segments
 from aiodq.storage.segments.segment_list import SegmentList
-from aiodq.storage.state.topic_description import TopicDescription
-from aiodq.storage.state.topic_meta import load_meta
+from aiodq.storage.state.topic.topic_description import TopicDescription
+from aiodq.storage.state.topic.topic_meta import load_meta
 from aiodq.storage.state.watermark import WATERMARK, WatermarkFile
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from aiodq.storage.log.active_segment import ActiveSegment
     from aiodq.storage.log.producer_table import Origin
     from aiodq.storage.segments.segment_files import Segment
-    from aiodq.storage.state.stored_options import StoredOptions
-    from aiodq.storage.state.topic_meta import TopicMeta
+    from aiodq.storage.state.topic.stored_options import StoredOptions
+    from aiodq.storage.state.topic.topic_meta import TopicMeta
 
 __all__ = ["LogOptions", "TopicLog"]
 

@@ -28,11 +28,11 @@ from aiodq.storage.segments.segment_files import own_segments
 from aiodq.storage.state.assessment import CHANNELS, channel_directory, missing, repeats
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel, topic_of
 from aiodq.storage.state.holds import hold_path, read_hold, read_holds
-from aiodq.storage.state.parked_transactions import keep_owed, may_be_topic, read_owed
 from aiodq.storage.state.store_identity import STORE_FILE, read_identity
-from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe, save_meta
-from aiodq.storage.state.transaction_log import TRANSACTIONS, mended, read_transactions
-from aiodq.storage.state.transaction_origins import ORIGINS, read_origins
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, TopicMeta, describe, save_meta
+from aiodq.storage.state.transactions.parked_transactions import keep_owed, may_be_topic, read_owed
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, mended, read_transactions
+from aiodq.storage.state.transactions.transaction_origins import ORIGINS, read_origins
 from aiodq.storage.state.watermark import (
     WATERMARK,
     WatermarkFile,

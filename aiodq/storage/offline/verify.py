@@ -24,11 +24,11 @@ from aiodq.storage.state.assessment import CHANNELS, channel_directory, missing,
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, read_channel, topic_of
 from aiodq.storage.state.holds import HOLDS, decode_hold
 from aiodq.storage.state.owner_stats import FIGURES
-from aiodq.storage.state.parked_transactions import ASIDE, may_be_topic, read_owed
 from aiodq.storage.state.store_identity import STORE_FILE, read_identity
-from aiodq.storage.state.topic_meta import TOPIC_FILE, TopicMeta, describe
-from aiodq.storage.state.transaction_log import TRANSACTIONS, read_transactions
-from aiodq.storage.state.transaction_origins import ORIGINS, read_origins
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, TopicMeta, describe
+from aiodq.storage.state.transactions.parked_transactions import ASIDE, may_be_topic, read_owed
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, read_transactions
+from aiodq.storage.state.transactions.transaction_origins import ORIGINS, read_origins
 from aiodq.storage.state.watermark import WATERMARK, check_slots, is_foreign, noted_watermark, read_slot_file
 from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics, misplaced
 

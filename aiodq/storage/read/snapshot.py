@@ -25,14 +25,14 @@ from aiodq.storage.segments.segment_files import (
 )
 from aiodq.storage.segments.tail_search import contents_by_end, written_since
 from aiodq.storage.state.assessment import missing, repeats
-from aiodq.storage.state.topic_meta import KnownMeta, find_meta
+from aiodq.storage.state.topic.topic_meta import KnownMeta, find_meta
 from aiodq.storage.state.watermark import WATERMARK, noted_watermark, read_slot_file
 
 if TYPE_CHECKING:
     from aiodq.format.decode import IndexSingles
     from aiodq.storage.io.filesystem import File, FileSystem
     from aiodq.storage.segments.segment_files import Inspection, Segment
-    from aiodq.storage.state.topic_meta import TopicMeta
+    from aiodq.storage.state.topic.topic_meta import TopicMeta
 
 __all__ = ["LogSnapshot"]
 

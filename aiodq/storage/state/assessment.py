@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiodq.format.journal import ChannelImage
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.segments.offset_ranges import Ranges
-    from aiodq.storage.state.topic_meta import TopicMeta
+    from aiodq.storage.state.topic.topic_meta import TopicMeta
 
 __all__ = [
     "CHANNELS",

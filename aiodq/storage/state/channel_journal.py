@@ -45,7 +45,7 @@ from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine
-from aiodq.storage.state.topic_meta import find_meta
+from aiodq.storage.state.topic.topic_meta import find_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,9 +18,9 @@ from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.assessment import CHANNELS
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL
-from aiodq.storage.state.topic_meta import read_meta
-from aiodq.storage.state.transaction_log import TRANSACTIONS
-from aiodq.storage.state.transaction_origins import read_origins
+from aiodq.storage.state.topic.topic_meta import read_meta
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS
+from aiodq.storage.state.transactions.transaction_origins import read_origins
 
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem

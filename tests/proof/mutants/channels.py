@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from aiodq.engine.channel.ack_persister import AckPersister
-from aiodq.engine.opening import open_channel
+from aiodq.engine.channel.acks.ack_persister import AckPersister
+from aiodq.engine.store.opening import open_channel
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.format.journal import decode_blocks, decode_checkpoint, encode_checkpoint
 from aiodq.storage.io.durable_io import replace_file, sync_directory, write_all
 from aiodq.storage.state import channel_journal as journals
 from aiodq.storage.state.channel_journal import ChannelJournal
-from aiodq.storage.state.topic_description import TopicDescription
+from aiodq.storage.state.topic.topic_description import TopicDescription
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
-    from aiodq.engine.channel.settlement import Settlement
+    from aiodq.engine.channel.acks.settlement import Settlement
     from aiodq.format.journal import ChannelImage
     from aiodq.storage.io.filesystem import FileSystem
 
@@ -78,7 +78,7 @@ def what_is_acked_while_a_checkpoint_is_written_counts_as_in_it() -> Patch:
 
 @mutant("a namesake")
 def a_channel_made_again_has_what_its_namesake_settled() -> Patch:
-    return mock.patch("aiodq.engine.channel_management.remove_channel_files")
+    return mock.patch("aiodq.engine.store.channel_management.remove_channel_files")
 
 
 _UNWRITTEN = "tests/queue/test_unwritten_acks.py"

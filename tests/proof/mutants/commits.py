@@ -38,7 +38,7 @@ def what_was_staged_is_committed_before_it_is_synced() -> Patch:
 
 @mutant("bulk loads")
 def what_was_begun_to_be_adopted_is_not_finished_at_open() -> Patch:
-    return mock.patch("aiodq.engine.opening.finish_adoptions", return_value=({}, set()))
+    return mock.patch("aiodq.engine.store.opening.finish_adoptions", return_value=({}, set()))
 
 
 @mutant("bulk loads")

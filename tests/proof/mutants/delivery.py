@@ -12,13 +12,13 @@ from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.end_times import EndTimes, _Slot
 from aiodq.delivery.leases import Lease, Leases
 from aiodq.delivery.unnoted import Unnoted
+from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
+from aiodq.engine.channel.acks.settlement import Settlement
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.engine.channel.dead_letters import DeadLetterOffice
-from aiodq.engine.channel.delivery_filter import DeliveryFilter
-from aiodq.engine.channel.out_of_turn import OutOfTurn
-from aiodq.engine.channel.settlement import Settlement
+from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetterOffice
+from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
+from aiodq.engine.topic.commit.publisher import Publisher
 from aiodq.engine.topic.expirations import Expirations
-from aiodq.engine.topic.publisher import Publisher
 from aiodq.format.journal import OpKind
 from aiodq.transaction import Transaction
 from tests.proof.mutants.registry import Patch, change, mutant
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import aiodq
-    from aiodq.engine.channel.dead_letters import DeadLetter
-    from aiodq.engine.topic.put_buffer import PutBuffer
+    from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
+    from aiodq.engine.topic.puts.put_buffer import PutBuffer
     from aiodq.format.journal import ChannelImage, Op
 
 
@@ -54,7 +54,7 @@ def a_checkpoint_has_no_due_times() -> Patch:
 
 @mutant("delays and requeues")
 def what_was_put_with_a_delay_is_not_looked_for_at_open() -> Patch:
-    return mock.patch("aiodq.engine.opening.delayed", return_value=[])
+    return mock.patch("aiodq.engine.store.opening.delayed", return_value=[])
 
 
 @mutant("counted deliveries")

@@ -39,7 +39,7 @@ def a_file_is_renamed_before_it_is_synced() -> Patch:
 
 @mutant("the first message")
 def the_store_has_no_durable_name_before_its_topics() -> Patch:
-    return mock.patch("aiodq.engine.opening.sync_directory", return_value=None)
+    return mock.patch("aiodq.engine.store.opening.sync_directory", return_value=None)
 
 
 change(

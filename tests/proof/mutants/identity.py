@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiodq.engine import opening
+from aiodq.engine.store import opening
 from aiodq.spark import visible
 from aiodq.storage.state.store_identity import StoreIdentity
 from tests.proof.mutants.registry import change

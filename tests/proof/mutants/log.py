@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from aiodq.engine.opening import open_store
-from aiodq.engine.topic.group_commit import GroupCommit
-from aiodq.engine.topic.publisher import Publisher
+from aiodq.engine.store.opening import open_store
+from aiodq.engine.topic.commit.group_commit import GroupCommit
+from aiodq.engine.topic.commit.publisher import Publisher
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.format import decode
 from aiodq.storage.io import write_window
@@ -18,12 +18,12 @@ from aiodq.storage.log.preallocation import Preallocation
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.segments import segment_contents as contents
 from aiodq.storage.segments import segment_files
-from aiodq.storage.state.topic_description import TopicDescription
+from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.storage.store_layout import delete_topic
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
-    from aiodq.engine.topic.requests import Written
+    from aiodq.engine.topic.commit.requests import Written
     from aiodq.format.layout import BytesLike
 
 

@@ -9,8 +9,8 @@ from unittest import mock
 
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.options import StoreOptions
-from aiodq.storage.state.topic_description import TopicDescription
-from aiodq.storage.state.topic_meta import save_meta
+from aiodq.storage.state.topic.topic_description import TopicDescription
+from aiodq.storage.state.topic.topic_meta import save_meta
 from aiodq.testing import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
 from tests.proof.mutants.registry import Patch, mutant
@@ -18,7 +18,7 @@ from tests.proof.mutants.registry import Patch, mutant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiodq.storage.state.stored_options import StoredOptions
+    from aiodq.storage.state.topic.stored_options import StoredOptions
 
 
 @mutant("stored options")
@@ -49,8 +49,8 @@ def a_topic_goes_by_what_open_was_given() -> Iterator[None]:
 
     always = property(lambda _: True, lambda _, __: None)
     with (
-        mock.patch("aiodq.engine.store_engine.holding", forgetful),
-        mock.patch("aiodq.engine.taking_over.holding", forgetful),
+        mock.patch("aiodq.engine.store.store_engine.holding", forgetful),
+        mock.patch("aiodq.engine.store.taking_over.holding", forgetful),
         mock.patch.object(EffectiveOptions, "acting", always, create=True),
     ):
         yield

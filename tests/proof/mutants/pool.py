@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from aiodq.engine.sync_backend import SyncBackend, Synced
+from aiodq.engine.loop.sync_backend import SyncBackend, Synced
 from aiodq.storage.io.file_pool import PooledFile
 from aiodq.storage.io.kernel_aio import KernelAio
 from tests.proof.mutants.registry import Patch, change, mutant

@@ -5,30 +5,30 @@ from __future__ import annotations
 from unittest import mock
 
 from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
-from aiodq.engine.worker_threads import WorkerThreads
-from aiodq.shared import inherited
-from aiodq.shared.client_puts import ClientPuts
-from aiodq.shared.client_transactions import ClientTransactions
-from aiodq.shared.early_answers import EarlyAnswers
-from aiodq.shared.holdings import Holdings
-from aiodq.shared.lending import Lending
-from aiodq.shared.lent import LentRun
-from aiodq.shared.link import Link
-from aiodq.shared.number_runs import NumberRuns
-from aiodq.shared.owner import Owner
-from aiodq.shared.place import Place
-from aiodq.shared.putting import TopicPuts
-from aiodq.shared.remote_channel import RemoteChannel
-from aiodq.shared.remote_settlement import RemoteSettlement
-from aiodq.shared.session import Session
+from aiodq.shared.connection import inherited
+from aiodq.shared.connection.link import Link
+from aiodq.shared.connection.place import Place
+from aiodq.shared.connection.putting import TopicPuts
+from aiodq.shared.consuming.holdings import Holdings
+from aiodq.shared.consuming.remote_channel import RemoteChannel
+from aiodq.shared.consuming.remote_settlement import RemoteSettlement
+from aiodq.shared.encoding.number_runs import NumberRuns
+from aiodq.shared.requests.client_puts import ClientPuts
+from aiodq.shared.requests.client_transactions import ClientTransactions
+from aiodq.shared.requests.lending import Lending
+from aiodq.shared.requests.lent import LentRun
+from aiodq.shared.server.early_answers import EarlyAnswers
+from aiodq.shared.server.owner import Owner
+from aiodq.shared.server.session import Session
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.log.active_segment import ActiveSegment
-from aiodq.storage.state.transaction_log import TransactionFile
-from aiodq.storage.state.transaction_origins import TransactionOrigins
+from aiodq.storage.state.transactions.transaction_log import TransactionFile
+from aiodq.storage.state.transactions.transaction_origins import TransactionOrigins
 from tests.proof.mutants.registry import Patch, change, mutant
 
 _OWNER = "tests/shared/test_owner.py"

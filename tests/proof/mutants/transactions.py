@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from aiodq.engine import opening
+from aiodq.engine.store import opening
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.transactions.task_transactions import OpenTransactions
 from aiodq.storage.read import log_reader
-from aiodq.storage.state import parked_transactions
-from aiodq.storage.state.transaction_log import TransactionFile
+from aiodq.storage.state.transactions import parked_transactions
+from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @mutant("transactions")
 def a_transaction_is_not_synced() -> Patch:
-    return mock.patch("aiodq.storage.state.transaction_log.sync_file")
+    return mock.patch("aiodq.storage.state.transactions.transaction_log.sync_file")
 
 
 @mutant("transactions")
 def what_was_committed_is_put_again_without_looking_whether_it_is_there() -> Patch:
-    return mock.patch("aiodq.engine.opening.transactions_in", return_value=set())
+    return mock.patch("aiodq.engine.store.opening.transactions_in", return_value=set())
 
 
 @mutant("transactions")
@@ -141,12 +141,12 @@ _OWED = "tests/transactions/test_bad_topics.py::test_once_the_file_is_gone_a_run
 
 @mutant(test=_OWED)
 def what_a_bad_topic_is_owed_is_not_kept_aside() -> Patch:
-    return mock.patch("aiodq.engine.opening.keep_owed")
+    return mock.patch("aiodq.engine.store.opening.keep_owed")
 
 
 @mutant(test=_OWED)
 def what_is_kept_aside_is_not_put_in() -> Patch:
-    return mock.patch("aiodq.engine.opening.read_owed", return_value={})
+    return mock.patch("aiodq.engine.store.opening.read_owed", return_value={})
 
 
 change(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiodq.format.columns import Columns
 from aiodq.format.transactions import Block, Commit, Puts
-from aiodq.storage.state.parked_transactions import ASIDE, drop_owed, keep_owed, read_owed
+from aiodq.storage.state.transactions.parked_transactions import ASIDE, drop_owed, keep_owed, read_owed
 from aiodq.testing import SimulatedFileSystem
 
 

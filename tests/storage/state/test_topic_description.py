@@ -10,8 +10,8 @@ import pytest
 
 from aiodq.errors import AiodqError
 from aiodq.options import ChannelOptions
-from aiodq.storage.state.topic_description import TopicDescription
-from aiodq.storage.state.topic_meta import TopicMeta, read_meta, save_meta
+from aiodq.storage.state.topic.topic_description import TopicDescription
+from aiodq.storage.state.topic.topic_meta import TopicMeta, read_meta, save_meta
 from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import messages, open_log, put_each
 

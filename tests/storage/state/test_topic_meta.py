@@ -12,7 +12,7 @@ import pytest
 
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError, StoreFailedError
 from aiodq.storage.io.durable_io import TEMPORARY, ensure_directory, read_file, replace_file, sweep_temporaries
-from aiodq.storage.state.topic_meta import KnownMeta, TopicMeta, describe, load_meta, read_meta, save_meta
+from aiodq.storage.state.topic.topic_meta import KnownMeta, TopicMeta, describe, load_meta, read_meta, save_meta
 from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import messages, open_log, overwrite, put_each, segments, set_aside, tree
 

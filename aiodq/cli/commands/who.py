@@ -1,0 +1,83 @@
+"""`aiodq who`: who owns a store, and who has it open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+
+from aiodq.cli.arguments import Place
+from aiodq.cli.exits import DONE
+from aiodq.cli.loop import run_command
+from aiodq.cli.show import counted, figures_table, print_json, stdout
+from aiodq.errors import OwnerLostError
+from aiodq.shared.requests.visitors import ask_visitors
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.lock import lock_holder
+from aiodq.storage.store_layout import check_store_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["facts_of", "table", "who"]
+
+
+def who(store: Place, /, *, json: bool = False) -> int:
+    """Show which process owns a store, how late its event loop is, and who else has it open with what in hand.
+
+    Readers (stat, tail, Spark) need no owner, and nobody knows of them. A store that nobody has open is shown as such.
+
+    Args:
+        store: the store's directory.
+        json: print it as JSON.
+    """
+    check_store_directory(OsFileSystem(), store)
+
+    async def go() -> int:
+        facts = await facts_of(store)
+        if json:
+            print_json(facts, indent=None)
+        else:
+            stdout().print(table(facts))
+        return DONE
+
+    return run_command(go())
+
+
+async def facts_of(store: str) -> Mapping[str, Any]:
+    """Return who has a store open: as `ask_visitors`, and `owner` is None where nobody owns it.
+
+    An owner that serves nobody has `"exclusive": true`, and no `lag`.
+
+    Raises:
+        OwnerStalledError: its owner does not answer.
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        return await ask_visitors(store)
+    except OwnerLostError:
+        pid = lock_holder(store)
+        return {"owner": None if pid is None else {"pid": pid, "exclusive": True}, "clients": []}
+
+
+def table(facts: Mapping[str, Any]) -> RenderableType:
+    """Return who has a store open, for people."""
+    owner = facts["owner"]
+    if owner is None:
+        return "nobody has it open"
+    if "lag" not in owner:
+        return f"process {owner['pid']} has it for itself"
+    others = [client for client in facts["clients"] if not client["owner"]]
+    late = f"its loop is {owner['lag'] * 1000:.0f} ms late"
+    number = len(others) + facts["unlisted"]
+    head = f"process {owner['pid']} owns it and serves {counted(number, 'other')}; {late}"
+    rows = [
+        (str(client["pid"]), "owner" if client["owner"] else "client", client["program"], _held(client["holds"]))
+        for client in facts["clients"]
+    ]
+    more = (f"and {counted(facts['unlisted'], 'other')}",) if facts["unlisted"] else ()
+    return Group(head, figures_table(("process", "is", "program", "in hand"), rows), *more) if rows else head
+
+
+def _held(holds: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} of {name}" for name, number in sorted(holds.items())) or "-"

@@ -1,0 +1,1 @@
+"""How messages are settled: acked, requeued or given up, and when that is durable."""

@@ -1,0 +1,439 @@
+"""The metadata persister of a topic: writes journals, checkpoints, descriptions and deletions, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from aiodq.engine.loop.futures import as_failure, settle, tell_all
+from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiodq.engine.channel.acks.settlement import Settlement
+    from aiodq.engine.loop.sync_backend import SyncBackend
+    from aiodq.engine.monitoring.metrics import SyncTimer
+    from aiodq.format.journal import Op
+
+__all__ = ["AckPersister", "Job", "fold_all"]
+
+_FOLD_AT: Final = 32_768
+_LULL: Final = 0.01
+"""Seconds for which acks that nobody waits for gather before they are written."""
+
+_PIECE: Final = 1000
+"""The ranges of acks, and the requeues, written in one turn of the loop: about two milliseconds."""
+
+_RETRY: Final = 0.25
+
+_CRAMPED_FOR: Final = 1.0
+"""Seconds after which a checkpoint that found no room is tried again."""
+
+_TURNS_TO_GATHER: Final = 2
+
+
+@dataclass(slots=True)
+class Job:
+    """Blocking work on a topic's files.
+
+    Attributes:
+        work: done in a thread.
+        report: called on the loop with the result, or with None and the error.
+        acks_first: everything settled so far has to be durable before it; what cannot be written fails it.
+        patient: it waits until that is written.
+        anyhow: it is done even so.
+    """
+
+    work: Callable[[], object]
+    report: Callable[[object, Exception | None], None]
+    acks_first: bool = False
+    patient: bool = False
+    anyhow: bool = False
+
+
+class AckPersister:
+    """The metadata persister of one topic.
+
+    Attributes:
+        durable: whether acks are synced as soon as they are written, or left to `sync_all`.
+        syncs: how many syncs there were.
+        closing: whether the journals are about to be closed; what was put off is left for the next owner then.
+    """
+
+    def __init__(
+        self,
+        syncs: SyncBackend,
+        wait_durable: Callable[[], Awaitable[None]],
+        timer: SyncTimer,
+        written: Callable[[Settlement], None],
+        *,
+        durable: bool,
+    ) -> None:
+        """Start with nothing to write.
+
+        Args:
+            syncs: the sync backend, and the threads.
+            wait_durable: returns when every message that may be acked is durable.
+            timer: times the syncs.
+            written: told of each channel whose settlements were written.
+            durable: whether acks are synced as soon as they are written, or left to `sync_all`.
+        """
+        self._threads = syncs.threads
+        self._syncs = syncs
+        self._wait_durable = wait_durable
+        self._timer = timer
+        self._written = written
+        self.durable = durable
+        self.closing: bool = False
+        self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
+        self._dirty: dict[str, Settlement] = {}
+        self._unsynced: dict[str, Settlement] = {}
+        self._held: dict[str, list[Op]] = {}
+        # Of those held: which are, as a thread had the journal when they were to be written.
+        self._busy: set[str] = set()
+        # Why the others could not be written.
+        self._refused: dict[str, AiodqError] = {}
+        # For which a full disk has no room for a checkpoint, why, and the loop's time at which to try again.
+        self._cramped: dict[Settlement, tuple[DiskFullError, float]] = {}
+        self._folding = ""
+        self._flush_queued = False
+        self._over: Exception | None = None
+        self._urgent = asyncio.Event()
+        self.syncs: int = 0
+
+    def settled(self, channel_engine: Settlement) -> None:
+        """Note that a channel has something to write; it is written soon if somebody waits for it."""
+        self._dirty[channel_engine.name] = channel_engine
+        if channel_engine.ack_waiters:
+            self._urgent.set()
+        if not self._flush_queued:
+            self._flush_queued = True
+            self._jobs.put_nowait(None)
+
+    def note(self, channel_engine: Settlement) -> None:
+        """Note that a channel has something to write together with others: it is already durable elsewhere."""
+        self._dirty[channel_engine.name] = channel_engine
+
+    def write_now(self, channel_engine: Settlement) -> None:
+        """Write what a channel has unwritten, on the caller's time; it is synced with the channel's next sync.
+
+        If it cannot be written (a full disk), it is retried later: consuming goes on, as that makes room. If a thread
+        is writing the journal at this moment, it is written right afterwards or with the next call, whichever is first:
+        the loop waits for no thread.
+        """
+        if channel_engine.name in self._held and channel_engine.name not in self._busy:
+            return
+        error = self._write(channel_engine, wait=False)
+        if error is not None:
+            self._put_off(channel_engine, [], error)
+        elif channel_engine.name in self._held:
+            self.settled(channel_engine)
+            self._urgent.set()
+        else:
+            self._unsynced[channel_engine.name] = channel_engine
+
+    def submit(self, job: Job) -> None:
+        """Do a job after those submitted before."""
+        if self._over is not None:
+            job.report(None, self._over)
+            return
+        self._urgent.set()
+        self._jobs.put_nowait(job)
+
+    async def run(self) -> None:
+        """Do the jobs, one after the other."""
+        while True:
+            job = await self._jobs.get()
+            if job is None:
+                await self._lull()
+                await self.flush(sync=self.durable)
+                continue
+            await self._do(job)
+
+    async def _do(self, job: Job) -> None:
+        try:
+            if job.acks_first and not await self._ready_for(job):
+                return
+            result = await self._threads.call(job.work)
+        except AiodqError as error:
+            job.report(None, error)
+            if isinstance(error, StoreFailedError):
+                raise
+        except Exception as error:
+            failure = as_failure(error)
+            job.report(None, failure)
+            raise failure from error
+        except BaseException:
+            job.report(None, self._over or StoreFailedError("the store's engine was stopped"))
+            raise
+        else:
+            if job.patient:
+                await self._take_room()
+            job.report(result, None)
+
+    async def _take_room(self) -> None:
+        """Let cramped journals have what a deletion has given back, before others do."""
+        for journal in [channel_engine.journal for channel_engine in self._cramped]:
+            if journal is not None:
+                await self._threads.call(journal.top_up)
+
+    async def _ready_for(self, job: Job) -> bool:
+        """Make durable everything settled so far; return False if the job is put off as that is not possible now.
+
+        Raises:
+            StorageError: what was settled could not be written, and the job does not wait for it.
+            StoreFailedError: a sync failed.
+        """
+        # The last of a cramped journal is for what makes room, or is never asked for again.
+        await self.flush(sync=True, last=job.patient or job.anyhow)
+        for name, channel_engine in list(self._dirty.items()):
+            if name in self._refused and channel_engine not in self._cramped:
+                await self._fold(channel_engine)  # where blocks find no room, a checkpoint may
+        error = next(iter(self._refused.values()), None)
+        # INVARIANT: nothing counts as durable, and nothing is deleted, by acks that are in memory only.
+        if error is None or job.anyhow:
+            return True
+        if not job.patient:
+            raise error
+        asyncio.get_running_loop().call_later(_RETRY, self._again, job, error)
+        return False
+
+    def _again(self, job: Job, error: AiodqError) -> None:
+        """Do a job that was put off, unless the journals are being closed, which say nothing any more."""
+        if self.closing:
+            job.report(None, error)
+        else:
+            self.submit(job)
+
+    def fail(self, error: Exception) -> None:
+        """Fail the jobs that will not be done, and those submitted later."""
+        self._over = error
+        jobs = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
+        tell_all(error, [partial(job.report, None) for job in jobs if job is not None])
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something was written and not synced, or is about to be."""
+        return bool(self._unsynced) or self._flush_queued
+
+    async def _lull(self) -> None:
+        if not self._urgent.is_set():
+            timer = asyncio.get_running_loop().call_later(_LULL, self._urgent.set)
+            try:
+                await self._urgent.wait()
+            finally:
+                timer.cancel()
+
+    async def flush(self, *, sync: bool, last: bool = False) -> None:
+        """Write what channels have unwritten, and sync it if asked to; with `last`, also into the last of a reserve.
+
+        Raises:
+            StoreFailedError: a sync failed.
+        """
+        self._flush_queued = False
+        self._urgent.clear()
+        channel_engines, self._dirty = list(self._dirty.values()), {}
+        waiting: list[tuple[Settlement, list[asyncio.Future[None]]]] = []
+        try:
+            await self._wake(channel_engines)
+            for channel_engine in channel_engines:
+                waiters, channel_engine.ack_waiters = channel_engine.ack_waiters, []
+                waiting.append((channel_engine, waiters))
+                error = await self._write_all(channel_engine, last=last)
+                self._written(channel_engine)
+                if error is None:
+                    self._unsynced[channel_engine.name] = channel_engine
+                else:
+                    waiting.pop()
+                    self._put_off(channel_engine, waiters, error)
+            if sync:
+                await self._sync_journals()
+        except BaseException as raised:
+            self._not_written(waiting, raised)
+            raise
+        _tell(waiting)
+        for channel_engine in channel_engines:
+            await self._keep_up(channel_engine)
+        if self._dirty:
+            await self._gather(sum(len(waiters) for _, waiters in waiting))
+
+    async def _gather(self, told: int) -> None:
+        """Let the tasks just told ack again before the next write, unless more than they are waiting for it already.
+
+        Otherwise they would split into two groups that wait for each other's syncs (see `GroupCommit.synced` for puts).
+        They are told and get the next message within one turn of the loop, or within two if `get` gives way to others.
+        """
+        for _ in range(_TURNS_TO_GATHER):
+            if not 0 < sum(len(channel_engine.ack_waiters) for channel_engine in self._dirty.values()) <= told:
+                return
+            await asyncio.sleep(0)
+
+    def _not_written(self, waiting: list[tuple[Settlement, list[asyncio.Future[None]]]], raised: BaseException) -> None:
+        """Fail those who wait for their acks; if the store is about to stop, keep them waiting to be told of that."""
+        error = self._over or (raised if isinstance(raised, AiodqError) else None)
+        for channel_engine, waiters in waiting:
+            if error is None:
+                channel_engine.ack_waiters[:0] = waiters
+            else:
+                for waiter in waiters:
+                    settle(waiter, None, error)
+
+    async def _wake(self, channel_engines: list[Settlement]) -> None:
+        """Open off the loop the journals that were closed while idle."""
+        for channel_engine in channel_engines:
+            if channel_engine.journal is not None and not channel_engine.journal.ready:
+                # One that cannot be opened reports that when it is written.
+                with suppress(StorageError):
+                    await self._threads.call(channel_engine.journal.wake)
+
+    async def _keep_up(self, channel_engine: Settlement) -> None:
+        """Make room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
+        journal = channel_engine.journal
+        if journal is None or channel_engine.name in self._held:
+            return
+        scant = journal.scant
+        if scant:
+            await self._threads.call(journal.top_up)
+            scant = journal.scant
+        if not scant:
+            self._cramped.pop(channel_engine, None)
+        elif channel_engine in self._cramped and self._cramped[channel_engine][1] > asyncio.get_running_loop().time():
+            return
+        if journal.pending >= _FOLD_AT or (scant and journal.pending):
+            await self._fold(channel_engine)
+
+    async def _sync_journals(self) -> None:
+        journals = [
+            channel_engine.journal for channel_engine in self._unsynced.values() if channel_engine.journal is not None
+        ]
+        self._unsynced = {}
+        if not journals:
+            return
+        # INVARIANT: no ack is durable of a message that is not. A transaction's messages may still lie in its own file
+        # only, and be appended to the log at the same offsets again.
+        await self._wait_durable()
+        await self._syncs.sync_all(journals)
+        self.syncs += len(journals)
+
+    async def _write_all(self, channel_engine: Settlement, *, last: bool) -> AiodqError | None:
+        """Write what a channel has unwritten by now, one piece per turn of the loop; later additions may wait."""
+        error, state = self._write(channel_engine, last=last), channel_engine.state
+        pieces = 0 if state is None else -(-state.unnoted // _PIECE)
+        while pieces and error is None:
+            # CRASH: each piece is a block of its own, so some may be there and others not: no ack was confirmed yet.
+            await asyncio.sleep(0)
+            error = self._write(channel_engine, last=last)
+            pieces -= 1
+        return error
+
+    def _write(self, channel_engine: Settlement, *, wait: bool = True, last: bool = False) -> AiodqError | None:
+        if channel_engine.state is None or channel_engine.journal is None:
+            # A channel that was deleted holds nothing up; one that was closed without its acks holds up deletions.
+            self._cramped.pop(channel_engine, None)
+            if not self.closing:
+                self._refused.pop(channel_engine.name, None)
+            return None
+        if channel_engine in self._cramped:
+            # In memory acks become few operations: the last of the reserve holds what lets a segment go, many times.
+            if not last and channel_engine.journal.spent:
+                return self._refused.setdefault(channel_engine.name, self._cramped[channel_engine][0])
+            if self._held.pop(channel_engine.name, None) is not None:
+                channel_engine.state.renote()
+        self._refused.pop(channel_engine.name, None)
+        self._busy.discard(channel_engine.name)
+        ops = [
+            *self._held.pop(channel_engine.name, ()),
+            *channel_engine.state.take_ops(*channel_engine.times(), _PIECE),
+        ]
+        if not ops:
+            return None
+        try:
+            if not channel_engine.journal.append(ops, wait=wait):
+                self._held[channel_engine.name] = ops
+                self._busy.add(channel_engine.name)
+        except AiodqError as error:
+            self._held[channel_engine.name], self._refused[channel_engine.name] = ops, error
+            return error
+        return None
+
+    def _put_off(self, channel_engine: Settlement, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
+        """Keep for later what could not be written. It stays settled; those who wait learn that it is not durable."""
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        # A flush that needs all acks to be durable, such as that of a close, does not wait for the timer.
+        self._dirty[channel_engine.name] = channel_engine
+        asyncio.get_running_loop().call_later(_RETRY, self.settled, channel_engine)
+
+    def write_blocking(self, channel_engine: Settlement) -> None:
+        """Write what a channel has unwritten, or what was put off, and sync it. Blocking; nobody else writes any more.
+
+        Raises:
+            StorageError: it could not be written, or it is unknown what is on disk.
+        """
+        journal, state, name = channel_engine.journal, channel_engine.state, channel_engine.name
+        if journal is None or state is None:
+            return
+        if name == self._folding:
+            state.renote()  # nobody was told whether the checkpoint holds it
+        if ops := [*self._held.pop(name, ()), *state.take_ops(*channel_engine.times())]:
+            journal.append(ops)
+            journal.sync()
+
+    async def _fold(self, channel_engine: Settlement) -> None:
+        journal, state = channel_engine.journal, channel_engine.state
+        if journal is None or state is None:
+            return
+        await self._wait_durable()
+        if channel_engine.name in self._busy:
+            return
+        # The image holds them, too.
+        self._held.pop(channel_engine.name, None)
+        snapshot = state.snapshot(*channel_engine.times())
+        state.all_noted()
+        journal.imaged()
+        self._folding = channel_engine.name
+        try:
+            await self._threads.call(lambda: journal.fold(snapshot.image()))
+        except StoreFailedError:
+            raise
+        except StorageError as error:
+            # The journal stands as it was; the operations that the image would have replaced are written again.
+            state.renote()
+            self._refused[channel_engine.name] = error
+            if isinstance(error, DiskFullError):
+                self._cramped[channel_engine] = error, asyncio.get_running_loop().time() + _CRAMPED_FOR
+            self._put_off(channel_engine, [], error)
+        else:
+            self._refused.pop(channel_engine.name, None)
+            self._cramped.pop(channel_engine, None)
+        self._folding = ""
+
+
+def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:
+    """Tell those who wait that their acks are written; in the next turn of the loop they ask for more messages."""
+    for _, waiters in waiting:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+    for channel_engine, waiters in waiting:
+        if waiters:
+            channel_engine.turn.begin()  # after all of them: a clock may raise
+
+
+def fold_all(channel_engines: list[Settlement]) -> None:
+    """Replace journals by checkpoints, and close the files. Blocking; nothing else may use them."""
+    for channel_engine in channel_engines:
+        journal, state = channel_engine.journal, channel_engine.state
+        if journal is None or state is None:
+            continue
+        if journal.pending:
+            # On a full disk the journal stays as it is and holds the same state.
+            with suppress(DiskFullError):
+                journal.fold(state.image(*channel_engine.times()))
+        channel_engine.journal = None
+        journal.close()

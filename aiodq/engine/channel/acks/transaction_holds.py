@@ -1,0 +1,110 @@
+"""The messages of one channel that transactions are about to settle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from aiodq.delivery.range_set import among
+from aiodq.errors import NotInFlightError
+
+if TYPE_CHECKING:
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.monitoring.latency import LatencyMeter
+
+__all__ = ["HoldingChannel", "TransactionHolds"]
+
+
+class HoldingChannel(Protocol):
+    """What the holds need of a channel: `aiodq.engine.channel.acks.settlement.Settlement` is one."""
+
+    state: ChannelState | None
+    latency: LatencyMeter
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is delivered or settled any more."""
+        ...
+
+    def check_all(self, start: int, stop: int, delivery: int) -> None:
+        """Raise unless these messages are in flight under that delivery number and those that follow."""
+        ...
+
+    def touch(self, offset: int, delivery: int, span: int | None) -> None:
+        """Restart a message's timeout."""
+        ...
+
+    def settled_elsewhere(self) -> None:
+        """Note that something was settled that is durable though not yet in the channel's journal."""
+        ...
+
+
+class TransactionHolds:
+    """The holds of one channel. Messages are held and settled in runs: neighbours delivered one after the other.
+
+    A held message does not time out, and has another delivery number, so that nobody else can settle it.
+    """
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel: HoldingChannel) -> None:
+        """Hold messages of this channel."""
+        self._channel = channel
+
+    def hold(self, start: int, stop: int, delivery: int) -> int:
+        """Keep messages from timing out until they are settled or released.
+
+        Args:
+            start: the first offset.
+            stop: the offset after the last.
+            delivery: the first delivery number; the others follow it.
+
+        Returns:
+            The number by which the first message is held; the others follow it.
+
+        Raises:
+            NotInFlightError: one is not in flight under its delivery number; nothing changed.
+        """
+        channel = self._channel
+        channel.check_all(start, stop, delivery)
+        state = channel.state
+        if state is None:
+            raise NotInFlightError(f"messages {start} to {stop - 1} are not in flight here any more")
+        held = state.hold(start, stop)
+        for number in among(channel.latency.open, delivery, delivery + stop - start):
+            channel.latency.moved(number, number - delivery + held)
+        return held
+
+    def holds(self, start: int, stop: int, held: int) -> bool:
+        """Return whether messages are still held, by consecutive numbers from that one on."""
+        state = self._channel.state
+        return not self._channel.over and state is not None and state.is_in_flight(start, stop, held)
+
+    def settle(self, start: int, stop: int, held: int) -> None:
+        """Settle messages whose settlement is durable already; the journal may record it later.
+
+        Messages no longer held were taken away meanwhile.
+        """
+        channel, state = self._channel, self._channel.state
+        if channel.over or state is None:
+            return
+        if state.is_in_flight(start, stop, held):
+            state.ack(start, stop)
+        else:
+            for offset in range(start, stop):
+                if state.delivery(offset) == held + offset - start:
+                    state.ack(offset)
+        for number in among(channel.latency.open, held, held + stop - start):
+            channel.latency.acked(number)
+        channel.settled_elsewhere()
+
+    def release(self, start: int, stop: int, held: int, delivery: int) -> None:
+        """Return messages to being in flight as before they were held, with their timeout restarted."""
+        channel, state = self._channel, self._channel.state
+        if channel.over or state is None:
+            return
+        for offset in range(start, stop):
+            number, before = held + offset - start, delivery + offset - start
+            if state.delivery(offset) == number:
+                state.unhold(offset, before)
+                channel.latency.moved(number, before)
+                channel.touch(offset, before, None)

@@ -1,0 +1,173 @@
+"""Dead-lettering: a message given up is settled once it is durable in the dead-letter topic, if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+
+from aiodq.engine.batch.put_batch import Accepted
+from aiodq.engine.channel.addressed import FOR
+from aiodq.engine.loop.futures import settle, tell_all
+from aiodq.engine.queue_errors import QueueFull, QueueShutDown
+from aiodq.errors import AiodqError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.clock import Clock
+    from aiodq.delivery.channel_state import ChannelState
+    from aiodq.format.frame import Batch
+
+__all__ = ["HEADERS", "DeadLetter", "DeadLetterOffice", "LetterBox", "send_dead_letter"]
+
+T = TypeVar("T")
+
+HEADERS: Final = (
+    "aiodq-topic",
+    "aiodq-channel",
+    "aiodq-offset",
+    "aiodq-attempts",
+    "aiodq-reason",
+    "aiodq-error",
+    "aiodq-time",
+)
+"""The headers added to those of a dead letter. Without an exception there is no `aiodq-error`."""
+
+
+class DeadLetter(NamedTuple):
+    """A message that is given up.
+
+    Attributes:
+        target: the dead-letter topic.
+        topic, channel: where it was given up.
+        batch: the message, as a batch of one.
+        attempts: how often it was delivered.
+        reason: in words.
+        error: type and text of the exception that the last attempt ended with, or empty.
+    """
+
+    target: str
+    topic: str
+    channel: str
+    batch: Batch
+    attempts: int
+    reason: str
+    error: str = ""
+
+    def accepted(self, now_ns: int) -> tuple[Accepted, bytes]:
+        """Return the dead letter as a message to be put, at that wall time."""
+        columns = self.batch.columns
+        moment = datetime.fromtimestamp(now_ns / 1_000_000_000, UTC).isoformat(timespec="milliseconds")
+        values = self.topic, self.channel, str(self.batch.first), str(self.attempts), self.reason, self.error, moment
+        # A dead letter that is given up in its turn has the headers of this time only.
+        own = {
+            name: text
+            for name, text in (columns.headers[0] if columns.headers else {}).items()
+            if name not in HEADERS and name != FOR
+        }
+        headers = own | {
+            name: text for name, text in zip(HEADERS, values, strict=True) if text or name != "aiodq-error"
+        }
+        tag = columns.tags[0] if columns.tags else None
+        key = columns.keys[0] if columns.keys else None
+        return Accepted(tag, key, headers), columns.bodies[0]
+
+
+def send_dead_letter(
+    state: ChannelState, letter: DeadLetter, post: Callable[[DeadLetter, Callable[[Exception | None], None]], None],
+    failed: Callable[[], None], changed: Callable[[], None],
+) -> asyncio.Future[None]:  # fmt: skip
+    """Hold a message until its dead letter is durable, then settle it; return a future of that.
+
+    Args:
+        state: the state of its channel.
+        letter: the dead letter.
+        post: puts the dead letter, and reports the outcome.
+        failed: has the message redelivered later.
+        changed: called when the state has changed after this call.
+    """
+    offset = letter.batch.first
+    held = state.hold(offset)
+    put: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: Exception | None) -> None:
+        settle(put, None, error)
+        if error is not None and not put.cancelled():
+            put.exception()  # mark it as retrieved: the caller need not wait
+        if state.delivery(offset) == held:
+            if error is None:
+                state.send_dead_letter(offset)
+            else:
+                failed()
+            changed()
+
+    post(letter, done)
+    return put
+
+
+def _refused(letter: DeadLetter, full: QueueFull) -> StorageError:
+    """Return the error for the caller that gave a message up while a dead-letter topic of policy `"reject"` is full."""
+    error = StorageError(
+        f"the dead-letter topic {letter.target!r} could not take message {letter.batch.first} of {letter.topic!r} now: "
+        f"{full}; the message is redelivered",
+        retriable=True,
+    )
+    error.__cause__ = full
+    return error
+
+
+class LetterBox(Protocol):
+    """The way into a dead-letter topic: `aiodq.engine.topic.puts.put_buffer.PutBuffer` is one."""
+
+    async def enter(self, accept: Callable[[], T]) -> T:
+        """Accept a message as soon as there is room, after those that came before."""
+        ...
+
+    def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """Accept a dead letter, even if nothing else is accepted any more."""
+        ...
+
+
+class DeadLetterOffice:
+    """Puts dead letters into their topics, and waits for room if there is none."""
+
+    def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
+        """Start with no dead letters; `fail` stops the store."""
+        self._clock = clock
+        self._fail = fail
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def send(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
+        """Put a dead letter; `done` is called once it is durable, or with the error."""
+        task = asyncio.get_running_loop().create_task(self._put(letter, put_buffer, done))
+        self._under_way.add(task)
+        self._waiting.add(task)
+        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._waiting.discard)
+
+    async def _put(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
+        try:
+            message, body = letter.accepted(self._clock.now_ns())
+            waiter = await put_buffer.enter(partial(put_buffer.accept_letter, message, body))
+            self._waiting -= {asyncio.current_task()}
+            await waiter
+        except QueueFull as full:
+            done(_refused(letter, full))
+        except AiodqError as error:
+            done(error)
+        except asyncio.CancelledError:
+            done(QueueShutDown("the store was closed before the dead letter was put"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            tell_all(error, [self._fail, done])
+        else:
+            done(None)
+
+    async def close(self) -> None:
+        """Stop. A message whose dead letter still waits for room is redelivered after the next open."""
+        for task in self._waiting:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)

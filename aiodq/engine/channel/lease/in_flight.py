@@ -1,0 +1,105 @@
+"""What a message in flight has beside its content: its place in a lease, and the ack of one that is simply held."""
+
+from __future__ import annotations
+
+from asyncio import _get_running_loop
+from itertools import repeat, starmap
+from threading import get_ident
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from aiodq.delivery.leases import ACKED, HELD, indexes
+from aiodq.engine.loop.home_loop import BY_THREAD
+from aiodq.storage.read.stored_message import StoredMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.engine.channel.lease.message_lease import MessageLease
+
+__all__ = ["InFlight", "message_of", "messages_of", "neighbours"]
+
+M = TypeVar("M", bound="InFlight")
+
+_THREAD: Final = get_ident
+_LOOP: Final = _get_running_loop
+
+
+class InFlight(StoredMessage):
+    """A message that was handed out: the part of `Message` that is passed for every one."""
+
+    # As in `StoredMessage`: code that makes a message sets `_store_ref` as well, as `message_of` does.
+    __slots__ = ("_course", "_store_ref")
+
+    _store_ref: object
+    _course: object
+
+    def __getstate__(self) -> object:
+        """As in `StoredMessage`; a message that holds a store open is not copied."""
+        return None, {"_run": self._run, "_index": self._index, "body": self.body, "_store_ref": None}
+
+    def ack_nowait(self) -> None:
+        """Settle the message; durable with the next commit.
+
+        Raises:
+            AlreadySettledError: settled before.
+            NotInFlightError: taken away meanwhile.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
+        """
+        run: MessageLease = self._run
+        index, home = self._index, run.home
+        # INVARIANT: with the mark HELD, only the loop has to be checked: all else that forbids an ack changes the mark.
+        is_running = home.is_running  # Python calls what is in a variable sooner than what is in a slot
+        if run.marks[index] == HELD and (
+            _THREAD() == home.thread and is_running() if BY_THREAD else _LOOP() is home.loop
+        ):
+            run.marks[index] = ACKED
+            self._store_ref = None
+            if run.clean and run.channel_engine is not None:
+                run.channel_engine.acked(run)
+        else:
+            self._ack_otherwise()
+
+    @property
+    def held(self) -> bool:
+        """Whether its consumer can still settle it: it is neither settled, nor timed out, nor taken away."""
+        run: MessageLease = self._run
+        offset, number, engine = run.first + self._index, run.number + self._index, run.channel_engine
+        return run.marks[self._index] < ACKED and engine is not None and engine.holds(offset, number)
+
+    def _ack_otherwise(self) -> None:
+        """Ack what is not simply held here, or raise the error that says why not; `Message`, its subclass, does."""
+        # No abstract method: a compiled class that has one cannot have a subclass that is not compiled.
+        raise NotImplementedError
+
+
+def message_of(kind: type[M], run: MessageLease, index: int, body: bytes, store_ref: object = None) -> M:
+    """Return the message at an index of a lease; `store_ref` keeps its store open."""
+    message = kind()
+    message._run = run  # noqa: SLF001 - as `StoredMessage` says
+    message._index = index  # noqa: SLF001 - as above
+    message.body = body
+    message._store_ref = store_ref  # noqa: SLF001 - as above
+    return message
+
+
+def messages_of(kind: type[M], run: MessageLease, first: int, bodies: Sequence[bytes], store_ref: object) -> list[M]:
+    """Return the messages with these bodies, from an index of a lease on."""
+    # All are made by one call, and their places are numbers that exist: `message_of` for each takes twice as long.
+    messages: list[M] = list(starmap(kind, repeat((), len(bodies))))
+    places = indexes(first, first + len(bodies))
+    message: M
+    for message, message.body, message._index in zip(messages, bodies, places, strict=True):  # noqa: SLF001
+        message._run, message._store_ref = run, store_ref  # noqa: SLF001
+    return messages
+
+
+def neighbours(messages: list[InFlight], at: int) -> int:
+    """Return where those end that follow the message at an index of a list in its lease as they do in the list."""
+    lease, index = messages[at]._run, messages[at]._index  # noqa: SLF001
+    end = len(messages)
+    while at < end:
+        message = messages[at]
+        if message._run is not lease or message._index != index:  # noqa: SLF001
+            break
+        at, index = at + 1, index + 1
+    return at

@@ -1,0 +1,1 @@
+"""Where a channel's messages come from, and which of them it delivers."""

@@ -1,0 +1,156 @@
+"""Adoption of bulk loads written while the store is owned and then committed (`aiodq.storage.bulk.commits`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiodq.engine.loop.futures import settle
+from aiodq.engine.monitoring.reporter import STORE
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import AiodqError, CorruptionError, DiskFullError, StoreFailedError, StoreNotFoundError
+from aiodq.storage.bulk.adoption import adopt, unadoptable
+from aiodq.storage.bulk.commits import finish_commit, read_commits, sweep_left
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.engine.loop.worker_threads import WorkerThreads
+    from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.storage.bulk.commits import Commit, CommitKey
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = ["Adopting", "AdoptingHost"]
+
+_INTERVAL: Final = 1.0
+_SWEEP_NS: Final = 3600 * 10**9
+"""Between two looks for what writers have left that are gone."""
+_DAMAGED: Final = (CorruptionError, StoreNotFoundError)
+
+
+class AdoptingHost(Protocol):
+    """What adoption needs of the store."""
+
+    fs: FileSystem
+    clock: Clock
+    threads: WorkerThreads
+    reporter: Reporter
+
+    def unnamed(self, name: str) -> TopicEngine:
+        """Return the ioLoop of a topic that was not named here, started if it is new."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Stop the whole store for this reason."""
+        ...
+
+
+class Adopting:
+    """The adoption of bulk loads by one store.
+
+    A damaged commit is left alone until the store is opened again; after any other error the adoption is retried.
+
+    Attributes:
+        blocked: commits that are left alone until the store is opened again.
+        owing: topics that are owed something and could not be created when the store was opened; that is retried.
+    """
+
+    def __init__(self, host: AdoptingHost, path: str) -> None:
+        """Adopt for the store at `path`; `run` does the work."""
+        self._host = host
+        self._path = path
+        self.blocked: set[CommitKey] = set()
+        self.owing: set[str] = set()
+        self._told: set[CommitKey] = set()
+        self._swept_ns: int = host.clock.now_ns()
+
+    async def run(self) -> None:
+        """Look for new commits about once a second."""
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            try:
+                await self._look()
+                await self._sweep()
+            except StoreFailedError as error:
+                self._host.fail(error)
+                return
+            except (AiodqError, QueueShutDown):
+                continue
+
+    async def _look(self) -> None:
+        for topic in sorted(self.owing):
+            await self._make(self._host.unnamed(topic))
+        found = await self._host.threads.call(read_commits, self._host.fs, self._path)
+        waiting: set[str] = set()
+        for commit in found.pending:
+            if commit.key in self.blocked or commit.key.name in waiting:
+                continue
+            try:
+                await self._adopt(commit)
+            except _DAMAGED:
+                self.blocked.add(commit.key)
+            except (DiskFullError, StoreFailedError):
+                raise
+            except AiodqError as error:
+                waiting.add(commit.key.name)
+                self._tell(commit, error)
+
+    async def _sweep(self) -> None:
+        """Remove now and then what killed bulk writers have left: it may be long until the store is opened again."""
+        now_ns = self._host.clock.now_ns()
+        if now_ns - self._swept_ns >= _SWEEP_NS:
+            self._swept_ns = now_ns
+            await self._host.threads.call(sweep_left, self._host.fs, self._path, now_ns)
+
+    def _warn(self, text: str) -> None:
+        self._host.reporter.warn(STORE, text)
+
+    async def _make(self, engine: TopicEngine) -> None:
+        """Retry the creation of a topic; what it is owed is put in on the way."""
+        try:
+            await engine.creation.made()
+        except StoreFailedError:
+            raise
+        except AiodqError:
+            return
+        self.owing.discard(engine.name)
+
+    def _tell(self, commit: Commit, error: AiodqError) -> None:
+        """Warn once that a commit has to wait."""
+        if commit.key not in self._told:
+            self._told.add(commit.key)
+            self._warn(f"the bulk load {commit.key.name!r} waits, and is tried again: {error}")
+
+    async def _adopt(self, commit: Commit) -> None:
+        if not commit.bases:
+            reasons = await self._host.threads.call(unadoptable, self._host.fs, self._path, commit)
+            if reasons:
+                self.blocked.add(commit.key)
+                self._warn(f"the bulk load {commit.key.name!r} cannot be taken over: {reasons[0]}")
+                return
+        for topic in commit.left:
+            await self._host.unnamed(topic).creation.made()
+        for topic in commit.left:
+            commit = await self._adopt_into(self._host.unnamed(topic), commit, topic)
+        await self._host.threads.call(finish_commit, self._host.fs, self._path, commit)
+
+    async def _adopt_into(self, engine: TopicEngine, commit: Commit, topic: str) -> Commit:
+        """Have a topic adopt its part of a commit.
+
+        Cancellation: it is adopted all the same.
+        """
+        done: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
+
+        def work() -> Commit:
+            log = engine.real_log()
+            engine.reader.forget([log.segments[-1].path])  # the first adopted one takes its name if it is empty
+            return adopt(log, self._path, commit, topic)
+
+        def finish(adopted: Commit, error: Exception | None) -> None:
+            if error is None:
+                engine.publisher.adopted()
+            settle(done, adopted, error)
+
+        engine.creation.create()
+        engine.submit(work, finish)
+        return await done

@@ -1,0 +1,156 @@
+"""Deleting topics and channels: in tasks of their own, so that a cancelled caller does not leave half of it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.store.channel_management import delete_channel
+from aiodq.errors import DiskFullError
+from aiodq.storage.state.transactions.parked_transactions import drop_owed, read_owed
+from aiodq.storage.store_layout import delete_topic, has_topics
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.loop.worker_threads import WorkerThreads
+    from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.transactions.group_committer import Committer
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.state.store_identity import StoreIdentity
+
+__all__ = ["Deletions"]
+
+_DISK_FULL_RETRY_SECONDS: Final = 0.25
+"""Seconds after which a deletion checks again whether the disk has room for what transactions put into other topics."""
+
+
+class DeletionHost(Protocol):
+    """What deleting needs of the store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
+
+    path: str
+    loop: asyncio.AbstractEventLoop
+    threads: WorkerThreads
+    reporter: Reporter
+    closing: bool
+
+    @property
+    def committer(self) -> Committer:
+        """The committer of transactions."""
+        ...
+
+    def without_transactions(self) -> AbstractAsyncContextManager[None]:
+        """See `TopicEngineHost.without_transactions`."""
+        ...
+
+    def fs_of(self, *names: str) -> FileSystem:
+        """See `TopicEngineHost.fs_of`."""
+        ...
+
+    def identity_for(self, topic: str) -> StoreIdentity | None:
+        """Return the identity that a topic's creation makes and its deletion drops; None for a topic in memory."""
+        ...
+
+
+class Deletions:
+    """The deletions of one store.
+
+    Attributes:
+        ending: the topics being deleted, which are the store's until that is done.
+    """
+
+    def __init__(self, host: DeletionHost) -> None:
+        """Start with nothing to delete."""
+        self._host = host
+        self._topics: dict[str, asyncio.Task[None]] = {}
+        self._channels: set[asyncio.Task[None]] = set()
+        self.ending: set[TopicEngine] = set()
+
+    def under_way(self, topic: str) -> asyncio.Task[None] | None:
+        """Return the task that is deleting a topic of that name, if there is one."""
+        return self._topics.get(topic)
+
+    async def topic(self, name: str, engine: TopicEngine | None) -> None:
+        """End a topic and delete its files, or wait for a deletion that is under way.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+
+        Cancellation: the topic is deleted all the same.
+        """
+        if engine is not None:
+            for channel_engine in engine.channel_engines.values():
+                channel_engine.shut_down(immediate=True, over=_deleted(name))
+            self.ending.add(engine)
+            task = self._host.loop.create_task(self._delete(engine, self._topics.get(name)))
+            self._topics[name] = task
+            task.add_done_callback(lambda done: self._ended(name, done))
+        if name in self._topics:
+            await asyncio.shield(self._topics[name])
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._topics.get(name) is task:
+            del self._topics[name]
+
+    async def _delete(self, engine: TopicEngine, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        while True:
+            try:
+                await self._delete_now(engine)
+            except DiskFullError:
+                # There is no room for what transactions have put into other topics. This deletion may be what makes
+                # room, but not before nothing in the transaction log could bring the topic back.
+                if engine.closed or self._host.closing:
+                    raise
+                await asyncio.sleep(_DISK_FULL_RETRY_SECONDS)
+            else:
+                return
+
+    async def _delete_now(self, engine: TopicEngine) -> None:
+        host = self._host
+        host.committer.forget(engine)
+        async with host.without_transactions():
+            await engine.close(_deleted(engine.name))
+            self.ending.discard(engine)
+            identity = host.identity_for(engine.name)
+            await host.threads.call(_delete_files, host.fs_of(engine.name), host.path, engine.name, identity)
+        host.reporter.topic_deleted(engine.name)
+
+    async def channel(self, engine: TopicEngine, name: str) -> None:
+        """See `aiodq.engine.store.channel_management.delete_channel`.
+
+        Cancellation: the channel is deleted all the same.
+        """
+        channel_engine = engine.channel_engines.get(name)
+        if channel_engine is None:
+            return
+        task = self._host.loop.create_task(self._delete_channel(engine, channel_engine))
+        self._channels.add(task)
+        task.add_done_callback(self._channels.discard)
+        await asyncio.shield(task)
+
+    async def _delete_channel(self, engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
+        async with self._host.without_transactions():
+            await delete_channel(self._host.fs_of(engine.name, channel_engine.name), engine, channel_engine)
+
+    async def end(self) -> None:
+        """Wait for all deletions under way."""
+        await asyncio.gather(*self._topics.values(), *self._channels, return_exceptions=True)
+
+
+def _delete_files(fs: FileSystem, store: str, name: str, identity: StoreIdentity | None) -> None:
+    """Delete a topic's files and what it is owed, and with the last topic the store's identity. Blocking."""
+    # What it is owed goes first: it would bring the topic back.
+    drop_owed(fs, read_owed(fs, store).get(name, []))
+    delete_topic(fs, store, name)
+    if identity is not None:
+        identity.drop(partial(has_topics, fs, store))
+
+
+def _deleted(name: str) -> QueueShutDown:
+    return QueueShutDown(f"topic {name!r} was deleted")

@@ -1,0 +1,465 @@
+"""The engine of a store: what its topics share, which topics there are, and how it starts, fails and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
+from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetterOffice
+from aiodq.engine.live_stores import LIVE, closing_of, release_dead
+from aiodq.engine.lock_wait import running_loop
+from aiodq.engine.loop.futures import as_failure, tell_all
+from aiodq.engine.loop.home_loop import HomeLoop
+from aiodq.engine.loop.loop_turns import LoopTurns
+from aiodq.engine.loop.sync_backend import SyncBackend, SystemSyncs
+from aiodq.engine.loop.ticker import Ticks
+from aiodq.engine.loop.worker_threads import WorkerThreads
+from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
+from aiodq.engine.monitoring.reporter import Reporter
+from aiodq.engine.monitoring.watch import Watch
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.stats.alarms import Thresholds
+from aiodq.engine.stats.stats_publisher import StatsPublisher
+from aiodq.engine.store.bulk_adoption import Adopting
+from aiodq.engine.store.channel_management import create_channel
+from aiodq.engine.store.deletions import Deletions
+from aiodq.engine.store.emergency_flush import abandon, flush_accepted
+from aiodq.engine.store.opening import make_log
+from aiodq.engine.store.store_opening import StoreOpening
+from aiodq.engine.store.taking_over import take_over
+from aiodq.engine.store_closing import StoreClosing
+from aiodq.engine.topic.topic_engine import TopicEngine
+from aiodq.engine.transactions.group_committer import Committer
+from aiodq.engine.transactions.task_transactions import OpenTransactions
+from aiodq.errors import AiodqError, StoreFailedError
+from aiodq.format.codecs import codec_number
+from aiodq.names import is_ephemeral
+from aiodq.options import StoreOptions, ephemeral
+from aiodq.storage.io.file_pool import PooledFileSystem
+from aiodq.storage.io.kernel_aio import KernelAio
+from aiodq.storage.io.lock import StoreLock
+from aiodq.storage.io.memory import MemoryFileSystem
+from aiodq.storage.state.topic.stored_options import holding
+from aiodq.storage.state.watermark import WATERMARK
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from concurrent.futures import Executor
+    from contextlib import AbstractAsyncContextManager
+
+    from aiodq.clock import Clock
+    from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
+    from aiodq.engine.channel.lease.message_lease import Makers
+    from aiodq.engine.opened_files import OpenedStore
+    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.state.store_identity import StoreIdentity
+    from aiodq.storage.state.topic.stored_options import StoredOptions
+
+__all__ = ["Seams", "StoreEngine"]
+
+
+class Seams(NamedTuple):
+    """The parts that tests replace, and how a store is owned.
+
+    Attributes:
+        fs, clock: the file system, and the clock.
+        executor: the threads; None for the store's own.
+        kernel: makes the backend that syncs without a thread.
+        keeps: whether nothing is deleted from a topic without options on disk, whatever is done with it.
+    """
+
+    fs: FileSystem
+    clock: Clock
+    executor: Executor | None = None
+    kernel: Callable[[], SystemSyncs] | None = KernelAio
+    keeps: bool = False
+
+
+class StoreEngine:
+    """The engine behind a `Store`.
+
+    Attributes:
+        path: the store's directory.
+        given: the options that the store was opened with, or None.
+        options: those, or the library's defaults: for what does not belong to a topic.
+        keeps: see `Seams`.
+        fs, clock, threads, syncs: the file system, the clock, the threads, and the sync backend.
+        loop, turns, ticks: see `TopicEngineHost`.
+        reporter: reports events.
+        metrics: the metrics of the store.
+        thresholds: the alarms.
+        topics: the running ioLoops, by topic.
+        transactions: the open transactions.
+        deletions: those of topics and channels.
+        failure: why the store stopped, or None.
+        draining: whether no topic accepts puts any more, including topics named from now on.
+        reclaiming: whether messages in flight under an earlier owner may still be claimed; nothing is settled then.
+        locked: see `LiveStore`.
+        at_end: called when it is released, in whatever way it ends.
+    """
+
+    def __init__(self, path: str, options: StoreOptions | None, seams: Seams) -> None:
+        """Prepare to `open`. Must be called on the loop that will use the store."""
+        self.path = path
+        self.given: StoreOptions | None = options
+        self.options: StoreOptions = options or StoreOptions()
+        self.keeps: bool = seams.keeps
+        self._files = PooledFileSystem(seams.fs, frozenset({WATERMARK}))
+        self.fs: FileSystem = self._files
+        self.clock: Clock = seams.clock
+        self.loop: asyncio.AbstractEventLoop = running_loop()
+        self.home: HomeLoop = HomeLoop(self.loop)
+        self.check_context: Callable[[], None] = self.home.check
+        self.turns: LoopTurns = LoopTurns(self.loop)
+        self.ticks: Ticks = Ticks(self.loop)
+        self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor, self.fail)
+        self.syncs: SyncBackend = SyncBackend(self.loop, self.threads, self.fail, self.options, seams.kernel)
+        self.reporter: Reporter = Reporter(path)
+        self.metrics: StoreMetrics = StoreMetrics(self.clock, self.reporter)
+        self.topics: dict[str, TopicEngine] = {}
+        self.transactions: OpenTransactions = OpenTransactions(self)
+        self.crash_suspects: CrashSuspects = CrashSuspects()
+        self.failure: StoreFailedError | None = None
+        self.closing: bool = False
+        self.draining: bool = False
+        self.reclaiming: bool = False
+        self.locked: str = ""
+        self.at_end: list[Callable[[], None]] = []
+        self._opening = StoreOpening(self.fs, self.clock, path, options, self.threads)
+        self._committer: Committer | None = None
+        self._memory = MemoryFileSystem()
+        self._wanted: asyncio.Queue[TopicEngine | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._closing = StoreClosing(self)
+        self.store_ref: Callable[[], object] = self._closing.store_ref
+        self.deletions: Deletions = Deletions(self)
+        self._dead_letter_office = DeadLetterOffice(self.clock, self.fail)
+        self._adopting = Adopting(self, path)
+        self._stats_publisher = StatsPublisher(self.fs, path, self.topics, self.threads, self.clock)
+        self.thresholds: Thresholds = Thresholds(
+            self.options.alarms, self.topics, self.clock, self.metrics, self.reporter
+        )
+        self._watch = Watch(self.fs, path, self.threads, self.metrics, self.reporter)
+
+    # --- opening
+
+    async def open(self, makers: Makers[Any], *, create: bool = True, wait: float = 0.0) -> None:
+        """Take the lock, recover every topic, start the engine.
+
+        Args:
+            makers: make messages.
+            create: whether a missing store is created.
+            wait: seconds to wait for another owner to release it.
+
+        Raises:
+            StoreLockedError: another owner has it.
+            StoreNotFoundError: there is none, and none is to be created.
+            NotAStoreError: the directory is something else.
+            StorageError: as mapped from the system's error.
+        """
+        if self.given is not None:
+            codec_number(self.given.compression)
+        began = self.clock.monotonic()
+        try:
+            release_dead(self.path)
+            if going := closing_of(self.path):
+                await asyncio.wait(going)
+            opened = await self._opening.open(create=create, wait=wait)
+            self.reporter.opened(self.clock.monotonic() - began, opened.topics, opened.identity.damages)
+            self._start(opened, makers)
+        except BaseException:
+            self._give_up_opening()
+            raise
+
+    def _start(self, opened: OpenedStore, makers: Makers[Any]) -> None:
+        if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
+            self.locked = self.path
+            self._files.stay(opened.lock.in_place)
+            self._watch.stay(partial(opened.lock.removed, opened.identity.ruined), self.fail)
+        timer = SyncTimer(self.metrics, None)
+        self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
+        take_over(self, opened, makers, self._adopting)
+        self._opening.taken_over()
+        self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
+        LIVE.add(self)
+
+    @property
+    def committer(self) -> Committer:
+        """The committer of transactions."""
+        if self._committer is None:
+            raise QueueShutDown("the store is not open")
+        return self._committer
+
+    def without_transactions(self) -> AbstractAsyncContextManager[None]:
+        """See `TopicEngineHost.without_transactions`."""
+        return self.committer.without_transactions()
+
+    def _give_up_opening(self) -> None:
+        self._files.retire()
+        self._opening.give_up()
+        self.syncs.close()
+        self.threads.shutdown(wait=False)
+
+    def engine(self, name: str, options: StoreOptions | None = None) -> TopicEngine:
+        """Return the ioLoop of a topic that was named, started if it is new.
+
+        Raises:
+            InvalidOptionError: options are named, and others were before.
+            MissingExtraError: a codec is not installed.
+        """
+        engine = self.topics.get(name) or self.new_topic(name)
+        if options is None:
+            engine.effective_options.ask()
+        else:
+            engine.effective_options.name(options)
+        return engine
+
+    def new_topic(self, name: str) -> TopicEngine:
+        """Start an ioLoop for a topic whose files the first message or channel will create."""
+        options = holding(None, None, self.given)
+        return self.add(TopicEngine(name, ephemeral(options) if is_ephemeral(name) else options, self, None))
+
+    def unnamed(self, name: str) -> TopicEngine:
+        """Return the ioLoop of a topic that was not named here, started if it is new."""
+        return self.topics.get(name) or self.new_topic(name)
+
+    def add(self, engine: TopicEngine) -> TopicEngine:
+        """Start the ioLoop of a topic, and return the engine."""
+        self.topics[engine.name] = engine
+        if engine.unusable is not None:
+            return engine
+        if self.draining:
+            engine.put_buffer.shut_down()
+        deletion = self.deletions.under_way(engine.name)
+        if deletion is None:
+            self._wanted.put_nowait(engine)
+        else:
+            # Its files must not be created in a directory that is about to be deleted.
+            deletion.add_done_callback(lambda _: self._wanted.put_nowait(engine))
+        return engine
+
+    def fs_of(self, *names: str) -> FileSystem:
+        """See `TopicEngineHost.fs_of`."""
+        return self._memory if any(map(is_ephemeral, names)) else self.fs
+
+    def identity_for(self, topic: str) -> StoreIdentity | None:
+        """Return the identity that a topic's creation makes and its deletion drops; None for a topic in memory."""
+        return None if is_ephemeral(topic) else self._opening.identity
+
+    async def delete_topic(self, name: str) -> None:
+        """See `Deletions.topic`.
+
+        Cancellation: the topic is deleted all the same.
+        """
+        await self.deletions.topic(name, self.topics.pop(name, None))
+
+    def make_log(self, name: str, record: StoredOptions) -> TopicLog:
+        """See `TopicEngineHost.make_log`."""
+        return make_log(self.fs_of(name), self.clock, self.path, name, record, self.identity_for(name))
+
+    def channel_engine(self, engine: TopicEngine, channel: str, makers: Makers[Any]) -> ChannelEngine[Any]:
+        """Return a topic's channel, created without a state if it is new."""
+        found = engine.channel_engines.get(channel)
+        if found is None:
+            found = ChannelEngine(channel, engine, makers, self.clock, self.home)
+            found.store_ref = self.store_ref
+            engine.channel_engines[channel] = found
+        return found
+
+    def create_channel(
+        self, engine: TopicEngine, channel_engine: ChannelEngine[Any], start: Callable[[TopicLog], int]
+    ) -> None:
+        """See `aiodq.engine.store.channel_management.create_channel`."""
+        create_channel(self.fs_of(engine.name, channel_engine.name), engine, channel_engine, start)
+
+    def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+        """See `TopicEngineHost.send_dead_letter`."""
+
+        def told(error: Exception | None) -> None:
+            done(error)
+            if error is None:
+                offset = letter.batch.first
+                self.reporter.dead(
+                    letter.topic, letter.channel, offset, letter.attempts, letter.reason, target=letter.target
+                )
+
+        self._dead_letter_office.send(letter, self.engine(letter.target).put_buffer, told)
+
+    # --- running
+
+    def check(self) -> None:
+        """Raise if the store cannot be used from here and now.
+
+        Raises:
+            StoreFailedError: it has failed.
+            QueueShutDown: it is closed.
+            WrongContextError: see `check_context`.
+        """
+        if self.failure is not None:
+            raise self.failure.again()
+        self.check_context()
+        if self.closing:
+            raise QueueShutDown("the store is closed")
+
+    def fail(self, error: Exception) -> None:
+        """Stop the store for this reason, and fail everyone who waits."""
+        if self.failure is not None:
+            return
+        failure = self.failure = as_failure(error, self.path)
+        ioloops = [engine.fail for engine in (*self.topics.values(), *self.deletions.ending)]
+        committer = [] if self._committer is None else [self._committer.fail]
+        tell_all(failure, [*committer, *ioloops, lambda _: self.reporter.failed(failure)])
+
+    async def _run(self) -> None:
+        """Own the ioLoops until the store is closed. If cancelled, as the loop is ending, save what was accepted."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                for run in (self.committer.run, self._adopting.run, self._stats_publisher.run, self._watch.run):
+                    tasks.start_soon(self._guarded, run)
+                if self.options.alarms:
+                    tasks.start_soon(self._guarded, self.thresholds.run)
+                while (engine := await self._wanted.get()) is not None:
+                    tasks.start_soon(self._guarded, engine.io_loop.run)
+                tasks.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            self.fail(error)
+        finally:
+            self._end()
+
+    async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self.fail(error)
+
+    def _end(self) -> None:
+        """Release everything, whatever its state. Blocking, as no task is left to wait for."""
+        if self.home.forked:
+            return  # the files and the lock are the parent's
+        self.begin_closing()
+        self.ticks.end()
+        self.syncs.close()
+        self.threads.shutdown()
+        with ExitStack() as ending:
+            ending.callback(LIVE.discard, self)
+            ending.callback(self._files.retire)
+            ending.callback(self._opening.release)
+            ending.callback(self._stats_publisher.end)
+            for end in self.at_end:
+                ending.callback(end)
+            for engine in (*self.topics.values(), *self.deletions.ending):
+                if not engine.closed:
+                    ending.callback(self._flush_accepted, engine)
+        self.reporter.end()
+        if not self.loop.is_closed():  # on a closed loop nobody can be woken any more
+            self.reporter.listeners.end()
+
+    def release_if_dead(self) -> None:
+        """Release everything if the event loop was closed under the store, so that its own tasks cannot."""
+        if self.loop.is_closed() and self.live:
+            LIVE.discard(self)
+            self._end()
+
+    def _flush_accepted(self, engine: TopicEngine) -> None:
+        error: Exception = self.failure or QueueShutDown("the event loop ended before the store was closed")
+        try:
+            if self.failure is None:
+                flush_accepted(engine, self.clock)
+        except AiodqError as cause:
+            error = cause
+        except Exception as cause:  # noqa: BLE001 - whatever it is, nobody is left waiting
+            error = as_failure(cause, self.path)
+        engine.fail(error)
+        with suppress(AiodqError):
+            abandon(engine)
+
+    # --- ending
+
+    def refuse_puts(self) -> None:
+        """Accept no more puts to any topic; dead letters are still accepted, and acks go on."""
+        self.draining = True
+        for engine in self.topics.values():
+            if engine.unusable is None:
+                engine.put_buffer.shut_down()
+
+    @property
+    def live(self) -> bool:
+        """Whether it is open, and not closed yet."""
+        return self in LIVE
+
+    def closing_of(self, path: str) -> asyncio.Task[None] | None:
+        """See `LiveStore.closing_of`."""
+        return self._closing.after_drop() if self.path == path else None
+
+    async def close(self) -> None:
+        """Finish what was accepted, make it durable, release everything. Repeated calls wait for the same end.
+
+        Raises:
+            StoreFailedError: it could not be made durable.
+
+        Cancellation: closing goes on in the store's own task.
+        """
+        self.check_context()
+        await self._closing.close()
+
+    def begin_closing(self) -> None:
+        """Accept nothing from now on."""
+        self.closing = True
+        self._stop_inline()
+
+    def _stop_inline(self) -> None:
+        """Have every put and get check whether the store may be used."""
+        for engine in (*self.topics.values(), *self.deletions.ending):
+            engine.group_commit.hinder()
+            for channel_engine in list(engine.channel_engines.values()):
+                channel_engine.halt()
+
+    @property
+    def usable(self) -> bool:
+        """See `TopicEngineHost.usable`."""
+        return self.failure is None and not self.closing and not self.home.forked
+
+    @property
+    def standing(self) -> str:
+        """The store's state in a word, for status displays."""
+        if self.failure is not None:
+            return "failed"
+        if self.home.forked:
+            return "of the parent process"
+        if self._closing.over:
+            return "closed"
+        return "closing" if self.closing else "open"
+
+    async def finish(self) -> None:
+        """Finish what was accepted, make it durable, release everything.
+
+        Raises:
+            StoreFailedError: something could not be made durable.
+        """
+        results: list[BaseException | None] = []
+        results += await asyncio.gather(self.deletions.end(), return_exceptions=True)
+        results += await asyncio.gather(self._dead_letter_office.close(), return_exceptions=True)
+        if self.failure is None:
+            results += await asyncio.gather(self.committer.close(), return_exceptions=True)
+        if self.failure is None:
+            closings = [engine.close() for engine in list(self.topics.values())]
+            results += await asyncio.gather(*closings, return_exceptions=True)
+        self._wanted.put_nowait(None)
+        if self._task is not None:
+            await asyncio.wait([self._task])
+            results.append(None if self._task.cancelled() else self._task.exception())
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result if isinstance(result, AiodqError) else as_failure(result, self.path)
+
+    def after_fork(self) -> None:
+        """Mark the store as unusable in a forked child."""
+        self.home.leave()
+        self._stop_inline()

@@ -1,0 +1,107 @@
+"""How the engine takes over a store's files as they were opened: each topic and channel that was found gets its own."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aiodq.engine.engine_host import TopicEngineHost
+from aiodq.engine.monitoring.reporter import STORE
+from aiodq.engine.topic.topic_engine import TopicEngine
+from aiodq.errors import InvalidNameError
+from aiodq.names import check_topic_name
+from aiodq.storage.state.topic.stored_options import holding
+from aiodq.storage.state.transactions.parked_transactions import drop_owed
+
+if TYPE_CHECKING:
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.channel.lease.message_lease import Makers
+    from aiodq.engine.opened_files import OpenedStore, OpenedTopic
+    from aiodq.engine.store.bulk_adoption import Adopting
+    from aiodq.engine.transactions.group_committer import Committer
+    from aiodq.options import StoreOptions
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = ["TakingStore", "take_over"]
+
+
+class TakingStore(TopicEngineHost, Protocol):
+    """What is needed of the store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
+
+    fs: FileSystem
+    options: StoreOptions
+    reclaiming: bool
+
+    @property
+    def committer(self) -> Committer:
+        """The committer of transactions."""
+        ...
+
+    def add(self, engine: TopicEngine) -> TopicEngine:
+        """Start the ioLoop of a topic, and return the engine."""
+        ...
+
+    def new_topic(self, name: str) -> TopicEngine:
+        """Start an ioLoop for a topic whose files the first message or channel will create."""
+        ...
+
+    def channel_engine(self, engine: TopicEngine, channel: str, makers: Makers[Any]) -> ChannelEngine[Any]:
+        """Return a topic's channel, created without a state if it is new."""
+        ...
+
+
+def take_over(store: TakingStore, opened: OpenedStore, makers: Makers[Any], adopting: Adopting) -> None:
+    """Start every topic that was found, and leave to the committer what transactions bring to them.
+
+    Args:
+        store: the store's engine.
+        opened: the files.
+        makers: make messages.
+        adopting: adopts bulk commits.
+    """
+    for name, topic in opened.topics.items():
+        engine = _start_topic(store, name, topic, makers)
+        if name in opened.brought:
+            channels = {acks.channel for acks in opened.brought[name].acks}
+            channel_engines = [
+                channel_engine for channel_engine in engine.channel_engines.values() if channel_engine.name in channels
+            ]
+            store.committer.recovered(engine, channel_engines, topic.left)
+    for name in opened.brought.keys() - opened.topics.keys():
+        engine = store.new_topic(name)
+        store.committer.recovered(engine, (), [puts.columns for _, puts in opened.brought[name].puts])
+    _own_up(store, opened, adopting)
+    if opened.taken:
+        store.committer.take_up(partial(drop_owed, store.fs, opened.taken))
+
+
+def _start_topic(store: TakingStore, name: str, topic: OpenedTopic, makers: Makers[Any]) -> TopicEngine:
+    """Start a topic's ioLoop, with the channels and options found on disk."""
+    meta = topic.log.meta
+    engine = store.add(TopicEngine(name, holding(None, meta.options, store.given), store, topic.log))
+    paused = meta.paused
+    engine.paused = "" in paused
+    for channel, (journal, state) in topic.channels.items():
+        channel_engine = store.channel_engine(engine, channel, makers)
+        channel_engine.configure(meta.channel_options.get(channel, channel_engine.options))
+        channel_engine.pause(paused=channel in paused)
+        if store.reclaiming:
+            channel_engine.reclaim(under_way=True)
+        channel_engine.attach(journal, state)
+        engine.attached(channel_engine)
+    return engine
+
+
+def _own_up(store: TakingStore, opened: OpenedStore, adopting: Adopting) -> None:
+    """Report the topics that cannot be used, and go on without them."""
+    for name, error in (*opened.unusable.items(), *opened.owing.items()):
+        text = f"topic {name!r} cannot be used, and what it is owed is kept: {error}"
+        store.reporter.warn(STORE, text, name)
+    for name, error in opened.unusable.items():
+        store.add(TopicEngine(name, store.options, store, None, unusable=error))
+    for name, error in opened.owing.items():
+        with suppress(InvalidNameError):  # of an older aiodq; no topic can be called so any more
+            store.new_topic(check_topic_name(name)).creation.refused(error)
+            adopting.owing.add(name)
+    adopting.blocked |= opened.blocked

@@ -1,0 +1,90 @@
+"""Exclusive work: operations that need a topic's log for themselves, one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiodq.engine.loop.futures import as_failure, tell_all
+from aiodq.errors import AiodqError, StoreFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.topic.commit.requests import Operation
+
+__all__ = ["ExclusiveWork"]
+
+
+class ExclusiveWork:
+    """The operations of one ioLoop.
+
+    Attributes:
+        running: whether one runs; nothing else may touch the log.
+        waiting: the operations that come next.
+    """
+
+    def __init__(self, host: TopicEngineHost, wake: Callable[[], None]) -> None:
+        """Start empty; `wake` gives the ioLoop a turn."""
+        self.running: bool = False
+        self._host = host
+        self._wake = wake
+        self.waiting: deque[Operation] = deque()
+
+    def add(self, operation: Operation) -> None:
+        """Queue an operation."""
+        self.waiting.append(operation)
+
+    @property
+    def busy(self) -> bool:
+        """Whether one runs or waits."""
+        return self.running or bool(self.waiting)
+
+    def waits_for(self, taken: int) -> bool:
+        """Return whether an operation is next once everything taken from the open batch so far is written."""
+        return bool(self.waiting) and taken >= self.waiting[0].after
+
+    def wake(self, taken: int) -> None:
+        """Give the ioLoop a turn if an operation is next: a batch that no sync follows causes no event."""
+        if self.waits_for(taken):
+            self._wake()
+
+    def may_start(self, written: int) -> bool:
+        """Return whether what has to come before the next operation is written."""
+        return bool(self.waiting) and written >= self.waiting[0].after
+
+    def start_next(self, written: int) -> bool:
+        """Start the next operation if what has to come before it is written; the log is at rest."""
+        if not self.may_start(written):
+            return False
+        self.running = True
+        operation = self.waiting.popleft()
+        try:
+            self._host.threads.start(operation.work, lambda result, error: self._ended(operation, result, error))
+        except Exception:
+            self.waiting.appendleft(operation)
+            raise
+        return True
+
+    def wait_here(self, seconds: float) -> bool:
+        """Block the loop until a sync, or other work of a thread, has ended; see `SyncBackend.wait_here`."""
+        return self._host.syncs.wait_here(seconds)
+
+    def _ended(self, operation: Operation, result: object, error: BaseException | None) -> None:
+        self.running = False
+        told = error if error is None or isinstance(error, AiodqError) else as_failure(error)
+        try:
+            operation.finish(result, told)
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            told = as_failure(raised)
+            tell_all(told, [partial(operation.finish, None)])
+        if isinstance(told, StoreFailedError):
+            self._host.fail(told)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Fail the operations that wait."""
+        waiting, self.waiting = self.waiting, deque()
+        tell_all(error, [partial(operation.finish, None) for operation in waiting])

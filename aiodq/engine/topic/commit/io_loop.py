@@ -1,0 +1,239 @@
+"""A topic's ioLoop: the only task that moves the log's positions, in turns of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+
+from aiodq.engine.channel.acks.ack_persister import Job
+from aiodq.engine.loop.ticker import Ticker
+from aiodq.engine.topic.commit.request_queue import RequestQueue
+from aiodq.engine.topic.commit.requests import SyncWanted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiodq.engine.channel.acks.ack_persister import AckPersister
+    from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
+    from aiodq.engine.topic.commit.exclusive_work import ExclusiveWork
+    from aiodq.engine.topic.commit.group_commit import GroupCommit
+    from aiodq.engine.topic.commit.publisher import Publisher
+    from aiodq.engine.topic.commit.requests import Request, Written
+    from aiodq.engine.topic.commit.segment_writer import SegmentWriter
+    from aiodq.engine.topic.commit.syncer import Syncer
+    from aiodq.engine.topic.puts.put_buffer import PutBuffer
+    from aiodq.engine.topic.retention import TopicRetention
+    from aiodq.options import StoreOptions
+    from aiodq.storage.log.topic_log import TopicLog
+
+__all__ = ["DrivenTopic", "IoLoop"]
+
+
+class DrivenTopic(Protocol):
+    """What the ioLoop needs of its topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    options: StoreOptions
+    durably: bool
+    serial: int
+    stirred: bool
+    stopped: bool
+    exclusive_work: ExclusiveWork
+    group_commit: GroupCommit
+    publisher: Publisher
+    put_buffer: PutBuffer
+    reader: PrefetchingReader
+    retention: TopicRetention
+    syncer: Syncer
+    writer: SegmentWriter
+
+    def real_log(self) -> TopicLog:
+        """Return the log, for work on its files."""
+        ...
+
+    def retain_if_idle(self) -> None:
+        """Look for segments to delete, unless a thread is changing the list of segments."""
+        ...
+
+    def stir(self) -> None:
+        """Note a change that the next tick has to look at."""
+        ...
+
+
+class IoLoop:
+    """The ioLoop of one topic. A turn of it takes what has happened meanwhile, and starts what may start now.
+
+    Attributes:
+        requests: what it is asked for, and when it takes a turn.
+        ticker: its ticks.
+        in_turn: whether it takes a turn now.
+    """
+
+    __slots__ = (
+        "_engine", "_host", "_persister", "_retain_queued", "_stopping", "_sync_result", "_tick_due", "_written",
+        "in_turn", "requests", "ticker",
+    )  # fmt: skip
+
+    def __init__(self, engine: DrivenTopic, host: TopicEngineHost, persister: AckPersister) -> None:
+        """Drive a topic and what belongs to it; `run` does the work."""
+        self._engine = engine
+        self._host = host
+        self._persister = persister
+        self.requests: RequestQueue = RequestQueue(host.loop, self.turn)
+        self.ticker: Ticker = Ticker(host.ticks, self._tick)
+        self.in_turn: bool = False
+        self._retain_queued = self._tick_due = False
+        self._written: tuple[int, Written] | None = None
+        self._sync_result: tuple[BaseException | None] | None = None
+        self._stopping = asyncio.Event()
+
+    # --- the task
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        engine = self._engine
+        async with anyio.create_task_group() as tasks:
+            engine.stir()
+            for coroutine in (engine.writer.run, engine.reader.run, self._persister.run):
+                tasks.start_soon(self._guarded, coroutine)
+            await self._guarded(self._serve)
+            tasks.cancel_scope.cancel()
+
+    async def _guarded(self, coroutine: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await coroutine()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            self._host.fail(error)
+
+    async def _serve(self) -> None:
+        self.requests.begin()
+        try:
+            if not self._engine.stopped:
+                await self._stopping.wait()
+        finally:
+            self.requests.end()
+
+    def stop(self) -> None:
+        """Let `run` return."""
+        self._stopping.set()
+
+    # --- what has happened
+
+    def wrote(self, serial: int, result: Written) -> None:
+        """Note what the segment writer has written."""
+        self._written = serial, result
+        self.requests.wake()
+
+    def synced(self, _: None, error: BaseException | None) -> None:
+        """Note that a sync has ended, and handle it at once."""
+        group_commit = self._engine.group_commit
+        if group_commit.undisturbed and error is None:
+            group_commit.synced_lone()
+            return
+        self._sync_result = (error,)
+        if self.in_turn:
+            self.requests.wake()
+        else:
+            self.requests.turn_now()
+
+    def _tick(self) -> None:
+        self._tick_due = True
+        self.requests.wake()
+
+    def retain_soon(self) -> None:
+        """Look for segments to delete as soon as nothing else is under way."""
+        if not self._retain_queued:
+            self._retain_queued = True
+            self.requests.wake()
+
+    # --- a turn
+
+    def turn(self) -> None:
+        """Take a turn; an exception stops the store."""
+        try:
+            self._turn()
+        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            self._host.fail(error)
+
+    def _turn(self) -> None:
+        engine = self._engine
+        if engine.stopped:
+            return
+        self.in_turn = True
+        try:
+            self._take_reports()
+            asked = self.requests.asked
+            while asked and not engine.stopped:
+                self._handle(asked.popleft())
+            if not engine.stopped:
+                self._advance()
+                # Under "always" no put is written at once while others wait: the last look stands until they are told.
+                if not (engine.durably and engine.group_commit.ready and engine.put_buffer.pending):
+                    engine.group_commit.look()
+        finally:
+            self.in_turn = False
+
+    def _take_reports(self) -> None:
+        """Handle what has ended since the last turn."""
+        written, self._written = self._written, None
+        if written is not None:
+            self._engine.group_commit.written(*written)
+        result, self._sync_result = self._sync_result, None
+        if result is not None:
+            self._engine.group_commit.synced(*result)
+        if self._tick_due:
+            self._tick_due = False
+            self._ticked()
+        if self._retain_queued:
+            self._retain_queued = False
+            self._engine.retain_if_idle()
+
+    def _handle(self, request: Request) -> None:
+        if isinstance(request, SyncWanted):
+            self._engine.syncer.wait(self._engine.serial, request.done)
+        else:
+            self._engine.exclusive_work.add(request)
+
+    def _advance(self) -> None:
+        """Start whatever may start now. Every decision of the ioLoop is made here."""
+        engine = self._engine
+        group_commit, syncer, work = engine.group_commit, engine.syncer, engine.exclusive_work
+        if work.running:
+            return
+        at_rest = not group_commit.writing and not syncer.busy and not engine.publisher.unsynced
+        if at_rest and work.waiting and self._start_operation():
+            return
+        batch = engine.put_buffer.next_batch()
+        if batch is not None and not group_commit.writing and group_commit.may_write(batch):
+            group_commit.write(batch)
+        if not engine.writer.rolling and syncer.needed():
+            engine.writer.syncing = True
+            if group_commit.returning is not None:
+                group_commit.returning.sync_began()
+            syncer.start(engine.real_log(), engine.publisher.early)
+        if syncer.waiting:
+            syncer.resolve()
+
+    def _start_operation(self) -> bool:
+        """Start the next operation, the log being at rest; return whether it runs."""
+        syncer, work = self._engine.syncer, self._engine.exclusive_work
+        if self._engine.durably and syncer.lagging and work.may_start(syncer.written):
+            syncer.sync_now()
+            return False
+        return work.start_next(syncer.written)
+
+    def _ticked(self) -> None:
+        engine = self._engine
+        if engine.stirred:
+            engine.stirred = False
+            engine.retention.begin_round()
+        if engine.options.sync == "interval":
+            engine.syncer.due = True
+            if self._persister.unsynced:
+                self._persister.submit(Job(lambda: None, engine.retention.ignore, acks_first=True))
+                engine.stir()
+        engine.retain_if_idle()
+        if (again := engine.retention.next_look()) is not None:
+            self.ticker.within(again)

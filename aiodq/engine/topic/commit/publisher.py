@@ -1,0 +1,221 @@
+"""The publisher: makes messages visible to channels as soon as allowed, and tells those who put them."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aiodq.engine.channel.addressed import addressed_in
+from aiodq.errors import StoreFailedError
+from aiodq.format.frame import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aiodq.engine.batch.put_batch import Part
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.lifetimes import Lifetimes
+    from aiodq.engine.monitoring.metrics import StoreMetrics
+    from aiodq.engine.reading.tail_cache import TailCache
+    from aiodq.engine.topic.commit.requests import Written
+    from aiodq.engine.topic.commit.syncer import Syncer
+    from aiodq.engine.topic.expirations import Expirations
+    from aiodq.engine.topic.no_log import NoLog
+    from aiodq.engine.topic.puts.put_buffer import PutBuffer
+    from aiodq.storage.log.topic_log import TopicLog
+
+__all__ = ["Publisher", "ShownTopic"]
+
+
+class ShownTopic(Protocol):
+    """What the publisher needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    name: str
+    log: TopicLog | NoLog
+    visible: int
+    waiting: dict[ChannelEngine[Any], None]
+    tail: TailCache
+    lifetimes: Lifetimes
+    expirations: Expirations
+    metrics: StoreMetrics
+    syncer: Syncer
+    put_buffer: PutBuffer
+
+    @property
+    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
+        """Its channels, by name."""
+        ...
+
+    def retain_soon(self) -> None:
+        """Look for segments to delete as soon as nothing else is under way."""
+        ...
+
+
+class Publisher:
+    """The publisher of one topic.
+
+    What a transaction has put is durable before it is in the log: it need not wait for the log's sync, only for what
+    stands before it.
+
+    Attributes:
+        unsynced: the parts that are written and wait for a sync, oldest first.
+    """
+
+    __slots__ = ("_engine", "_furthest", "unsynced")
+
+    def __init__(self, engine: ShownTopic) -> None:
+        """Publish for this topic."""
+        self.unsynced: deque[tuple[Part, Batch]] = deque()
+        self._engine = engine
+        self._furthest: ChannelEngine[Any] | None = None
+
+    def written(self, serial: int, result: Written, *, durably: bool) -> None:
+        """Handle a batch that the segment writer has ended; `durably`: it becomes visible once it is synced.
+
+        Raises:
+            StoreFailedError: the write ended with it.
+        """
+        engine = self._engine
+        pressing, messages = False, 0
+        for part in result.parts:
+            batch = Batch(part.first, part.time_ns, part.columns)
+            messages += len(part.columns.bodies)
+            if durably:
+                pressing = pressing or part.columns.transaction is None
+                self.unsynced.append((part, batch))
+            else:
+                self._publish(part, batch)
+        if result.error is not None or engine.metrics.refusing:
+            engine.metrics.written(engine.name, result.error)
+        engine.syncer.wrote(serial, messages, pressing=pressing)
+        for part in result.failed:
+            part.fail(result.error or StoreFailedError("the batch was not written"))
+            engine.put_buffer.done(part)
+        if isinstance(result.error, StoreFailedError):
+            raise result.error
+        if durably and engine.log.durable >= engine.log.end:
+            engine.syncer.nothing_to_sync()
+            pressing = False
+        if not pressing or len(result.parts) > 1:
+            self.synced()
+
+    @property
+    def early(self) -> Callable[[], None] | None:
+        """What is to be called, in whatever thread, once all that is written is durable; None for nothing."""
+        parts = [part for part, _ in self.unsynced if part.origin is not None]
+        return partial(_tell_early, parts) if parts else None
+
+    def synced(self) -> int:
+        """Publish what a sync has made durable, and what needed none; return how many were told."""
+        told, durable = 0, self._engine.log.durable
+        while self.unsynced:
+            part, batch = self.unsynced[0]
+            if batch.stop > durable and part.columns.transaction is None:
+                break
+            self._publish(part, batch)
+            self.unsynced.popleft()
+            told += len(part.waiters)
+        return told
+
+    def _publish(self, part: Part, batch: Batch) -> None:
+        engine = self._engine
+        engine.visible = batch.stop
+        if batch.columns.expiries is not None:
+            engine.lifetimes.note(batch.first, engine.log.begin)
+        if engine.channel_engines:
+            ended = engine.tail.append(batch, part.cost)
+            self._tell(batch)
+            if ended and (len(engine.channel_engines) == 1 or engine.tail.cost * 2 > engine.tail.limit):
+                self._trim()
+        part.resolve()
+        engine.put_buffer.done(part)
+
+    def _tell(self, batch: Batch) -> None:
+        """Tell channels of dues, times to live and addresses in a batch, and wake those that wait."""
+        engine, columns = self._engine, batch.columns
+        if columns.dues is not None:
+            for channel_engine in engine.channel_engines.values():
+                channel_engine.note_dues(batch)
+        if columns.expiries is not None:
+            engine.expirations.note(batch)
+        if columns.headers is not None and (addressed := addressed_in(batch)):
+            for channel_engine in engine.channel_engines.values():
+                channel_engine.pass_over(addressed)
+        if engine.waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake the getters for which there is something. If nobody waits, nobody is told."""
+        engine = self._engine
+        waiting, engine.waiting = engine.waiting, {}
+        for channel_engine in waiting:
+            channel_engine.wake()
+            if channel_engine.waits:
+                engine.waiting[channel_engine] = None
+
+    def _trim(self) -> None:
+        """Drop from the tail what every channel has had.
+
+        All of them are checked only if the one that was furthest behind does not need the oldest any more.
+        """
+        engine, furthest = self._engine, self._furthest
+        if furthest is not None and engine.tail.needed(furthest.position):
+            return
+        self._furthest = min(engine.channel_engines.values(), key=_position)
+        engine.tail.trim(self._furthest.position)
+
+    def moved(self) -> None:
+        """Note that a channel is there, is gone, or goes on from another offset."""
+        self._furthest = None
+
+    def shown(self, *, trim: bool) -> None:
+        """Wake the getters for which there is something: a plain message that was written inline is in the tail.
+
+        Args:
+            trim: whether to drop from the tail what every channel has had.
+        """
+        if self._engine.waiting:
+            self._wake()
+        if trim:
+            self._trim()
+
+    def show_many(self, batch: Batch, cost: int) -> None:
+        """Publish messages that were written inline, with their cost in bytes of memory."""
+        engine, columns = self._engine, batch.columns
+        if columns.expiries is not None:
+            engine.lifetimes.note(batch.first, engine.log.begin)
+        if engine.channel_engines:
+            ended = engine.tail.append(batch, cost)
+            if columns.dues is not None or columns.expiries is not None or columns.headers is not None:
+                self._tell(batch)
+            elif engine.waiting:
+                self._wake()
+            if ended:
+                self._trim()
+
+    def adopted(self) -> None:
+        """Publish what was added to the log without passing here: channels read it from disk."""
+        engine = self._engine
+        engine.lifetimes.note(engine.visible, engine.log.begin)
+        before, engine.visible = engine.visible, engine.log.end
+        if engine.channel_engines:
+            engine.expirations.look_from(before)
+        engine.tail.clear()  # it must have no gap
+        self._wake()
+        engine.retain_soon()
+
+    def fail(self, error: Exception) -> None:
+        """Fail everything that waits for a sync."""
+        for part, _ in self.unsynced:
+            part.fail(error)
+        self.unsynced.clear()
+
+
+def _tell_early(parts: list[Part]) -> None:
+    for part in parts:
+        part.durable()
+
+
+def _position(channel_engine: ChannelEngine[Any]) -> int:
+    return channel_engine.position

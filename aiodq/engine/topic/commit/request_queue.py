@@ -1,0 +1,91 @@
+"""The queue of requests to an ioLoop, and the turns in which it handles them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aiodq.engine.loop.futures import settle
+from aiodq.engine.topic.commit.requests import Operation, Request
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+__all__ = ["RequestQueue"]
+
+
+class RequestQueue:
+    """Gives the ioLoop a turn whenever there is something to do, and answers for it once it has ended.
+
+    A turn is a callback of the event loop: everything asked for before it runs is handled in the same turn.
+
+    Attributes:
+        over: the error with which requests are answered once the ioLoop has ended; None before.
+        asked: the requests not taken yet.
+        hear: called whenever a turn is asked for.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
+        """Start with nothing asked for; `turn` is called from `begin` on."""
+        self.over: Exception | None = None
+        self.hear: Callable[[], None] = lambda: None
+        self._loop = loop
+        self._turn = turn
+        self.asked: deque[Request] = deque()
+        self._begun = self._woken = False
+
+    def begin(self) -> None:
+        """Let the ioLoop take its turns, the first one soon."""
+        self._begun = True
+        self._woken = False
+        self.wake()
+
+    def end(self) -> None:
+        """Let it take no more turns."""
+        self._begun = False
+
+    def wake(self) -> None:
+        """Schedule a turn of the ioLoop: something may be done now."""
+        self.hear()
+        if not self._woken:
+            self._woken = True
+            if self._begun:
+                self._loop.call_soon(self._take_turn)
+
+    def turn_now(self) -> None:
+        """Take a turn at once; not to be called within one."""
+        self.hear()
+        if self._begun:
+            self._turn()
+
+    def _take_turn(self) -> None:
+        self._woken = False
+        if self._begun:
+            self._turn()
+
+    def check(self) -> None:
+        """Raise the error with which requests are answered, if there is one."""
+        if self.over is not None:
+            raise self.over
+
+    def ask(self, request: Request) -> None:
+        """Queue a request that somebody waits for."""
+        if self.over is None:
+            self.asked.append(request)
+            self.wake()
+        else:
+            _refuse(request, self.over)
+
+    def close(self, error: Exception) -> None:
+        """Answer all requests, and later ones, with `error`."""
+        self.over = self.over or error
+        while self.asked:
+            _refuse(self.asked.popleft(), error)
+
+
+def _refuse(request: Request, error: Exception) -> None:
+    if isinstance(request, Operation):
+        request.finish(None, error)
+    else:
+        settle(request.done, None, error)

@@ -1,0 +1,152 @@
+"""The syncer: when the log is synced, and who waits for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.engine.loop.futures import settle
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from aiodq.engine.loop.sync_backend import SyncBackend, Synced
+    from aiodq.engine.monitoring.metrics import SyncTimer
+    from aiodq.options import StoreOptions
+
+__all__ = ["Syncer"]
+
+
+class Syncer:
+    """Counts batches by serial number: which were written, and which of those are on the device.
+
+    At most one sync is in flight; what is written meanwhile waits for the next.
+
+    Attributes:
+        busy: whether a sync is in flight.
+        due: whether a sync is due: by time under `"interval"`, or as somebody asked for it.
+        written: the serial number of the last batch written.
+        count: the number of syncs so far.
+        options: the topic's options.
+        waiting: those who wait for a batch to be on the device, with its serial number.
+    """
+
+    __slots__ = (
+        "_messages",
+        "_pressing",
+        "_report",
+        "_synced",
+        "_syncs",
+        "_target",
+        "_timer",
+        "_wake",
+        "busy",
+        "count",
+        "due",
+        "options",
+        "waiting",
+        "written",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        syncs: SyncBackend,
+        timer: SyncTimer,
+        wake: Callable[[], None],
+        report: Callable[[None, BaseException | None], None],
+    ) -> None:
+        """Start with nothing written; `wake` gives the ioLoop a turn, `report` tells it how a sync has ended."""
+        self.busy: bool = False
+        self.due: bool = False
+        self.written: int = 0
+        self.count: int = 0
+        self.options: StoreOptions = options
+        self._syncs = syncs
+        self._wake = wake
+        self._report = report
+        self._timer = timer
+        self._synced = 0
+        self._target = 0
+        self._pressing = 0
+        self._messages = 0
+        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def wrote(self, serial: int, messages: int, *, pressing: bool = True) -> None:
+        """Note that a batch is in the file; `pressing`: under `"always"` it is to be synced at once."""
+        self.written = serial
+        self._messages += messages
+        if pressing:
+            self._pressing = serial
+
+    def wrote_inline(self, serial: int, messages: int) -> None:
+        """Note that a batch is in the file whose put waits for no sync."""
+        self.written = serial
+        before, every = self._messages, self.options.sync_every
+        self._messages = before + messages
+        if before < every <= self._messages and self.options.sync == "interval":
+            self._wake()
+
+    @property
+    def lagging(self) -> bool:
+        """Whether something was written that is not on the device."""
+        return self.written > self._synced
+
+    def sync_now(self) -> None:
+        """Have everything written synced at once, whatever the policy."""
+        self.due = True
+
+    def nothing_to_sync(self) -> None:
+        """Note that the last write added no bytes."""
+        if not self.busy:
+            self._synced = self.written
+
+    def needed(self) -> bool:
+        """Return whether a sync is to be started now."""
+        if self.busy or self.written <= self._synced:
+            self.due = self.due and self.written > self._synced
+            return False
+        if self.waiting or self.due or (self.options.sync == "always" and self._pressing > self._synced):
+            return True
+        return self.options.sync == "interval" and self._messages >= self.options.sync_every
+
+    def start(self, log: Synced, then: Callable[[], None] | None = None) -> None:
+        """Sync everything written so far, off the loop; a thread that does so calls `then`, before the loop knows."""
+        self.busy = True
+        self.due = False
+        self._target = self.written
+        self._messages = 0
+        self._timer.began()
+        self._syncs.start(log, self._report, then)
+
+    def ended(self, error: BaseException | None) -> None:
+        """Note that the sync in flight has ended.
+
+        Raises:
+            StoreFailedError: the sync failed.
+        """
+        self.busy = False
+        self._timer.ended()
+        if error is not None:
+            raise error
+        self.count += 1
+        self._synced = max(self._synced, self._target)
+
+    def wait(self, serial: int, done: asyncio.Future[None]) -> None:
+        """Settle `done` once this batch is on the device."""
+        self.waiting.append((serial, done))
+
+    def resolve(self) -> None:
+        """Tell those whose batch is on the device."""
+        waiting, self.waiting = self.waiting, []
+        for serial, done in waiting:
+            if serial <= self._synced:
+                settle(done, None, None)
+            else:
+                self.waiting.append((serial, done))
+
+    def fail(self, error: Exception) -> None:
+        """Fail everyone who waits."""
+        for _, done in self.waiting:
+            settle(done, None, error)
+        self.waiting.clear()

@@ -1,0 +1,490 @@
+"""The put buffer: checks, the open batch, what there is room for, and the three policies for a full backlog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from aiodq.engine.batch.many_messages import checked_many
+from aiodq.engine.batch.put_batch import (
+    OVERHEAD,
+    PLAIN,
+    Accepted,
+    Draft,
+    OpenBatch,
+    Part,
+    PutResult,
+    accepted_cost,
+    columns_cost,
+)
+from aiodq.engine.batch.validation import checked, no_body
+from aiodq.engine.queue_errors import QueueFull, QueueShutDown
+from aiodq.engine.topic.backlog_bound import BacklogBound, BoundedTopic
+from aiodq.engine.topic.puts.waiting_puts import BufferFull, WaitingPuts
+from aiodq.errors import InvalidMessageTypeError, MessageSizeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
+
+    from aiodq.clock import Clock
+    from aiodq.engine.batch.put_batch import Waiter
+    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.format.columns import Columns
+    from aiodq.storage.log.producer_table import Origin
+
+__all__ = ["PutBuffer", "PutTopic"]
+
+T = TypeVar("T")
+W = TypeVar("W", "asyncio.Future[int]", PutResult)
+
+_MOST_WAITING: Final = 100_000
+
+_NO_MEMORY: Final = "the write buffer's bound is reached (memory_bytes)"
+
+
+class _GroupCommit(Protocol):
+    """See `aiodq.engine.topic.commit.group_commit.GroupCommit`."""
+
+    def stop_inline(self) -> None: ...
+
+    def hinder(self) -> None: ...
+
+
+class PutTopic(BoundedTopic, Protocol):
+    """What the put buffer needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+
+    @property
+    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
+        """Its channels, by name."""
+        ...
+
+    @property
+    def group_commit(self) -> _GroupCommit:
+        """The group commit that writes its messages."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used."""
+        ...
+
+    def opened(self, *, ready: bool = False) -> None:
+        """Note that the open batch is no longer empty."""
+        ...
+
+
+class PutBuffer:
+    """The put buffer of one topic.
+
+    Attributes:
+        batch: what was accepted and not yet taken by the writer.
+        pending: the number of messages accepted and not yet visible to channels.
+        cost: their cost in bytes of memory.
+        shut: whether nothing more is accepted.
+        bounded: whether the backlog has a bound.
+        bound: the bound, which tells whether the backlog has room.
+    """
+
+    __slots__ = (
+        "_closed", "_engine", "_limit", "_loop", "_options", "_over", "_waiting", "batch", "bound", "bounded", "cost",
+        "dropped", "pending", "shut",
+    )  # fmt: skip
+
+    def __init__(self, engine: PutTopic) -> None:
+        """Accept messages for this topic."""
+        self.batch: OpenBatch = OpenBatch()
+        self._closed: deque[OpenBatch] = deque()
+        self.pending: int = 0
+        self.cost: int = 0
+        self.shut: bool = False
+        self.dropped: int = 0
+        self._over = QueueShutDown("the queue was shut down, or its store closed")
+        self._engine = engine
+        self._loop = engine.loop
+        self.bound: BacklogBound = BacklogBound(engine)
+        self.configure()
+        self._waiting = WaitingPuts(self)
+
+    def configure(self) -> None:
+        """Apply the topic's options."""
+        self._options = self._engine.options
+        self._limit = self._options.memory_bytes // 2
+        self.bounded: bool = self._options.max_messages is not None or self._options.max_bytes is not None
+
+    # --- checks
+
+    def body(self, body: bytes | bytearray | memoryview) -> bytes:
+        """Return the body as bytes.
+
+        Raises:
+            MessageSizeError: it is outside the topic's bounds.
+            InvalidMessageError: it is not bytes-like; a `TypeError` too.
+        """
+        if type(body) is not bytes:
+            if not isinstance(body, (bytes, bytearray, memoryview)):
+                raise InvalidMessageTypeError(no_body(body))
+            body = bytes(body)
+        size, options = len(body), self._options
+        if not options.min_message_bytes <= size <= options.max_message_bytes:
+            raise MessageSizeError(
+                f"a message of {size} bytes; this topic takes {options.min_message_bytes} to "
+                f"{options.max_message_bytes} (min_message_bytes, max_message_bytes)"
+            )
+        return body
+
+    def accepted(self, draft: Draft) -> Accepted:
+        """Return what is to be stored of a draft besides its body.
+
+        Raises:
+            InvalidMessageError: it cannot be stored.
+        """
+        return checked(draft, self._engine.clock.now_ns)
+
+    def moment(self) -> Callable[[], int]:
+        """Return a function that reads the wall time once and repeats it: delays and times to live start then."""
+        return cache(self._engine.clock.now_ns)
+
+    def accepted_many(
+        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
+    ) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]:
+        """Return what is to be stored of several messages, as `checked_many`.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: one cannot be stored.
+        """
+        return checked_many(self, self._options, bodies, common)
+
+    def accepted_all(
+        self,
+        bodies: Iterable[bytes | bytearray | memoryview | Draft],
+        shared: Accepted,
+        now_ns: Callable[[], int],
+    ) -> list[tuple[Accepted, bytes]]:
+        """Return what is to be stored of several messages; `shared` gives all but the body of those that are no drafts.
+
+        They are put at one wall time, as given by `moment`.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: one cannot be stored.
+        """
+        return [
+            (checked(item, now_ns), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
+            for item in bodies
+        ]
+
+    # --- accepting
+
+    def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:
+        """Do as `accept`, for a caller that need not wait."""
+        cost = accepted_cost(message, body)
+        self._make_room(1, cost)
+        result = PutResult()
+        self._add_for(message, body, cost, result)
+        return result
+
+    def accept(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """Accept a message; the future gives its offset once it is as durable as the policy says.
+
+        Raises:
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
+        """
+        cost = accepted_cost(message, body)
+        self._make_room(1, cost)
+        return self._add(message, body, cost)
+
+    def _add(self, message: Accepted, body: bytes, cost: int) -> asyncio.Future[int]:
+        waiter: asyncio.Future[int] = self._loop.create_future()
+        self._add_for(message, body, cost, waiter)
+        return waiter
+
+    def _add_for(self, message: Accepted, body: bytes, cost: int, waiter: Waiter) -> None:
+        if not self.batch.count:
+            self._engine.opened()
+        self.batch.add(message, body, waiter, cost)
+        self.pending += 1
+        self.cost += cost
+
+    def add_plain(self, body: bytes, cost: int, waiter: W) -> W | None:
+        """Accept a plain message while `GroupCommit.ready`; return None if there is no room."""
+        if self.pending and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING):
+            return None
+        batch = self.batch
+        if not batch.count:
+            self._engine.opened(ready=True)
+        batch.add_plain(body, waiter, cost)
+        self.pending += 1
+        self.cost += cost
+        return waiter
+
+    async def enter_one(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """Do as `accept` as soon as there is room, after those that came before; see `enter`."""
+        cost = len(body) + OVERHEAD if message is PLAIN else accepted_cost(message, body)
+        if not (self.at_rest and self.has_room(1, cost)):
+            return await self.enter(partial(self.accept, message, body))
+        return self._add(message, body, cost)
+
+    def accept_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
+        """Accept messages that are stored all or none, and cost so many bytes; the future gives their offsets.
+
+        Raises:
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
+        """
+        self._make_room(len(columns.bodies), cost)
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        self._add_part(Part(columns, [waiter], atomic=True, cost=cost))
+        return waiter
+
+    def accept_of(self, columns: Columns, origin: Origin) -> asyncio.Future[range]:
+        """Do as `accept_columns` for messages whose producer may put them again; the log will recognize them.
+
+        Raises:
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
+        """
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        self.accept_part(Part(columns, [waiter], atomic=True, cost=columns_cost(columns), origin=origin))
+        return waiter
+
+    def accept_part(self, part: Part) -> None:
+        """Accept messages that are stored all or none.
+
+        Raises:
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
+        """
+        self._make_room(len(part.columns.bodies), part.cost)
+        self._add_part(part)
+
+    def _add_part(self, part: Part) -> None:
+        if not self.batch.count:
+            self._engine.opened()
+        self.batch.add_part(part)
+        self.pending += len(part.columns.bodies)
+        self.cost += part.cost
+
+    def check_open(self, *, pressing: bool) -> None:
+        """Check that `reserve` may find room, now or later.
+
+        Raises:
+            QueueShutDown, StoreFailedError: nothing more is accepted.
+        """
+        self._engine.check()
+        if self.shut and not pressing:
+            raise self._over
+
+    def reserve(self, messages: int, cost: int, *, pressing: bool, covered: bool = False) -> None:
+        """Count messages of a transaction before they are accepted; `unreserve` undoes it.
+
+        Args:
+            messages: their number.
+            cost: their cost in bytes of memory.
+            pressing: even if nothing more is accepted from outside.
+            covered: the transaction settles as many in every channel: so they fit, even where the backlog is over its
+                bound on messages.
+
+        Raises:
+            QueueFull: there is no room now.
+            QueueShutDown: nothing more is accepted.
+        """
+        if covered and not self.shut and self._options.max_bytes is None:
+            if self.buffer_full(cost):
+                raise BufferFull(_NO_MEMORY)
+        elif not (self.shut and pressing):
+            self._make_room(messages, cost)
+        self._engine.group_commit.stop_inline()
+        self.pending += messages
+        self.cost += cost
+
+    def unreserve(self, messages: int, cost: int) -> None:
+        """Undo `reserve`, as the messages are accepted now, or never."""
+        self.pending -= messages
+        self.cost -= cost
+        self._waiting.freed()
+        self._tell_of_the_end()
+
+    def accept_committed(self, columns: Columns, cost: int) -> asyncio.Future[range]:
+        """Accept what a transaction has committed, whether there is room or not; the future gives the offsets."""
+        waiter: asyncio.Future[range] = asyncio.get_running_loop().create_future()
+        self._add_part(Part(columns, [waiter], atomic=True, cost=cost))
+        return waiter
+
+    def close_batch(self) -> None:
+        """Close the open batch, so that what is accepted later is written after what the ioLoop is now asked to do."""
+        if self.batch.count:
+            self._closed.append(self.batch)
+            self.batch = OpenBatch()
+
+    def next_batch(self) -> OpenBatch | None:
+        """Return the batch that `take` would take, or None if nothing waits to be written."""
+        if self._closed:
+            return self._closed[0]
+        return self.batch if self.batch.count else None
+
+    def take(self) -> list[Part]:
+        """Take the oldest batch, to be written."""
+        if not self._closed:
+            self.close_batch()
+        if not self._closed:
+            return []
+        # INVARIANT: what is not returned stays here, where `fail` finds it.
+        batch = self._closed[0]
+        parts = batch.take()
+        self._closed.popleft()
+        if not batch.cancelled:
+            return parts
+        withdrawn = batch.count - sum(len(part.columns.bodies) for part in parts)
+        if withdrawn:
+            self.pending -= withdrawn
+            self.cost -= batch.cost - sum(part.cost for part in parts)
+            self._waiting.freed()
+        return parts
+
+    def take_all(self) -> list[Part]:
+        """Take all batches."""
+        parts: list[Part] = []
+        while self.next_batch() is not None:
+            parts += self.take()
+        return parts
+
+    def withdrawn(self) -> None:
+        """Note that a waiting put was cancelled: the batches not yet taken are searched for it when taken."""
+        for batch in (*self._closed, self.batch):
+            batch.cancelled = True
+
+    def done(self, part: Part) -> None:
+        """Count a part no longer, as it is visible, or failed."""
+        self.pending -= len(part.columns.bodies)
+        self.cost -= part.cost
+        if self._waiting.line:
+            self._waiting.freed()
+        self._tell_of_the_end()
+
+    def _tell_of_the_end(self) -> None:
+        """Wake those who wait for more where nothing comes any more."""
+        if self.shut and not self.pending:
+            for channel_engine in self._engine.channel_engines.values():
+                channel_engine.wake()
+
+    # --- room
+
+    @property
+    def drops(self) -> bool:
+        """Whether old messages are dropped to make room."""
+        return self.bounded and self._options.overflow == "drop_oldest"
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nobody waits for room, and messages are accepted."""
+        return not (self.shut or self._waiting.line or self._waiting.turn)
+
+    def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> Coroutine[Any, Any, T]:
+        """See `WaitingPuts.enter`."""
+        return self._waiting.enter(accept, ahead=ahead)
+
+    def fits(self, accept: Callable[[], object], *, ahead: bool = False) -> bool:
+        """See `WaitingPuts.fits`."""
+        return self._waiting.fits(accept, ahead=ahead)
+
+    def freed(self, *, anyhow: bool = False) -> None:
+        """See `WaitingPuts.freed`."""
+        self._waiting.freed(anyhow=anyhow)
+
+    @property
+    def refuses(self) -> bool:
+        """See `Room.refuses`."""
+        return self._options.overflow == "reject"
+
+    def check(self) -> None:
+        """See `Room.check`."""
+        self._engine.check()
+
+    def may_try(self) -> bool:
+        """See `Room.may_try`."""
+        return self._options.overflow != "block" or self.has_room(1, 0)
+
+    def waits(self) -> None:
+        """See `Room.waits`."""
+        self._engine.group_commit.hinder()
+
+    def full(self) -> bool:
+        """Return whether a message of no bytes would be refused now."""
+        return not self.has_room(1, 0)
+
+    def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
+        """Accept a dead letter, even if nothing more is accepted from outside.
+
+        Raises:
+            QueueFull: there is no room now.
+        """
+        cost = accepted_cost(message, body)
+        if not self.shut:
+            self._make_room(1, cost)
+        return self._add(message, body, cost)
+
+    def _make_room(self, messages: int, cost: int) -> None:
+        if self.shut:
+            raise self._over
+        if self.has_room(messages, cost):
+            return
+        if self.bounded and self._options.overflow == "drop_oldest" and not self.buffer_full(cost):
+            self._drop_oldest(messages, cost)
+            return
+        if self.bounded and not self._within_bounds(messages, cost):
+            raise QueueFull("the backlog's bound is reached (max_messages, max_bytes)")
+        raise BufferFull(_NO_MEMORY)
+
+    def has_room(self, messages: int, cost: int) -> bool:
+        """Return whether so many messages with that cost in bytes would be accepted now."""
+        return not self.buffer_full(cost) and (not self.bounded or self._within_bounds(messages, cost))
+
+    def buffer_full(self, cost: int = 0) -> bool:
+        """Return whether the write buffer has no room for a message of this cost."""
+        return bool(self.pending) and (self.cost + cost > self._limit or self.pending >= _MOST_WAITING)
+
+    def _within_bounds(self, messages: int, cost: int) -> bool:
+        if self.bound.admits(self.pending + messages, self.cost + cost):
+            return True
+        return not self.pending and self.bound.empty
+
+    def _drop_oldest(self, messages: int, cost: int) -> None:
+        """Settle the oldest ready messages of every channel that is over the bound, until there is room."""
+        step = messages
+        while not self._within_bounds(messages, cost):
+            deep = self.bound.too_deep(self.pending + messages)
+            # INVARIANT: nothing is dropped where what is in flight leaves no room, whatever else goes.
+            stuck = deep and self.bound.stuck(self.pending + messages)
+            dropped = 0 if stuck else self._engine.retention.drop_oldest(step, furthest=not deep)
+            self.dropped += dropped
+            if not dropped:
+                raise QueueFull("the backlog is full of messages in flight or not yet written")
+            step *= 2
+
+    # --- ending
+
+    def refuse_batch(self, error: Exception) -> None:
+        """Fail everything accepted and not yet taken, and go on accepting."""
+        for part in self.take_all():
+            part.fail(error)
+            self.done(part)
+
+    def shut_down(self, over: QueueShutDown | None = None) -> None:
+        """Accept nothing more, and fail those that wait for room."""
+        self._engine.group_commit.hinder()
+        self.shut = True
+        self._over = over or self._over
+        self._waiting.fail(self._over)
+
+    def fail(self, error: Exception) -> None:
+        """Fail everything accepted and not yet taken, and those that wait for room."""
+        self.shut = True
+        self.close_batch()
+        while self._closed:
+            for part in self._closed.popleft().parts:
+                part.fail(error)
+        self._waiting.fail(error)

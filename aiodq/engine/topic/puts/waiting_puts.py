@@ -1,0 +1,177 @@
+"""The puts that wait for room in a topic, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from aiodq.engine.queue_errors import QueueFull
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["BufferFull", "Room", "WaitingPuts"]
+
+T = TypeVar("T")
+
+
+class BufferFull(QueueFull):
+    """The write buffer has no room, rather than the backlog: it drains by itself."""
+
+
+class Room(Protocol):
+    """What there is to wait for: `aiodq.engine.topic.puts.put_buffer.PutBuffer` has it.
+
+    Attributes:
+        shut: whether nothing more is accepted.
+    """
+
+    shut: bool
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a put that finds the backlog full is refused rather than let wait."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used."""
+        ...
+
+    def buffer_full(self, cost: int = 0) -> bool:
+        """Return whether the write buffer has no room for a message of this cost."""
+        ...
+
+    def may_try(self) -> bool:
+        """Return whether a put may find room, make room, or is to be refused."""
+        ...
+
+    def waits(self) -> None:
+        """Note that a put waits: until the ioLoop's next turn, no other may pass by it."""
+        ...
+
+
+class WaitingPuts:
+    """The puts that wait for room in one topic. They have their turns one at a time.
+
+    Attributes:
+        line: those that wait, the first one at the left.
+        turn: whether one of them, or one that need not wait, has its turn.
+    """
+
+    __slots__ = ("_draining", "_room", "line", "turn")
+
+    def __init__(self, room: Room) -> None:
+        """Start with nobody waiting."""
+        self._room = room
+        self.line: deque[asyncio.Future[None]] = deque()
+        # Those of them who wait for the write buffer alone.
+        self._draining: set[asyncio.Future[None]] = set()
+        self.turn: bool = False
+
+    async def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> T:
+        """Call `accept` as soon as there is room, after those that came before, or with `ahead` before them.
+
+        Raises:
+            QueueFull: the backlog's bound is reached and the policy is `"reject"`.
+            QueueShutDown, StoreFailedError: nothing more is accepted.
+
+        Cancellation: nothing was accepted, and the turn goes to the next one waiting.
+        """
+        turn = False
+        while True:
+            self._room.check()
+            drains = False
+            if turn or self._may_try(ahead=ahead):
+                try:
+                    return self._try(accept)
+                except BufferFull:
+                    drains = True
+                except QueueFull:
+                    if self._room.refuses:
+                        raise
+            await self._wait(first=turn or ahead, drains=drains)
+            turn = True
+
+    def fits(self, accept: Callable[[], object], *, ahead: bool = False) -> bool:
+        """Do as `enter` if that need not wait, for room or for others; return whether `accept` did what it does.
+
+        Raises:
+            QueueShutDown, StoreFailedError: nothing more is accepted.
+        """
+        self._room.check()
+        if not self._may_try(ahead=ahead):
+            return False
+        try:
+            self._try(accept)
+        except QueueFull:
+            return False
+        return True
+
+    def _may_try(self, *, ahead: bool) -> bool:
+        return ahead or not (self.line or self.turn) or self._room.shut
+
+    def _try(self, accept: Callable[[], T]) -> T:
+        """Call `accept`; unless its caller is about to wait for room, those who wait may have room after it.
+
+        Raises:
+            QueueFull: there is no room now.
+        """
+        # INVARIANT: while one caller makes room, nobody else takes that room.
+        given, self.turn, waits = self.turn, True, False
+        try:
+            return accept()
+        except QueueFull as error:
+            waits = isinstance(error, BufferFull) or not self._room.refuses
+            raise
+        finally:
+            self.turn = given
+            if not waits:
+                self.freed()
+
+    async def _wait(self, *, first: bool, drains: bool) -> None:
+        self._room.waits()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if drains:
+            self._draining.add(waiter)
+        if first:
+            self.line.appendleft(waiter)
+        else:
+            self.line.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter in self.line:
+                self.line.remove(waiter)
+                self.freed()  # those after this one may fit in where it did not
+            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.turn = False
+                self.freed()
+            raise
+        finally:
+            self._draining.discard(waiter)
+        self.turn = False
+
+    def freed(self, *, anyhow: bool = False) -> None:
+        """Give the turn to the first one waiting, as there may be room: one at a time, to keep the order.
+
+        Args:
+            anyhow: even if there seems to be no room: what is in the way may be dropped from now on.
+        """
+        while self.line and not self.turn and (anyhow or self._first_may_try()):
+            waiter = self.line.popleft()
+            if not waiter.done():
+                self.turn = True
+                waiter.set_result(None)
+
+    def _first_may_try(self) -> bool:
+        if self._room.buffer_full():
+            return False
+        return self.line[0] in self._draining or self._room.may_try()
+
+    def fail(self, error: Exception) -> None:
+        """Fail all that wait."""
+        while self.line:
+            waiter = self.line.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)

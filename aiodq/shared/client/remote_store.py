@@ -1,0 +1,507 @@
+"""A shared store: it replaces the engine behind a `Store`.
+
+Whoever owns the store, everything goes over the link to the owner, which may be this very process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import anyio
+
+from aiodq.engine.live_stores import release_dead
+from aiodq.engine.lock_wait import running_loop
+from aiodq.engine.loop.worker_threads import WorkerThreads
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.store.store_engine import Seams, StoreEngine
+from aiodq.engine.store_refs import StoreRef
+from aiodq.engine.transactions.task_transactions import OpenTransactions
+from aiodq.errors import (
+    AiodqError,
+    InvalidOptionError,
+    OwnerLostError,
+    StoreFailedError,
+    StoreLockedError,
+    StoreNotFoundError,
+    WrongContextError,
+)
+from aiodq.message import MAKERS
+from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.shared.client.remote_events import RemoteEvents
+from aiodq.shared.client.remote_topic import RemoteTopic
+from aiodq.shared.client.remote_transactions import RemoteCommitter
+from aiodq.shared.connection.link import Link
+from aiodq.shared.connection.place import refuse_network
+from aiodq.shared.encoding.answers import read_store, read_topic
+from aiodq.shared.encoding.options_json import topic_options
+from aiodq.shared.server.owner import Owner
+from aiodq.storage.io.lock import is_locked, lock_holder
+from aiodq.storage.state.topic.stored_options import differences
+from aiodq.storage.store_layout import check_store_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.clock import Clock
+    from aiodq.shared.consuming.remote_channel import RemoteChannel
+    from aiodq.shared.server.inside import Inside
+    from aiodq.storage.io.filesystem import FileSystem
+
+    Options: TypeAlias = StoreOptions | ChannelOptions
+
+__all__ = ["RemoteStore"]
+
+_FAILED_TWICE: Final = 10.0
+"""Seconds within which a second failure means that opening the store again does not help."""
+
+_LOOK: Final = 1.0
+_SHARE: Final = 50
+"""Seconds between two requests of the store's state; they take at most one part in `_SHARE` of the time."""
+
+
+class RemoteStore:
+    """The counterpart of `StoreEngine` for a shared store.
+
+    Attributes:
+        path: the store's directory.
+        options: those given to `open`, or the library's defaults.
+        topics: the topics used in this process.
+        seen: the owner's last report on the store and its topics, for calls that do not wait.
+        transactions: the transactions whose blocks tasks are in.
+        committer: commits transactions.
+        events: the listeners of this process.
+    """
+
+    def __init__(self, path: str, options: StoreOptions | None, seams: Seams, *, create: bool, failover: float) -> None:
+        """Prepare; `open` connects. Must be called on the loop that will use the store."""
+        self.path = path
+        self.options: StoreOptions = options or StoreOptions()
+        self.clock: Clock = seams.clock
+        self.loop: asyncio.AbstractEventLoop = running_loop()
+        self.transactions: OpenTransactions = OpenTransactions(self)
+        self.topics: dict[str, RemoteTopic] = {}
+        self.seen: dict[str, Mapping[str, Any]] = {}
+        self.threads: WorkerThreads = WorkerThreads(self.loop)
+        self.fs: FileSystem = seams.fs
+        self._given = options
+        self._seams = seams
+        self._create = create
+        self._pid = os.getpid()
+        self._owner: Owner | None = None
+        self._kept_open: object = None
+        self._may_own = False
+        self._locked: StoreLockedError | None = None
+        self._failed_at: float | None = None
+        self._closing = False
+        self._closed: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._store_ref: weakref.ref[StoreRef] | None = None
+        self.link: Link = Link(path, self._own, failover=failover, inside=self._connect_inside)
+        self.committer: RemoteCommitter = RemoteCommitter(self.link, self.clock)
+        self.events: RemoteEvents = RemoteEvents(self.link, self.loop)
+
+    # --- opening and owning
+
+    async def open(self, *, may_own: bool) -> None:
+        """Find the owner, or own the store.
+
+        Args:
+            may_own: whether this process may own the store if nobody else does.
+
+        Raises:
+            StoreNotFoundError: there is none, and none is to be created.
+            OwnerLostError: nobody serves it, and this process may not.
+            StoreLockedError: it has an owner that serves nobody.
+            InvalidOptionError: the options differ from the owner's.
+            StorageError: as mapped from the system's error.
+        """
+        self._may_own = may_own
+        try:
+            refuse_network(self.path)
+            if not may_own or not self._create:
+                self._check_there()
+            release_dead(self.path)
+            await self._find_owner()
+            if self._given is not None:
+                await self.link.call("given", {"options": topic_options(self._given)})
+            await self.look_once()
+        except BaseException:
+            self._closing = True
+            await self._release()
+            raise
+        if may_own:
+            # This makes anyio load what its task groups need: about 10 ms, better spent before others wait.
+            anyio.create_task_group()
+        self._looking = self.loop.create_task(self._look())
+
+    async def _find_owner(self) -> None:
+        try:
+            await self.link.start()
+        except OwnerLostError as error:
+            if not self._may_own:
+                raise self._nobody_serves(error) from error
+            if self._locked is None:
+                raise
+            text = f"{self._locked.message}; it serves nobody, as a process does that has the store for itself"
+            raise StoreLockedError(text, self.path, pid=self._locked.pid) from error
+
+    def _nobody_serves(self, error: OwnerLostError) -> OwnerLostError | StoreLockedError:
+        """Return what a client is told that has found no owner."""
+        if not is_locked(self.path):
+            text = f'{error.message}: a process in mode "client" never owns it; open it with mode="shared" in another'
+            return OwnerLostError(f"{text}, or run aiodq serve", error.path)
+        pid = lock_holder(self.path)
+        text = (
+            f"process {pid or 'unknown'} has the store for itself and serves nobody: write "
+            'aiodq.open(path, mode="shared") there as well, or stop it'
+        )
+        return StoreLockedError(text, self.path, pid=pid)
+
+    def _check_there(self) -> None:
+        """Raise if there is no store.
+
+        Raises:
+            StoreNotFoundError: there is none.
+            NotAStoreError: the directory holds something else.
+        """
+        fs = self._seams.fs
+        check_store_directory(fs, self.path)
+        if not fs.listdir(self.path):
+            raise StoreNotFoundError("there is no store in this directory, which is empty", self.path)
+
+    async def _own(self) -> bool:
+        """Own the store if nobody does, and serve it; return whether this process owns it now."""
+        if not self._may_own or self._closing:
+            return False
+        await self._let_go_of_failed()
+        if self._locked is not None and is_locked(self.path):
+            return False  # a look costs a fiftieth of an attempt, and frequent looks notice soon that the lock is free
+        engine = StoreEngine(self.path, self._given, self._seams)
+        engine.reclaiming = True
+        try:
+            await self._opened(engine)
+        except StoreLockedError as error:
+            self._locked = error
+            return False
+        self._locked = None
+        kept_open, owner = engine.store_ref(), Owner(engine, own=self.link.producer)
+        try:
+            await owner.start()
+        except BaseException:
+            await engine.close()
+            raise
+        self._owner, self._kept_open = owner, kept_open
+        return True
+
+    def _connect_inside(self, link: Link) -> Inside | None:
+        return None if self._owner is None else self._owner.connect(link)
+
+    async def _opened(self, engine: StoreEngine) -> None:
+        """Open an engine.
+
+        Cancellation: the engine is open no more when this ends: until then the store would be locked.
+        """
+        opening = self.loop.create_task(engine.open(MAKERS, create=self._create))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])
+            if not opening.cancelled() and opening.exception() is None:
+                await engine.close()
+            raise
+
+    async def _let_go_of_failed(self) -> None:
+        """Release a failed store that this process owned: the next one to open it reads what is really there.
+
+        Raises:
+            StoreFailedError: it has failed twice within `_FAILED_TWICE` seconds.
+        """
+        owner = self._owner
+        if owner is None:
+            return
+        failure = owner.engine.failure
+        self._owner = None
+        await owner.close()
+        try:
+            await owner.engine.close()
+        except StoreFailedError:
+            if failure is None:
+                raise
+        self._kept_open = None
+        before, self._failed_at = self._failed_at, self.loop.time()
+        if failure is not None and before is not None and self.loop.time() - before < _FAILED_TWICE:
+            raise failure.again()
+
+    @property
+    def owner(self) -> Owner | None:
+        """The server of the store, if this process owns it."""
+        return self._owner
+
+    # --- the owner's report on the whole store
+
+    async def _look(self) -> None:
+        pause = _LOOK
+        while True:
+            await asyncio.sleep(pause)
+            began = self.loop.time()
+            self.link.look_around()
+            try:
+                await self.look_once()
+            except AiodqError:
+                continue  # the last report stands until there is an owner again
+            pause = max(_LOOK, _SHARE * (self.loop.time() - began))
+
+    async def look_once(self) -> None:
+        """Request the owner's report on the store and its topics.
+
+        Raises:
+            AiodqError: there is no owner to ask.
+        """
+        seen: dict[str, Mapping[str, Any]] = {}
+        after, more = "", True
+        while more:
+            seen[""] = found = await self.link.result("store", read_store, {"after": after})
+            for name in found["topics"]:
+                facts = await self.link.result("stats", read_topic, {"topic": name})
+                if facts is not None:
+                    seen[name] = facts
+                after = name
+            more = found["more"]
+        self.seen = seen
+
+    def topic_names(self) -> list[str]:
+        """Return the names of the existing topics, as far as known here."""
+        own = {name for name, topic in self.topics.items() if topic.error is None and topic.exists}
+        return sorted(own | (self.seen.keys() - {""}))
+
+    def forget_channel(self, topic: str, channel: str) -> None:
+        """Forget a deleted channel."""
+        facts = self.seen.get(topic)
+        if facts is not None:
+            facts["channels"].pop(channel, None)
+
+    # --- calls from handles
+
+    @property
+    def standing(self) -> str:
+        """The state of the store, in a word, for reprs."""
+        if os.getpid() != self._pid:
+            return "of the parent process"
+        if self._closed is not None and self._closed.done():
+            return "closed"
+        return "closing" if self._closing else "open"
+
+    @property
+    def usable(self) -> bool:
+        """Whether the store can be used, regardless of the caller; `check` says why not."""
+        return not self._closing and self.link.failure is None
+
+    def check(self) -> None:
+        """Raise if the store cannot be used from here and now.
+
+        Raises:
+            OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
+            QueueShutDown: it is closed.
+            WrongContextError: see `check_context`.
+        """
+        self.check_context()
+        if self._closing:
+            raise QueueShutDown("the store is closed")
+        self.link.check()
+
+    def check_context(self) -> None:
+        """Raise unless the caller may use the store.
+
+        Raises:
+            WrongContextError: another loop, another thread, or a forked child.
+        """
+        if os.getpid() != self._pid:
+            raise WrongContextError(
+                "this store was opened before a fork, and is the parent's: open one in the child after the fork"
+            )
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self.loop:
+            raise WrongContextError(
+                "this store is to be used on the event loop that opened it, not from another thread, loop or none: "
+                "from a thread, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()"
+            )
+
+    def topic(self, name: str, options: StoreOptions | None) -> RemoteTopic:
+        """Return a topic, which the owner opens if it is new here.
+
+        Raises:
+            InvalidOptionError: other options were given for it before, in this process.
+        """
+        topic = self.topics.get(name)
+        if topic is None or _is_over(f"topic {name!r}", topic, options, "await topic.configure(options)"):
+            topic = self.topics[name] = RemoteTopic(self, name, options)
+        elif options is not None and topic.named is None:
+            topic.name_options(options)
+        return topic
+
+    def engine(self, name: str) -> RemoteTopic:
+        """Return a topic that a transaction puts into."""
+        return self.topic(name, None)
+
+    def channel(self, topic: RemoteTopic, name: str, options: ChannelOptions | None) -> RemoteChannel:
+        """Return a channel, which the owner opens if it is new here.
+
+        Raises:
+            InvalidOptionError: other options were given for it before, in this process.
+        """
+        channel = topic.channel_engines.get(name)
+        what = f"channel {name!r} of topic {topic.name!r}"
+        if channel is None or _is_over(what, channel, options, "await channel.configure(options)"):
+            channel = topic.open_channel(name, options)
+        elif options is not None and channel.named is None:
+            topic.name_channel_options(channel, options)
+        return channel
+
+    def let_go(self, topic: RemoteTopic) -> None:
+        """See `TopicHost`. Whoever named it keeps it; its channels, and what they have in memory, go with it."""
+        if isinstance(topic.error, QueueShutDown) and not self._closing and self.topics.get(topic.name) is topic:
+            del self.topics[topic.name]
+
+    def forget(self, name: str) -> None:
+        """Forget a deleted topic; one opened later under its name is new."""
+        topic = self.topics.pop(name, None)
+        self.seen.pop(name, None)
+        if topic is not None:
+            over = QueueShutDown(f"topic {name!r} was deleted")
+            topic.put_buffer.shut_down(over)
+            topic.refused(over)
+            for channel in topic.channel_engines:
+                self.link.forget(name, channel)
+            self.link.forget(name, "")
+
+    # --- the end
+
+    def store_ref(self) -> object:
+        """Return what a handle holds to keep the store open; None if it is being released already."""
+        if self._store_ref is None:
+            store_ref = StoreRef(self)
+            self._store_ref = weakref.ref(store_ref)
+            return store_ref
+        return self._store_ref()
+
+    def dropped(self) -> None:
+        """Warn that no handle is left, and leave the store to others."""
+        if self._closing or os.getpid() != self._pid:
+            return
+        warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
+        try:
+            self.loop.call_soon_threadsafe(self._begin_closing)
+        except RuntimeError:  # the loop is closed, and the connection with it
+            self._closing = True
+
+    def _begin_closing(self) -> None:
+        if self._closed is None:
+            self._closed = self.loop.create_task(self._close())
+
+    async def close(self) -> None:
+        """Finish what was accepted, and leave the store to others. Repeated calls wait for the same end.
+
+        Raises:
+            OwnerLostError: there was nobody to take what was accepted.
+
+        Cancellation: closing continues in the store's own task.
+        """
+        self.check_context()
+        self._begin_closing()
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
+
+    async def _close(self) -> None:
+        for topic in self.topics.values():
+            topic.put_buffer.shut_down(QueueShutDown("the store is closed"))
+        failure: AiodqError | None = None
+        try:
+            await self._committed()
+            for topic in list(self.topics.values()):
+                await self._settled(topic)
+                for channel in list(topic.channel_engines.values()):
+                    if channel.rejecting:
+                        await self.link.call("closing")  # its owner, this one or the next, has heard of it
+                    await channel.all_settled()
+        except AiodqError as error:
+            failure = error
+        self._closing = True
+        await self._release()
+        if failure is not None:
+            raise failure
+
+    async def shut_puts(self) -> None:
+        """Accept no more puts, and wait briefly for those accepted."""
+        topics = list(self.topics.values())
+        for topic in topics:
+            topic.put_buffer.shut_down()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK):
+                for topic in topics:
+                    await topic.put_buffer.settled()
+
+    async def _committed(self) -> None:
+        """Wait for transactions; those that wait for room at the owner are cancelled."""
+        while self.committer.pending:
+            with suppress(OwnerLostError):
+                await self.link.call("closing", once=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self.committer.settled()
+
+    async def _settled(self, topic: RemoteTopic) -> None:
+        """Wait for accepted puts; those that wait for room at the owner are cancelled."""
+        while topic.pending:
+            with suppress(OwnerLostError):
+                await self.link.call("closing", once=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await topic.put_buffer.settled()
+
+    async def _release(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        self.events.close()
+        await self.link.close()
+        owner, self._owner = self._owner, None
+        try:
+            if owner is not None:
+                await owner.close()
+                await owner.engine.close()
+        finally:
+            self._kept_open = None
+            self.threads.shutdown(wait=False)
+
+
+def _is_over(what: str, known: RemoteTopic | RemoteChannel, options: Options | None, how: str) -> bool:
+    """Return whether a topic or channel was deleted or refused, so that it is to be opened anew.
+
+    Raises:
+        InvalidOptionError: other options were given for it before.
+    """
+    if isinstance(known.error, QueueShutDown):
+        return True
+    if options is not None:
+        _refuse_others(what, known.named, options, how)
+    return known.error is not None
+
+
+def _refuse_others(what: str, before: Options | None, after: Options, how: str) -> None:
+    """Raise if options differ from those given before.
+
+    Raises:
+        InvalidOptionError: names the first field in which they differ.
+    """
+    for name, (old, new) in differences(before, after).items() if before is not None else ():
+        raise InvalidOptionError(
+            f"{what} was named with {name}={old!r} in this process, and now with {name}={new!r}: name the same "
+            f"everywhere, or none; {how} changes it"
+        )

@@ -1,0 +1,381 @@
+"""A topic of a process that does not own the store: it replaces the engine behind a `Topic`."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError
+from aiodq.shared.client.remote_puts import RemotePuts, ShortCut
+from aiodq.shared.connection.known import Known
+from aiodq.shared.connection.watching import ask_for_changes
+from aiodq.shared.consuming.remote_channel import RemoteChannel
+from aiodq.shared.encoding.options_json import channel_options, read_topic_options, topic_options
+from aiodq.shared.encoding.stats_json import blank_topic, read_channel_stats, read_topic_stats
+from aiodq.wire.packets import Figures
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from aiodq.clock import Clock
+    from aiodq.engine.loop.worker_threads import WorkerThreads
+    from aiodq.engine.transactions.task_transactions import OpenTransactions
+    from aiodq.options import ChannelOptions, StoreOptions
+    from aiodq.shared.connection.link import Link
+    from aiodq.shared.connection.listener import Heard
+    from aiodq.stats import TopicStats
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = ["RemoteTopic", "TopicHost"]
+
+
+class TopicHost(Protocol):
+    """What is needed of the topic's store; `aiodq.shared.client.remote_store.RemoteStore` implements it."""
+
+    path: str
+    options: StoreOptions
+    clock: Clock
+    link: Link
+    loop: asyncio.AbstractEventLoop
+    transactions: OpenTransactions
+    fs: FileSystem
+    threads: WorkerThreads
+    seen: dict[str, Mapping[str, Any]]
+
+    @property
+    def standing(self) -> str:
+        """The state of the store, in a word."""
+        ...
+
+    @property
+    def usable(self) -> bool:
+        """Whether the store can be used, regardless of the caller."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the store cannot be used."""
+        ...
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
+    def let_go(self, topic: RemoteTopic) -> None:
+        """Forget a topic that was deleted or refused: one named later is new."""
+        ...
+
+    def store_ref(self) -> object:
+        """Return what a handle holds to keep the store open."""
+        ...
+
+
+class _Log(NamedTuple):
+    """Where a topic's log begins and ends."""
+
+    begin: int = 0
+    end: int = 0
+    durable: int = 0
+
+
+class RemoteTopic:
+    """The counterpart of `TopicEngine` for a topic that another process owns.
+
+    Attributes:
+        log: where it begins and ends, by the owner's last counts and what this process knows since.
+        channel_engines: the channels used in this process.
+        named: the options that this process has given for the topic, or None.
+        error: why the topic can no longer be used, or None.
+    """
+
+    def __init__(self, host: TopicHost, name: str, options: StoreOptions | None) -> None:
+        """Set up; `Link.open` has the owner open it."""
+        self.name = name
+        self.options: StoreOptions = options or host.options
+        self.log: _Log = _Log()
+        self.clock: Clock = host.clock
+        self.link: Link = host.link
+        self.loop: asyncio.AbstractEventLoop = host.loop
+        self.transactions: OpenTransactions = host.transactions
+        self.store_ref: Callable[[], object] = host.store_ref
+        self.check_context: Callable[[], None] = host.check_context
+        self.channel_engines: dict[str, RemoteChannel] = {}
+        self.error: Exception | None = None
+        self.named: StoreOptions | None = options
+        self._asking: set[asyncio.Task[None]] = set()
+        self.fs: FileSystem = host.fs
+        self.threads: WorkerThreads = host.threads
+        self._host = host
+        self._is_known = False
+        self._orderly = False
+        self._known = Known()
+        self.put_buffer: RemotePuts = RemotePuts(self)
+        self.group_commit: ShortCut = ShortCut(self.put_buffer)
+        self.link.open(name, "", {} if options is None else topic_options(options), self)
+
+    # --- packets from the owner; see `Listener`
+
+    def reopened(self, epoch: int) -> None:
+        """Do nothing: nothing depends on the owner's epoch."""
+
+    def opened(self, facts: Mapping[str, Any]) -> None:
+        """Note that the topic is open, with its options."""
+        self.changed(facts)
+        self._is_known, self._orderly = True, bool(facts.get("orderly"))
+        self._known.note()
+        ask_for_changes(self.link, self.name, "", self)
+
+    def changed(self, facts: Mapping[str, Any]) -> None:
+        """Apply the owner's options, which any process may have changed."""
+        if "options" not in facts:
+            return
+        self.options = read_topic_options(facts["options"])
+        if self.named is not None:
+            # What is on disk a later owner takes from there: others may have changed it again by then.
+            self.link.opened.name(self.name, "", {**facts["options"], "stored": facts.get("stored") is True})
+
+    def refused(self, error: Exception) -> None:
+        """Make the topic unusable, as the owner refuses to open it or it was deleted."""
+        self.error = self.error or error
+        self.link.let_go(self.name, "", self)
+        self._host.let_go(self)
+        self._known.refuse(error)
+        for channel in self.channel_engines.values():
+            channel.refused(error)
+
+    def heard(self, said: Heard, _epoch: int) -> None:
+        """Take over where the log begins and ends."""
+        if isinstance(said, Figures):
+            self.log = _Log(said.begin, said.end, said.durable)
+
+    def told(self, error: Exception) -> None:
+        """Shut the topic down if the store is closed; puts survive the loss of an owner."""
+        if isinstance(error, QueueShutDown):
+            self.put_buffer.shut_down(error)
+            self.refused(error)
+        self._known.tell(error)
+
+    def placed(self, offsets: range) -> None:
+        """See `PuttingTopic`."""
+        begin, end, durable = self.log
+        self.log = _Log(begin, max(end, offsets.stop), durable)
+        for channel in self.channel_engines.values():
+            channel.counts.placed(offsets)
+
+    def find_out(self, then: Callable[[], None]) -> None:
+        """See `PuttingTopic`."""
+        task = self.loop.create_task(self.look_whether_deleted())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(lambda _: then())
+
+    def refuse_waiting(self) -> None:
+        """See `PuttingTopic`."""
+        if self.usable:
+            self._do(self._refuse_waiting(), lambda _: None)
+
+    async def _refuse_waiting(self) -> None:
+        await self.in_turn()
+        if await self._waiting_for_room():
+            self.link.give_up_puts(self.name)
+
+    async def look_whether_deleted(self) -> None:
+        """Make the topic unusable if the owner says that it was deleted, so that it can be opened anew."""
+        try:
+            await self.link.call("view", topic=self.name, once=True)
+        except QueueShutDown as error:
+            self.refused(error)
+        except AiodqError:
+            return  # nobody knows; the next refusal asks again
+
+    # --- calls from handles
+
+    @property
+    def usable(self) -> bool:
+        """See `PuttingTopic`."""
+        return self.error is None and self._host.usable
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used.
+
+        Raises:
+            AiodqError: why.
+        """
+        self._host.check()
+        if self.error is not None:
+            raise copy(self.error)
+
+    async def known(self) -> None:
+        """Wait until the owner has opened the topic.
+
+        Raises:
+            AiodqError: the owner's refusal, or there is no owner.
+        """
+        await self._known.wait()
+
+    @property
+    def store(self) -> str:
+        """The store's directory."""
+        return self._host.path
+
+    @property
+    def standing(self) -> str:
+        """The state of the topic, in a word, for reprs."""
+        standing = self._host.standing
+        if standing != "open":
+            return standing
+        if self.error is not None:
+            return "deleted" if isinstance(self.error, QueueShutDown) else "unusable"
+        return "shut down" if self.put_buffer.shut else "open"
+
+    @property
+    def visible(self) -> int:
+        """The offset up to which channels may deliver, as far as known here."""
+        return self.log.end
+
+    @property
+    def pending(self) -> int:
+        """The number of messages accepted here that the owner has not confirmed."""
+        return self.put_buffer.pending
+
+    def catch_up(self) -> None:
+        """Do nothing: there is nothing to write at once here."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether something was put or a channel used, as far as known here."""
+        return bool(self.log.end or self.channel_engines)
+
+    @property
+    def together(self) -> bool:
+        """See `PuttingTopic`."""
+        return self._is_known and self.options.max_messages is None and self.options.max_bytes is None
+
+    def stats(self) -> TopicStats:
+        """Return the owner's last statistics of the topic, with the counts that are known better here."""
+        found = self._host.seen.get(self.name)
+        stats = blank_topic(self.name) if found is None else read_topic_stats(found)
+        begin, end, durable = self.log
+        channels = dict(stats.channels)
+        for name, channel in self.channel_engines.items():
+            if channel.error is None:
+                numbers = channels.get(name) or read_channel_stats({"name": name})
+                counts = channel.ready, channel.flying, channel.counts.deferred
+                channels[name] = replace(
+                    numbers, ready=counts[0], in_flight=counts[1], deferred=counts[2], depth=sum(counts)
+                )
+        return replace(
+            stats,
+            begin_offset=max(begin, stats.begin_offset),
+            end_offset=max(end, stats.end_offset),
+            durable_offset=max(durable, stats.durable_offset),
+            pending=self.put_buffer.pending,
+            channels=dict(sorted(channels.items())),
+        )
+
+    def is_full(self) -> bool:
+        """See `PuttingTopic`: by the longest known backlog of a channel."""
+        most = self.options.max_messages
+        if most is None or self.options.overflow == "drop_oldest":
+            return False
+        depths = [one.counts.ready + one.counts.flying + one.counts.deferred for one in self.channel_engines.values()]
+        return self.put_buffer.pending + max(depths, default=0) >= most
+
+    def go_by(self, options: StoreOptions) -> None:
+        """Apply the owner's options."""
+        self.options = options
+
+    def name_options(self, options: StoreOptions) -> None:
+        """Have the owner apply options, the first that this process gives for the topic."""
+        self.named, self.options = options, options
+        content = topic_options(options)
+        self.link.opened.name(self.name, "", content)
+        self._do(self.link.call("name", {"options": content}, topic=self.name), self.refused)
+
+    def name_channel_options(self, channel: RemoteChannel, options: ChannelOptions) -> None:
+        """Have the owner apply options, the first that this process gives for a channel."""
+        channel.named = options
+        channel.go_by(options)
+        content = channel_options(options)
+        self.link.opened.name(self.name, channel.name, content)
+        self._do(self._name_channel(channel.name, content), channel.refused)
+
+    async def _name_channel(self, name: str, content: Mapping[str, Any]) -> None:
+        await self.link.call("name", {"options": content}, topic=self.name, channel=name)
+        await self.link.call("refresh", topic=self.name, channel=name)  # it waits until they are on disk
+        self.link.opened.stored(self.name, name, content)
+
+    def keep_channel_options(self, name: str, content: Mapping[str, Any]) -> None:
+        """Note a channel's options that an owner has stored."""
+        self.link.opened.name(self.name, name, content)
+        self.link.opened.stored(self.name, name, content)
+
+    def _do(self, asking: Coroutine[Any, Any, object], refused: Callable[[Exception], None]) -> None:
+        """Send a request that nobody waits for; if the owner refuses it, `refused` is called with the error."""
+        task = self.loop.create_task(_asked(asking, refused))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def open_channel(self, name: str, options: ChannelOptions | None) -> RemoteChannel:
+        """Open a channel that is new here."""
+        channel = self.channel_engines[name] = RemoteChannel(self, name, options)
+        channel.named = options
+        seen = self._host.seen.get(self.name, {}).get("channels", {}).get(name)
+        if seen is not None:
+            numbers = read_channel_stats(seen)
+            channel.counts.assume(numbers.ready, numbers.in_flight, numbers.deferred)
+        self.link.open(self.name, name, {} if options is None else channel_options(options), channel)
+        return channel
+
+    async def in_turn(self) -> None:
+        """Wait until a request to the owner comes after everything accepted here before, but what waits for room there.
+
+        Raises:
+            AiodqError: the owner's refusal, or there is no owner.
+
+        Cancellation: nothing changes.
+        """
+        self.put_buffer.flush()
+        await self.known()
+        if not self._orderly:  # an owner of an earlier aiodq
+            await self.put_buffer.settled()
+            return
+        puts = self.link.puts(self.name)
+        stop = puts.sequence + len(puts.behind)
+        while puts.behind and puts.sequence < stop:
+            if await self._waiting_for_room():
+                return  # and so do those behind
+
+    async def _waiting_for_room(self) -> bool:
+        """Wait until the owner has answered the puts sent before that need not wait for room; return whether any do."""
+        puts = self.link.puts(self.name)
+        last = puts.sequence
+        await self.link.call("view", topic=self.name)
+        return any(sequence <= last for sequence in puts.pending)
+
+    async def settle_in(self, channel: str | None = None) -> None:
+        """Wait until everything accepted before is stored, and topics and channels used before exist.
+
+        What waits for room is not waited for.
+
+        Raises:
+            AiodqError: why not.
+        """
+        await self.in_turn()
+        if self.link.puts(self.name).pending:
+            await self._waiting_for_room()
+        for one in list(self.channel_engines.values()):
+            if channel in {None, one.name}:
+                await one.known()
+        self.check()
+
+
+async def _asked(asking: Coroutine[Any, Any, object], refused: Callable[[Exception], None]) -> None:
+    try:
+        await asking
+    except (OwnerLostError, OwnerStalledError, QueueShutDown):
+        return  # the next owner gets the options when it opens the topic
+    except AiodqError as error:
+        refused(error)

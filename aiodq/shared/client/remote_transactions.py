@@ -1,0 +1,214 @@
+"""Transactions of a process that does not own the store: they replace the engine's committer.
+
+A transaction is sent to the owner, and to the next one, until one reports its outcome. It has a sequence by which a
+repeated one is recognised: it belongs to a lane, which has one transaction in flight at a time, so that none waits for
+another and the owner has to remember only the last one of each lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, ClassVar, Final, cast
+
+from aiodq.errors import AiodqError, MessageSizeError, ProtocolError
+from aiodq.shared.encoding.remote_errors import error_of, is_lost
+from aiodq.storage.state.transactions.transaction_origins import LANE_SHIFT
+from aiodq.wire.frames import encode_messages
+from aiodq.wire.packets import Done, Fail, Put, Txn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiodq.clock import Clock
+    from aiodq.engine.transactions.group_committer import HeldAck
+    from aiodq.engine.transactions.participants import Topic
+    from aiodq.format.columns import Columns
+    from aiodq.shared.connection.link import Link
+    from aiodq.shared.consuming.holdings import Mine
+    from aiodq.shared.consuming.remote_settlement import RemoteSettlement
+    from aiodq.wire.packets import Ack
+    from aiodq.wire.packets import Message as Said
+
+__all__ = ["RemoteCommitter"]
+
+_AGAIN: Final = 0.01
+"""Seconds after which a transaction is sent again if the owner was about to end."""
+
+_LARGEST: Final = (64 << 20) - 4096
+"""Most bytes of a transaction: an owner takes no larger packet."""
+
+_MOST: Final = 0xFFFF
+"""Most topics, and most channels, of one transaction."""
+
+
+class _Asked:
+    """A transaction that is to be committed.
+
+    Attributes:
+        lane: the lane it belongs to.
+        sequence: its sequence, with the lane in it.
+        sent: whether an owner may have received it.
+    """
+
+    def __init__(self, lane: int, number: int, puts: list[tuple[str, int, bytes]]) -> None:
+        self.lane = lane
+        self.sequence: int = lane << LANE_SHIFT | number
+        self.sent = False
+        self._puts = puts
+        self._held: dict[RemoteSettlement, dict[int, Mine]] = {}
+
+    def hold(self, settlements: Sequence[HeldAck]) -> None:
+        """Reserve these messages, so that nobody else settles them.
+
+        Raises:
+            NotInFlightError: one is no longer held here; none is reserved then.
+        """
+        numbers: dict[RemoteSettlement, list[int]] = {}
+        for settlement in settlements:
+            # Not a `Settlement`, but with everything that a transaction needs of one.
+            channel = cast("RemoteSettlement", settlement.channel_engine)
+            channel.check(settlement.offset, settlement.delivery)
+            numbers.setdefault(channel, []).append(settlement.delivery)
+        self._held = {channel: channel.begin_commit(each) for channel, each in numbers.items()}
+
+    def leave(self, *, settled: bool) -> None:
+        """Note the messages as settled, or free them. Repeating it changes nothing."""
+        held, self._held = self._held, {}
+        for channel, numbers in held.items():
+            channel.end_commit(numbers, settled=settled)
+
+    async def claimed(self) -> None:
+        """Wait until it is known which of the messages are still held."""
+        while (channel := next((each for each in self._held if not each.claimed), None)) is not None:
+            await channel.until_claimed()
+
+    def packet(self, handle: Callable[[str, str], int]) -> Txn:
+        """Return the packet for the current owner."""
+        acks: list[Ack] = []
+        for channel, numbers in self._held.items():
+            acks += channel.acks(handle, numbers)
+        puts = [Put(handle(topic, ""), 0, count, frames) for topic, count, frames in self._puts]
+        return Txn(self.sequence, tuple(acks), tuple(puts))
+
+
+class RemoteCommitter:
+    """The counterpart of `Committer` for a store that another process owns.
+
+    Attributes:
+        largest: most bytes of messages that a transaction may put.
+    """
+
+    largest: ClassVar[int] = 60 << 20
+
+    def __init__(self, link: Link, clock: Clock) -> None:
+        """Use this link."""
+        self._link = link
+        self._clock = clock
+        self._free: list[int] = []
+        self._numbers: list[int] = []
+        self._asking: set[asyncio.Task[None]] = set()
+
+    @property
+    def pending(self) -> int:
+        """The number of transactions whose outcome is unknown."""
+        return len(self._asking)
+
+    async def settled(self) -> None:
+        """Wait until all outcomes are known.
+
+        Cancellation: nothing changes.
+        """
+        while self._asking:
+            await asyncio.wait(list(self._asking))
+
+    async def commit(
+        self,
+        settlements: Sequence[HeldAck],
+        puts: Sequence[tuple[Topic, Columns, int]],
+        late: Callable[[BaseException | None], None],
+    ) -> None:
+        """See `Committer.commit`.
+
+        Raises:
+            AiodqError, QueueFull, QueueShutDown: as there.
+            OwnerLostError, OwnerStalledError: there is no owner, or it does not answer; nobody knows what was done.
+
+        Cancellation: as there; what the owner has not begun to write is withdrawn.
+        """
+        self._link.check()
+        frames = [(topic.name, len(columns.bodies), self._frames(columns)) for topic, columns, _ in puts]
+        _check_size(frames, settlements)
+        asked = self._begin(settlements, frames)
+        asking = asyncio.get_running_loop().create_task(self._decided(asked))
+        self._asking.add(asking)
+        asking.add_done_callback(partial(self._over, asked))
+        try:
+            await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            if asked.sent:
+                asking.add_done_callback(lambda done: late(_error_of(done)))
+            else:
+                asked.leave(settled=False)
+            asking.cancel()
+            raise
+
+    def _frames(self, columns: Columns) -> bytes:
+        return encode_messages(columns, self._clock.now_ns())
+
+    def _begin(self, settlements: Sequence[HeldAck], puts: list[tuple[str, int, bytes]]) -> _Asked:
+        lane = self._free[0] if self._free else len(self._numbers)
+        asked = _Asked(lane, 1 if lane == len(self._numbers) else self._numbers[lane] + 1, puts)
+        asked.hold(settlements)
+        if self._free:
+            heappop(self._free)
+            self._numbers[lane] += 1
+        else:
+            self._numbers.append(1)
+        return asked
+
+    def _over(self, asked: _Asked, asking: asyncio.Task[None]) -> None:
+        self._asking.discard(asking)
+        asked.leave(settled=_error_of(asking) is None)
+        heappush(self._free, asked.lane)
+
+    async def _decided(self, asked: _Asked) -> None:
+        """Send the transaction until an owner reports its outcome."""
+        try:
+            said = await self._ask(asked)
+            while isinstance(said, Fail) and is_lost(said):
+                await asyncio.sleep(_AGAIN)
+                said = await self._ask(asked)
+        except asyncio.CancelledError:
+            if not asked.sent:
+                raise
+            answer = await self._link.call("withdraw", {"sequence": asked.sequence})
+            if not answer.get("result"):
+                raise AiodqError("the transaction was withdrawn") from None
+            return
+        if isinstance(said, Fail):
+            raise error_of(said)
+        if not isinstance(said, Done):
+            raise ProtocolError(f"{said.op.name} is no answer to TXN")
+
+    async def _ask(self, asked: _Asked) -> Said:
+        await self._link.connected()
+        await asked.claimed()
+        # INVARIANT: no other task has run since: the delivery numbers in the packet are those of this owner.
+        answer = self._link.ask(asked.packet)
+        asked.sent = True
+        return await answer
+
+
+def _error_of(done: asyncio.Task[None]) -> BaseException | None:
+    return asyncio.CancelledError() if done.cancelled() else done.exception()
+
+
+def _check_size(puts: Sequence[tuple[str, int, bytes]], settlements: Sequence[HeldAck]) -> None:
+    size = sum(len(frames) + 64 for _, _, frames in puts) + 64 * len(settlements)
+    channels = {(each.engine.name, each.channel_engine.name) for each in settlements}
+    if size > _LARGEST or len(puts) > _MOST or 2 * len(channels) > _MOST:
+        raise MessageSizeError(
+            f"a transaction of {size} bytes in {len(puts)} topics; a store that is shared takes {_LARGEST} at a time"
+        )

@@ -1,0 +1,569 @@
+"""A client's link to the current owner of the store: one connection at a time, and the state that outlives it.
+
+Requests are kept until they are answered. When the owner is gone, the link looks for its successor, which may be this
+very process: then it talks to itself in the same way, so that nothing changes for holders of topics and channels.
+Unacknowledged puts are sent again, in order and before anything newer; the log knows which it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import secrets
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStalledError, ProtocolError
+from aiodq.shared.connection.place import Place
+from aiodq.shared.connection.putting import PutsByTopic
+from aiodq.shared.connection.rendezvous import connect, owner_of
+from aiodq.shared.connection.reopening import Opened, Reopening
+from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.encoding.answers import understood
+from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled
+from aiodq.wire.layout import VERSION
+from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from aiodq.shared.connection.link_wire import LinkWire
+    from aiodq.shared.connection.listener import Listener
+    from aiodq.shared.connection.putting import Putting, TopicPuts
+    from aiodq.wire.packets import Message as Said
+
+T = TypeVar("T")
+
+__all__ = ["Link"]
+
+_FIRST_WAIT: Final = 0.002
+_LONGEST_WAIT: Final = 0.1
+"""Seconds between two attempts to own a store or to find an owner: the first pause, and the longest."""
+
+_SHORT: Final = 0.005
+_OWN: Final = 0.015
+_HASTE: Final = 0.5
+"""Seconds between looks for an owner, and between attempts to own the store, during the first `_HASTE` seconds."""
+
+_AGAIN: Final = 0.01
+"""Seconds after which an owner that was about to end is asked again."""
+
+_RETRY: Final = 0.5
+"""Seconds until the next attempt, once all waiters were told that there is no owner, or of its error."""
+
+_LATE: Final = 2.0
+"""Seconds after which a change of owners takes longer than it should."""
+
+_LARGEST: Final = (64 << 20) - 4096
+"""Most bytes of the frames of a put: an owner takes no larger packet."""
+
+_LONGEST_END: Final = 1.0
+"""Seconds for the other end to read what was sent last."""
+
+_NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_STALL: Final = 10.0
+_TICKS: Final = 5
+"""An owner counts as stalled after `_STALL` seconds without an answer, checked in `_TICKS` steps."""
+
+
+class Link:
+    """The link of one process.
+
+    Attributes:
+        epoch: the owner's epoch, while there is a connection; 0 before the first.
+        owner_pid: the owner's process.
+        producer: the number that identifies this process's puts.
+        opened: what every later owner has to open again.
+        failure: why nothing can be asked now, or None.
+    """
+
+    def __init__(
+        self, directory: str, own: Callable[[], Awaitable[bool]], *, failover: float = 30.0, stall: float | None = None,
+        inside: Callable[[Link], LinkWire | None] | None = None,
+    ) -> None:  # fmt: skip
+        """Prepare; `start` connects.
+
+        Args:
+            directory: the store's.
+            own: tries to own the store and to serve it; returns whether it does.
+            failover: seconds to look for an owner before waiters are told that there is none; or that no descriptor is
+                free for it, once there was one.
+            stall: seconds without an answer after which an owner counts as stalled; None for 10.
+            inside: connects without a socket if this very process serves the store; otherwise it returns None.
+        """
+        self.epoch: int = 0
+        self.owner_pid: int = 0
+        self.producer: int = secrets.randbits(64)
+        self._directory = directory
+        self._place = Place(directory)
+        self._own = own
+        self._failover = failover
+        self._tick = (_STALL if stall is None else stall) / _TICKS
+        self._silent = 0
+        self._inside = inside
+        self._wire: LinkWire | None = None
+        self._ready = False
+        self._begun = False
+        self._topics = PutsByTopic(self._send_put)
+        self.opened: Reopening = Reopening()
+        self._handles: dict[tuple[str, str], int] = {}
+        self._hearing: dict[int, Listener] = {}
+        self._answers: dict[int, tuple[Callable[[Said], None], bool]] = {}
+        self._request = self._handle_number = 0
+        self._since: float | None = None
+        self._lost = asyncio.Event()
+        self._found = asyncio.Event()
+        self.failure: Exception | None = None
+        self._closed = False
+        self._unsaid: list[Callable[[], None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Find the owner.
+
+        Raises:
+            OwnerLostError: there is none.
+            ProtocolError: the process found speaks another protocol.
+
+        Cancellation: the search ends.
+        """
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._run(), name=f"aiodq link {self._directory}"),
+            loop.create_task(self._watch(), name=f"aiodq watch {self._directory}"),
+        ]
+        try:
+            await self.connected()
+        except BaseException:
+            await self.close()
+            raise
+
+    def look_around(self) -> None:
+        """Note what is in the store's directory, which is missed if it is deleted."""
+        self._place.look()
+
+    async def close(self) -> None:
+        """Close the connection; unacknowledged requests fail."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tell(QueueShutDown("the store is closed"))
+        wire = self._wire
+        if wire is not None:
+            wire.close()
+            try:
+                async with asyncio.timeout(_LONGEST_END):
+                    await self._lost.wait()
+            except TimeoutError:
+                wire.abort()  # an owner that does not read; it may have ended at this very moment
+
+    def check(self) -> None:
+        """Raise if nothing can be asked now.
+
+        Raises:
+            OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
+            QueueShutDown: the store is closed.
+        """
+        if self.failure is not None:
+            raise copy(self.failure)
+
+    @property
+    def unserved(self) -> str | None:
+        """Why no owner answers, or for how long none was found; None if one answers, or the store is closed."""
+        if self.failure is not None:
+            return None if isinstance(self.failure, QueueShutDown) else str(self.failure)
+        since = 0.0 if self._since is None else asyncio.get_running_loop().time() - self._since
+        return f"for {since:.0f} s nobody has served the store" if since > _LATE else None
+
+    # --- puts
+
+    def put(self, topic: str, put: Putting) -> None:
+        """Put messages; every later owner is sent them, until one has answered.
+
+        Raises:
+            MessageSizeError: the messages do not fit into a packet.
+            OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
+            QueueShutDown: the store is closed.
+        """
+        if len(put.frames) > _LARGEST:
+            size = len(put.frames)
+            raise MessageSizeError(f"a put of {size} bytes; a store that is shared takes {_LARGEST} at a time")
+        if self.failure is not None:
+            raise copy(self.failure)
+        (self._topics.get(topic) or self._topics.of(topic)).put(put)
+
+    def puts(self, topic: str) -> TopicPuts:
+        """Return the puts into a topic."""
+        return self._topics.of(topic)
+
+    def _send_put(self, topic: str, sequence: int, put: Putting) -> None:
+        if self._ready:
+            said = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
+            self._say(said, partial(self._topics[topic].answered, sequence))
+
+    def give_up_puts(self, topic: str) -> None:
+        """Have the owner not store puts that wait for room and that nobody waits for any more."""
+        sequences = self.puts(topic).give_up()
+        if sequences and self._ready:
+            arguments = {"sequences": sequences, "handle": self._handle(topic, "")}
+            self._ask(Call("withdraw", arguments), patient=True)
+
+    # --- topics and channels
+
+    def open(self, topic: str, channel: str, options: Mapping[str, Any], listener: Listener) -> None:
+        """Open a topic or a channel for `listener`, with this owner and every later one."""
+        self.opened[topic, channel] = Opened(listener, options)
+        if self._ready:
+            self._ask_open(topic, channel)
+            listener.reopened(self.epoch)
+
+    def forget(self, topic: str, channel: str) -> None:
+        """Forget a deleted topic or channel; one opened later under its name is new."""
+        self.opened.pop((topic, channel), None)
+        handle = self._handles.pop((topic, channel), 0)
+        self._hearing.pop(handle, None)
+
+    def let_go(self, topic: str, channel: str, listener: Listener) -> None:
+        """Have no later owner open what `listener` was told is deleted or refused, and tell it of nothing any more."""
+        if self.opened.drop(topic, channel, listener):
+            # The handle stays: what is still sent with it is refused, rather than done with another of that name.
+            self._hearing.pop(self._handles.get((topic, channel), 0), None)
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
+        once: bool = False, waits: bool = False, patient: bool = False,
+    ) -> Mapping[str, Any]:  # fmt: skip
+        """Have the owner run a call, and return its answer.
+
+        Args:
+            name: see `aiodq.shared.requests.calls`.
+            arguments: the call's arguments.
+            topic: the topic it concerns; empty for none.
+            channel: the channel it concerns; empty for none.
+            once: do not repeat it to the next owner, as doing it twice is not the same as once.
+            waits: it only waits for something, so that the owner is told if nobody waits any more.
+            patient: a stalled owner does not end it, so that an answer that comes later still is not lost.
+
+        Raises:
+            AiodqError: the owner's error.
+            OwnerLostError: there is no owner; or, with `once`, it ended before it answered: nobody knows what was done.
+            QueueShutDown: the store is closed here, or was before the owner answered: nor does anybody know.
+        """
+        while True:
+            await self.connected()
+            handle = {"handle": self._handle(topic, channel)} if topic else {}
+            asked = self._ask(Call(name, {**(arguments or {}), **handle}), patient=patient)
+            request = self._request
+            try:
+                answer = await asked
+            except asyncio.CancelledError:
+                if waits and request in self._answers:
+                    self._ask(Call("forget", {"request": request}), patient=True)
+                raise
+            if isinstance(answer, Done):
+                return answer.facts or {}
+            if not isinstance(answer, Fail):
+                raise ProtocolError(f"{answer.op.name} is no answer to CALL")
+            if not is_lost(answer):
+                raise error_of(answer)
+            if self._closed:
+                self.check()
+            if once:
+                raise error_of(answer)
+            await asyncio.sleep(_AGAIN)
+
+    async def result(
+        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, topic: str = "",
+        channel: str = "", once: bool = False, waits: bool = False,
+    ) -> T:  # fmt: skip
+        """Run a call as `call` does; return what `read` makes of the result.
+
+        Raises:
+            ProtocolError: `read` cannot decode it.
+        """
+        said = await self.call(name, arguments, topic=topic, channel=channel, once=once, waits=waits)
+        return understood(read, said.get("result"), name)
+
+    def request(self, said: Callable[[int], Said], topic: str, channel: str) -> asyncio.Future[Said]:
+        """Send a request with a handle, however long it takes; a `Fail` of `OwnerLostError` if no answer comes."""
+        if self._ready:
+            return self._ask(said(self._handle(topic, channel)), patient=True)
+        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+        answer.set_result(gone(self._directory))
+        return answer
+
+    def ask(self, said: Callable[[Callable[[str, str], int]], Said]) -> asyncio.Future[Said]:
+        """Send a request that concerns several topics and channels, by their handles; otherwise as `request`."""
+        if self._ready:
+            return self._ask(said(self._handle))
+        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+        answer.set_result(gone(self._directory))
+        return answer
+
+    def tell(self, said: Callable[[int], Said], topic: str, channel: str) -> None:
+        """Send a packet that needs no answer to the current owner, if there is one."""
+        if self._unsaid:
+            self._say_unsaid()
+        if self._ready and self._wire is not None:
+            self._wire.send(said(self._handle(topic, channel)), 0)
+
+    def soon(self, say: Callable[[], None]) -> None:
+        """Call `say` in the next turn of the loop, or before anything else is sent: the order is kept."""
+        if not self._unsaid:
+            asyncio.get_running_loop().call_soon(self._say_unsaid)
+        self._unsaid.append(say)
+
+    def _say_unsaid(self) -> None:
+        unsaid, self._unsaid = self._unsaid, []
+        for say in unsaid:
+            say()
+
+    # --- the connection
+
+    async def connected(self) -> None:
+        """Wait until there is an owner to ask.
+
+        Raises:
+            OwnerLostError, OwnerStalledError, QueueShutDown: see `check`.
+        """
+        while not self._ready:
+            self.check()
+            await self._found.wait()
+        self.check()
+
+    def _handle(self, topic: str, channel: str) -> int:
+        """Return a handle, opened before anything is sent with it."""
+        handle = self._handles.get((topic, channel))
+        return self._ask_open(topic, channel) if handle is None else handle
+
+    def _ask_open(self, topic: str, channel: str) -> int:
+        self._handle_number += 1
+        handle = self._handles[topic, channel] = self._handle_number
+        opened = self.opened.get((topic, channel))
+        answer = self._ask(Open(handle, topic, channel, {} if opened is None else opened.options), patient=True)
+        if opened is not None:
+            self._hearing[handle] = opened.listener
+            answer.add_done_callback(lambda done: self._told_of(topic, channel, opened, done.result()))
+        return handle
+
+    def _told_of(self, topic: str, channel: str, opened: Opened, said: Said) -> None:
+        listener = opened.listener
+        if isinstance(said, Done):
+            self.opened.stored(topic, channel, opened.options)
+            try:
+                understood(listener.opened, said.facts or {}, "OPEN")
+            except ProtocolError as error:
+                self.misunderstood(error)
+        elif isinstance(said, Fail) and not is_lost(said):
+            listener.refused(error_of(said))
+
+    def _ask(self, said: Said, *, patient: bool = False) -> asyncio.Future[Said]:
+        """Send a request; with `patient`, a stalled owner does not end it."""
+        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+        self._say(said, partial(_answer, answer), patient=patient)
+        return answer
+
+    def _say(self, said: Said, then: Callable[[Said], None], *, patient: bool = False) -> None:
+        """Send a request; `then` is called with the answer, or with a substitute if none comes."""
+        if self._unsaid:
+            self._say_unsaid()
+        if self._wire is None:
+            then(gone(self._directory))
+            return
+        self._request = self._request % 0xFFFFFFFF + 1
+        self._answers[self._request] = then, patient
+        self._wire.send(said, self._request)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                wire = await self._find()
+                await self._begin(wire)
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
+                if self._wire is not None:
+                    self._wire.close()
+                if self._may_pass(error):
+                    await asyncio.sleep(_LONGEST_WAIT)
+                    continue
+                self._tell(error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory))
+                if not self._begun:
+                    return
+                await asyncio.sleep(_RETRY)
+                continue
+            await self._lost.wait()
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Return whether an owner is looked for again before an error is told: descriptors become free."""
+        if not self._begun or self._since is None or getattr(error, "errno", None) not in _NONE_FREE:
+            return False
+        return asyncio.get_running_loop().time() <= self._since + self._failover
+
+    async def _find(self) -> LinkWire:
+        """Return a connection to the owner, which this process may have become."""
+        loop = asyncio.get_running_loop()
+        self._since = loop.time() if self._since is None else self._since
+        pause, own_at = _FIRST_WAIT, loop.time()
+        while True:
+            self._place.check()
+            if self._inside is not None and (inside := self._inside(self)) is not None:
+                return inside
+            busy = False
+            try:
+                sock = connect(self._directory)
+            except BlockingIOError:
+                # Somebody owns it: trying to own it too would only slow the owner down.
+                busy, sock, own_at = True, None, loop.time() + _LONGEST_WAIT
+            if sock is not None:
+                _, wire = await loop.create_unix_connection(lambda: SocketWire(self), sock=sock)
+                return wire
+            haste = loop.time() < self._since + _HASTE
+            if loop.time() >= own_at:
+                if await self._own():
+                    continue
+                own_at = loop.time() + pause * random.uniform(0.5, 1)  # noqa: S311 - no secret
+                pause = min(2 * pause, _OWN if haste else _LONGEST_WAIT)
+            now = loop.time()
+            # An owner that listens, and accepts nobody, has as long as one that does not answer.
+            if now > self._since + (max(self._failover, self._tick * _TICKS) if busy else self._failover):
+                self._since = None
+                raise error_of(stalled(self._directory, owner_of(self._directory))) if busy else self._nobody()
+            await asyncio.sleep(min(max(own_at - now, 0), _SHORT if haste else _LONGEST_WAIT))
+
+    async def _begin(self, wire: LinkWire) -> None:
+        """Introduce this process, and continue where the previous owner stopped."""
+        self._lost.clear()
+        self._wire, self._answers, self._handles, self._hearing, self._silent = wire, {}, {}, {}, 0
+        welcome = await self._ask(Hello(VERSION, VERSION, os.getpid(), self.producer, self.epoch, "aiodq"))
+        if isinstance(welcome, Fail):
+            await self._not_welcome(welcome, wire)
+            return
+        if not isinstance(welcome, Welcome):
+            raise ProtocolError(f"{welcome.op.name} is no answer to HELLO")
+        if welcome.version != VERSION:
+            raise ProtocolError(f"this process speaks version {VERSION}, and the owner version {welcome.version}")
+        if not self._begun:
+            self._place.settle()
+        self.epoch, self.owner_pid = welcome.epoch, welcome.pid
+        wire.welcomed()
+        # INVARIANT: packets meant for the previous owner are not sent to this one before it is told what is held.
+        self._say_unsaid()
+        self._ready = self._begun = True
+        self.failure = self._since = None
+        # Channels are opened before the puts are repeated, so that they see them.
+        for (topic, channel), opened in list(self.opened.items()):
+            self._ask_open(topic, channel)
+            opened.listener.reopened(self.epoch)
+        # INVARIANT: earlier puts come before anything newer, which nobody sends before this step has ended.
+        for puts in self._topics.values():
+            puts.repeat()
+        self._ask(Call("back", {}), patient=True)
+        self._found.set()
+
+    async def _not_welcome(self, said: Fail, wire: LinkWire) -> None:
+        """Continue the search if the owner was about to end; otherwise raise why it refused."""
+        if not is_lost(said):
+            raise error_of(said)
+        if wire.reason is not None:
+            raise wire.reason
+        loop = asyncio.get_running_loop()
+        if self._since is not None and loop.time() > self._since + self._failover:
+            self._since = None
+            raise self._nobody()
+        wire.close()
+        await asyncio.sleep(_AGAIN)
+
+    def _nobody(self) -> OwnerLostError:
+        return OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
+
+    async def _watch(self) -> None:
+        """Notice an owner that does not answer."""
+        while True:
+            await asyncio.sleep(self._tick)
+            if self._wire is None:
+                continue
+            # INVARIANT: only this loop's own turns count. A loop that was stopped itself has not listened.
+            self._silent += 1
+            if self._silent > _TICKS:
+                self._told_stalled()
+            elif self._ready:
+                self._ask(Ping(self._silent), patient=True)
+
+    def _told_stalled(self) -> None:
+        # An owner that has not welcomed this process has not named itself.
+        said = stalled(self._directory, self.owner_pid if self._ready else owner_of(self._directory))
+        self.failure = error_of(said)
+        for puts in self._topics.values():
+            puts.fail_behind(self.failure)  # before those that were sent, or they would take their places
+        for request, (then, patient) in list(self._answers.items()):
+            if not patient:
+                del self._answers[request]
+                then(said)
+        for opened in list(self.opened.values()):
+            opened.listener.told(copy(self.failure))
+
+    def received(self) -> None:
+        """Note that the owner is alive."""
+        self._silent = 0
+        if isinstance(self.failure, OwnerStalledError):
+            self.failure = None
+
+    def lost(self, wire: LinkWire) -> None:
+        """Handle the end of a connection."""
+        if wire is not self._wire:
+            return
+        self._wire, self._ready = None, False
+        self._found.clear()
+        answers, self._answers = self._answers, {}
+        for then, _ in answers.values():
+            then(gone(self._directory))
+        self._lost.set()
+
+    def heard(self, said: Said, request: int) -> None:
+        """Handle a packet from the owner."""
+        if request:
+            then, _ = self._answers.pop(request, (None, False))
+            if then is not None:
+                then(said)
+        elif isinstance(said, (Deliver, Gone, Figures)):
+            listener = self._hearing.get(said.handle)
+            if listener is not None:
+                listener.heard(said, self.epoch)
+        elif isinstance(said, Handover) and self._wire is not None:
+            self._wire.close()
+        elif isinstance(said, Fail) and (said.name == ProtocolError.__name__ or not self._ready):
+            # INVARIANT: what one owner cannot understand is not sent to the next, and so on for ever.
+            answers, self._answers = self._answers, {}
+            for then, _ in answers.values():
+                then(said)
+            if said.name == ProtocolError.__name__:
+                self._tell(error_of(said))
+
+    def misunderstood(self, error: ProtocolError) -> None:
+        """Give up the connection, as the owner's answer could not be understood."""
+        self._tell(error)
+        if self._wire is not None:
+            self._wire.close()
+
+    def again(self) -> None:
+        """Introduce this process anew in a moment, as the owner could not say what is held here."""
+        if self._wire is not None:
+            asyncio.get_running_loop().call_later(_RETRY, self._wire.close)
+
+    def _tell(self, error: Exception) -> None:
+        """Raise an error in all waiters, and in later callers until there is an owner again."""
+        self.failure = error
+        self._found.set()
+        for puts in self._topics.values():
+            puts.fail(error)
+        for opened in list(self.opened.values()):
+            opened.listener.told(copy(error))
+
+
+def _answer(answer: asyncio.Future[Said], said: Said) -> None:
+    if not answer.done():
+        answer.set_result(said)

@@ -1,0 +1,165 @@
+"""The puts of one process into a topic, until an owner has answered."""
+
+from __future__ import annotations
+
+from collections import deque
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.errors import AiodqError
+from aiodq.shared.encoding.remote_errors import error_of, is_lost
+from aiodq.storage.log.producer_table import MOST_PENDING
+from aiodq.wire.packets import Done, Fail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.wire.packets import Message as Said
+
+__all__ = ["PutsByTopic", "Putting", "TopicPuts", "WithdrawnError"]
+
+_MANY: Final = 1000
+"""Topics of which at least the puts are remembered though all are answered."""
+
+_WITHDRAWN: Final = "nobody waits for this put any more"
+
+
+class WithdrawnError(AiodqError):
+    """A put was not stored, as nobody waited for it any more."""
+
+
+class Putting(NamedTuple):
+    """A put on its way into a topic.
+
+    Attributes:
+        frames: see `aiodq.wire`.
+        messages: the number of messages.
+        each: whether every message is a put of its own.
+        told: called once: with the offsets when they are as durable as the owner makes them, or with the error.
+        given_up: returns whether nobody waits for it any more, so that it need not be stored.
+    """
+
+    frames: bytes
+    messages: int
+    each: bool
+    told: Callable[[range | Exception], None]
+    given_up: Callable[[], bool]
+
+
+class PutsByTopic(dict[str, "TopicPuts"]):
+    """The puts of one process, by topic."""
+
+    def __init__(self, send: Callable[[str, int, Putting], None]) -> None:
+        """Start without any; `send` sends one by its topic and sequence, if there is an owner."""
+        super().__init__()
+        self._send = send
+        self._sequence = 0
+        self._most = _MANY
+
+    def of(self, topic: str) -> TopicPuts:
+        """Return the puts into a topic."""
+        puts = self.get(topic)
+        if puts is None:
+            if len(self) >= self._most:
+                self._forget_idle()
+            puts = self[topic] = TopicPuts(partial(self._send, topic), self._sequence)
+        return puts
+
+    def _forget_idle(self) -> None:
+        """Forget topics into which nothing is under way: by and by there may be any number of them."""
+        for topic, puts in list(self.items()):
+            if not (puts.pending or puts.behind):
+                # INVARIANT: no sequence comes twice in a topic, or its log would take the later put for the earlier.
+                self._sequence = max(self._sequence, puts.sequence)
+                del self[topic]
+        self._most = max(_MANY, 2 * len(self))
+
+
+class TopicPuts:
+    """The puts into a topic.
+
+    Attributes:
+        sequence: that of the last put sent.
+        pending: the unacknowledged puts, by sequence and so in order.
+        behind: the puts queued after them.
+    """
+
+    def __init__(self, send: Callable[[int, Putting], None], sequence: int = 0) -> None:
+        """Start without any after this sequence; `send` sends one by its sequence, if there is an owner."""
+        self.sequence: int = sequence
+        self.pending: dict[int, Putting] = {}
+        self.behind: deque[Putting] = deque()
+        self._send = send
+        self._given_up: set[int] = set()
+
+    def put(self, put: Putting) -> None:
+        """Send a put, or queue it after others."""
+        if self.behind or len(self.pending) >= MOST_PENDING:
+            self.behind.append(put)
+            return
+        self.sequence += 1
+        self.pending[self.sequence] = put
+        self._send(self.sequence, put)
+
+    def _send_more(self) -> None:
+        """Send what was queued, as far as the window allows."""
+        while self.behind and len(self.pending) < MOST_PENDING:
+            self.sequence += 1
+            put = self.pending[self.sequence] = self.behind.popleft()
+            self._send(self.sequence, put)
+
+    def answered(self, sequence: int, said: Said) -> None:
+        """Handle an owner's answer."""
+        found: range | Exception
+        if isinstance(said, Done) and said.placed is not None:
+            first, number = said.placed
+            found = range(first, first + number)
+        elif isinstance(said, Fail) and not is_lost(said):
+            found = WithdrawnError(_WITHDRAWN) if sequence in self._given_up else error_of(said)
+        else:
+            return  # It is sent again over the next connection.
+        put = self.pending.pop(sequence, None)
+        if put is not None:
+            self._given_up.discard(sequence)
+            if self.behind:
+                self._send_more()
+            put.told(found)
+
+    def repeat(self) -> None:
+        """Send everything unacknowledged to another owner, except what nobody waits for any more."""
+        ended = [self.pending.pop(sequence) for sequence in sorted(self._given_up)]
+        self._given_up.clear()
+        for sequence, put in list(self.pending.items()):
+            self._send(sequence, put)
+        # INVARIANT: after those, or it would overtake them.
+        self._send_more()
+        for put in ended:
+            put.told(WithdrawnError(_WITHDRAWN))
+
+    def give_up(self) -> list[int]:
+        """Drop queued puts that nobody waits for any more; return the sequences of such as were sent, each once."""
+        ended = [put for put in self.behind if put.given_up()]
+        if ended:
+            self.behind = deque(put for put in self.behind if not put.given_up())
+        sequences = [each for each, put in self.pending.items() if each not in self._given_up and put.given_up()]
+        self._given_up.update(sequences)
+        for put in ended:
+            put.told(WithdrawnError(_WITHDRAWN))
+        return sequences
+
+    def fail_behind(self, error: Exception) -> None:
+        """Tell an error to puts that were never sent."""
+        behind = list(self.behind)
+        self.behind.clear()
+        for put in behind:
+            put.told(copy(error))
+
+    def fail(self, error: Exception) -> None:
+        """Tell an error to all puts."""
+        ended = [*self.pending.values(), *self.behind]
+        self.pending.clear()
+        self.behind.clear()
+        self._given_up.clear()
+        for put in ended:
+            put.told(copy(error))

@@ -1,0 +1,264 @@
+"""The rendezvous: a socket in the store's directory, by which processes find the owner.
+
+The path of a Unix socket may have 107 bytes, and a store's directory may be longer: so the socket is always bound and
+connected through a descriptor of the directory if the system has `/proc/self/fd`, which also prevents confusion with
+another directory after a rename.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import stat
+import struct
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+try:
+    import resource
+except ImportError:  # on Windows, which has no such limit
+    _getrlimit = None
+else:
+    _getrlimit = resource.getrlimit
+
+from aiodq.errors import NotAStoreError, ProtocolError, ReadOnlyError, StorageError
+from aiodq.shared.connection.inherited import keep_from_children
+from aiodq.storage.io.belonging import socket_belongs
+from aiodq.storage.io.lock import lock_holder
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.store_layout import NO_DIRECTORY, SOCKET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Listening", "check_client", "check_room", "connect", "is_served", "listen", "owner_of"]
+
+_TEMPORARY: Final = ".aiodq-tmp"
+_LONGEST: Final = 107
+"""Most bytes of a socket's path."""
+
+_BACKLOG: Final = 4096
+"""Connections that may wait to be accepted; the system may limit it further. A thousand processes may start at once."""
+
+_KEPT: Final = 64
+"""Descriptors that clients leave to the rest of the owner's process; a quarter of all where there are few."""
+
+_PEER: Final = struct.Struct("iII")
+"""pid, uid, gid, as SO_PEERCRED gives them."""
+
+_ONE_USER: Final = "have all processes run as one user"
+
+_NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE})
+
+
+class Listening:
+    """The owner's end.
+
+    Attributes:
+        sock: the listening socket; it does not block.
+        path: the socket's path.
+        user: whose the store is.
+        after_crash: whether a previous owner left its socket, as it was killed or could not note its clients: they may
+            hold messages.
+    """
+
+    def __init__(self, sock: socket.socket, directory: str, *, after_crash: bool) -> None:
+        """Made by `listen`."""
+        self.sock = sock
+        self.after_crash = after_crash
+        self.path: str = os.path.join(directory, SOCKET)
+        self.user: int = os.stat(directory).st_uid
+        self._mine = os.lstat(self.path)
+
+    @property
+    def found(self) -> bool:
+        """Whether the socket's path still leads to this socket."""
+        try:
+            return os.path.samestat(self._mine, os.lstat(self.path))
+        except OSError:
+            return False
+
+    def close(self, *, leave: bool = False) -> None:
+        """Stop listening. A socket of another owner under this name stays.
+
+        Args:
+            leave: leave this one, too, as an owner does that is killed: the next one is to wait for clients.
+        """
+        self.sock.close()
+        with suppress(FileNotFoundError):
+            if self.found and not leave:
+                os.unlink(self.path)
+
+
+def listen(directory: str) -> Listening:
+    """Listen for clients of a store. The caller must hold its lock and be ready to serve.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    name = f"{SOCKET}-{secrets.token_hex(4)}{_TEMPORARY}"
+    sock = _socket(os.path.join(directory, SOCKET))
+    try:
+        with _short(directory) as base:
+            sock.bind(os.path.join(base, name))
+            try:
+                # Before anybody looks for the name, as bind uses the umask.
+                os.chmod(os.path.join(directory, name), 0o600)
+                socket_belongs(os.path.join(directory, name), directory)
+                sock.listen(_BACKLOG)
+                sock.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
+                # INVARIANT: this name always belongs to a socket that listens, or to one whose owner is gone.
+                after_crash = os.path.lexists(os.path.join(directory, SOCKET))
+                os.rename(os.path.join(directory, name), os.path.join(directory, SOCKET))
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, name))
+                raise
+        return Listening(sock, directory, after_crash=after_crash)
+    except OSError as cause:
+        sock.close()
+        raise storage_error(cause, os.path.join(directory, SOCKET)) from cause
+    except BaseException:
+        sock.close()
+        raise
+
+
+def connect(directory: str) -> socket.socket | None:
+    """Return a non-blocking connection to the owner of a store; None if nobody serves it now.
+
+    Raises:
+        BlockingIOError: it is served, and too many others wait to be accepted: try again soon.
+        ProtocolError: there is something other than a socket, or the listener is another user's process.
+        NotAStoreError: the path is no directory's.
+        ReadOnlyError: the store is another user's.
+        StorageError: the system refused.
+    """
+    path = os.path.join(directory, SOCKET)
+    sock = _socket(path)
+    try:
+        _check_kind(path)
+        # A non-blocking socket never waits for room in the owner's backlog.
+        sock.setblocking(False)  # noqa: FBT003 - likewise
+        with _short(directory) as base:
+            sock.connect(os.path.join(base, SOCKET))
+        _check_peer(sock, path, os.stat(directory).st_uid)
+    except BlockingIOError:
+        sock.close()
+        raise
+    except OSError as cause:
+        sock.close()
+        if cause.errno in _NOBODY:
+            return None
+        if cause.errno == errno.ENOTDIR:
+            raise NotAStoreError(NO_DIRECTORY, directory) from cause
+        if cause.errno == errno.EACCES and (user := _user(path, directory)) != os.geteuid():
+            text = f"the store is user {user}'s, and this process is of user {os.geteuid()}: {_ONE_USER}"
+            raise ReadOnlyError(text, path, errno=cause.errno) from cause
+        raise storage_error(cause, path) from cause
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _socket(path: str) -> socket.socket:
+    try:
+        return keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
+
+
+def is_served(directory: str) -> bool:
+    """Return whether an owner listens for others, as far as can be told from here."""
+    try:
+        sock = connect(directory)
+    except BlockingIOError:
+        return True
+    except (ProtocolError, StorageError):
+        return False
+    if sock is not None:
+        sock.close()
+    return sock is not None
+
+
+def owner_of(directory: str) -> int:
+    """Return the process that owns a store, also one that answers nobody; 0 if it cannot be told."""
+    try:
+        return lock_holder(directory) or 0
+    except StorageError:
+        return 0  # the directory is gone, for instance
+
+
+def check_client(sock: socket.socket, path: str, user: int) -> None:
+    """Check that the client may connect to the store of this user; keep the connection from children of this process.
+
+    Raises:
+        ProtocolError: it is another user's process.
+    """
+    _check_peer(keep_from_children(sock), path, user)
+
+
+def check_room(sock: socket.socket, directory: str) -> None:
+    """Check that there are descriptors left for another client: without any, the owner could open no file.
+
+    Raises:
+        StorageError: there are too few.
+    """
+    limit = _limit()
+    # The system gives the lowest number that is free.
+    if limit > 0 and sock.fileno() >= limit - min(_KEPT, limit // 4):
+        text = (
+            f"the owner of the store, process {os.getpid()}, has too few descriptors for another process beside those "
+            f"that have it open: raise its limit of open files, which is {limit} (ulimit -n), or close some"
+        )
+        raise StorageError(text, directory, errno=errno.EMFILE, retriable=True)
+
+
+def _limit() -> int:
+    """Return the most descriptors that this process may have; 0 or less if there is no limit."""
+    return 0 if _getrlimit is None else _getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _user(*paths: str) -> int:
+    """Return whose the first of these is that can be looked at; this process's user if none can."""
+    for path in paths:
+        with suppress(OSError):
+            return os.lstat(path).st_uid
+    return os.geteuid()
+
+
+def _check_kind(path: str) -> None:
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise ProtocolError(f"{path} is no socket: something lies there that aiodq did not make; move it away")
+
+
+def _check_peer(sock: socket.socket, path: str, owner: int) -> None:
+    if not hasattr(socket, "SO_PEERCRED"):
+        return
+    _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if uid not in {0, owner, os.geteuid()}:
+        raise ProtocolError(f"the process at {path} is of user {uid}, and the store of user {owner}: {_ONE_USER}")
+
+
+@contextmanager
+def _short(directory: str) -> Iterator[str]:
+    """Yield a path of the directory that is short enough for a socket's name.
+
+    Raises:
+        StorageError: there is none.
+    """
+    if not os.path.isdir("/proc/self/fd"):
+        if len(os.fsencode(os.path.join(directory, f"{SOCKET}-01234567{_TEMPORARY}"))) > _LONGEST:
+            text = (
+                f"the path of a store that is shared has up to 80 bytes on this system, and this one {len(directory)}"
+            )
+            raise StorageError(text, directory)
+        yield directory
+        return
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)

@@ -1,0 +1,67 @@
+"""The topics and channels that one process has opened, and that every later owner has to open again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiodq.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.shared.connection.listener import Listener
+
+__all__ = ["Opened", "Reopening"]
+
+
+class Opened(NamedTuple):
+    """A topic or channel that was opened."""
+
+    listener: Listener
+    options: Mapping[str, Any]
+
+
+class Reopening(dict[tuple[str, str], Opened]):
+    """What is opened, by the names of the topic and the channel; the channel's is empty for the topic itself."""
+
+    def name(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
+        """Have every later owner open it with these options."""
+        opened = self.get((topic, channel))
+        if opened is not None:
+            self[topic, channel] = opened._replace(options=options)
+
+    def stored(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
+        """Have later owners open a channel by its options on disk: it has these there, and others may change them.
+
+        What is in memory, and what an owner does by a topic's options, is not on disk; a later owner is told it.
+        """
+        opened = self.get((topic, channel))
+        if channel and _lasts(topic, channel) and opened is not None and opened.options == options:
+            self[topic, channel] = opened._replace(options={})
+
+    def changed(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
+        """Have later owners open a channel that is only in memory by its options, which others may have changed."""
+        opened = self.get((topic, channel))
+        if opened is not None and opened.options and not _lasts(topic, channel):
+            self[topic, channel] = opened._replace(options=options)
+
+    def drop(self, topic: str, channel: str, listener: Listener) -> bool:
+        """Have no later owner open what `listener` was told is deleted or refused; leave one that replaced it.
+
+        Returns:
+            Whether it was there.
+        """
+        there = self.has(topic, channel, listener)
+        if there:
+            del self[topic, channel]
+        return there
+
+    def has(self, topic: str, channel: str, listener: Listener) -> bool:
+        """Return whether every later owner opens it for `listener`."""
+        opened = self.get((topic, channel))
+        return opened is not None and opened.listener is listener
+
+
+def _lasts(topic: str, channel: str) -> bool:
+    """Return whether a channel's options are kept on disk."""
+    return not is_ephemeral(topic) and not is_ephemeral(channel)

@@ -1,0 +1,42 @@
+"""Hearing of what other processes change: the options and the pause of a topic or channel, or that it is deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import ProtocolError
+from aiodq.shared.encoding.answers import understood
+from aiodq.shared.encoding.remote_errors import error_of
+from aiodq.wire.packets import Call, Done, Fail
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from aiodq.shared.connection.link import Link
+    from aiodq.shared.connection.listener import Listener
+    from aiodq.wire.packets import Message as Said
+
+__all__ = ["ask_for_changes"]
+
+
+def ask_for_changes(link: Link, topic: str, channel: str, listener: Listener) -> None:
+    """Have this owner tell `listener` whenever something is changed; one of an earlier aiodq does not."""
+
+    def told(done: asyncio.Future[Said]) -> None:
+        said = done.result()
+        if not link.opened.has(topic, channel, listener):
+            return  # asking again would open what was deleted
+        if isinstance(said, Done):
+            try:
+                understood(listener.changed, said.facts or {}, "changed")
+            except ProtocolError as error:
+                link.misunderstood(error)
+            else:
+                ask_for_changes(link, topic, channel, listener)
+        elif isinstance(said, Fail):
+            deleted = error_of(said)
+            if isinstance(deleted, QueueShutDown):
+                listener.refused(deleted)
+
+    link.request(lambda handle: Call("changed", {"handle": handle}), topic, channel).add_done_callback(told)

@@ -1,0 +1,43 @@
+"""Acking several messages again whose acks no owner has answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.delivery.leases import HELD
+from aiodq.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiodq.shared.consuming.remote_settlement import RemoteSettlement
+    from aiodq.shared.consuming.settlings import Settling, Together
+
+__all__ = ["ack_again", "acked_before", "not_answered"]
+
+
+def acked_before(channel: RemoteSettlement, messages: Iterable[object]) -> dict[Message, Settling]:
+    """Return those of these messages that were acked before without an answer, with what settles them."""
+    found: dict[Message, Settling] = {}
+    for message in messages if channel.unsure else ():
+        engine: object = message._channel_engine if isinstance(message, Message) else None  # noqa: SLF001 - its other half
+        if isinstance(message, Message) and engine is channel:
+            settling = None if message.settled else channel.unanswered(message._delivery)  # noqa: SLF001 - as above
+            if settling is not None:
+                found[message] = settling
+    return found
+
+
+def ack_again(channel: RemoteSettlement, before: Iterable[Message]) -> None:
+    """Note that these are acked, as `acked_before` has returned them."""
+    for message in before:
+        channel.recall(message._delivery)  # noqa: SLF001 - as above
+        message._committed()  # noqa: SLF001 - as above
+
+
+def not_answered(channel: RemoteSettlement, messages: Iterable[Message], acked: Together) -> None:
+    """Note that nobody has answered, so that the messages may be acked again."""
+    for settling in acked.those:
+        channel.remember(settling)
+    for message in messages:
+        message._run.marks[message._index] = HELD  # noqa: SLF001 - as above

@@ -1,0 +1,271 @@
+"""The messages of a channel that a process holds without owning the store, as a state machine.
+
+Messages have numbers of the process's own, as two owners may give the same delivery number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.shared.encoding.number_runs import GONE, HERE, NumberRun, NumberRuns, stretches
+from aiodq.wire.payload import Held, Range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["COMMITTING", "SETTLING", "Holdings", "Mine", "portions", "ranges_of"]
+
+SETTLING: Final = 2
+"""Held, and an owner is asked to settle it."""
+COMMITTING: Final = 3
+"""Held, and a transaction is to settle it."""
+
+_FREE: Final = bytes(mark == HERE for mark in range(256))
+_SETTLING: Final = bytes(mark == SETTLING for mark in range(256))
+_NOT_SETTLING: Final = bytes(mark not in {GONE, SETTLING} for mark in range(256))
+
+
+class Mine(NamedTuple):
+    """A message that this process holds: its offset, the owner's delivery number, and its number of deliveries."""
+
+    offset: int
+    delivery: int
+    attempts: int
+
+
+class _Run(NumberRun):
+    """Messages whose offsets and delivery numbers are consecutive, too."""
+
+    __slots__ = ("attempts", "delivery", "offset")
+
+    def __init__(self, number: int, offset: int, delivery: int, count: int, attempts: int) -> None:
+        super().__init__(number, count)
+        self.offset = offset
+        self.delivery = delivery
+        self.attempts = attempts
+
+    def mine(self, place: int) -> Mine:
+        return Mine(self.offset + place, self.delivery + place, self.attempts)
+
+
+class Holdings:
+    """The messages held: free to be settled, or about to be.
+
+    Attributes:
+        free: the number of messages that are not about to be settled.
+    """
+
+    def __init__(self) -> None:
+        """Start without messages."""
+        self._runs: NumberRuns[_Run] = NumberRuns()
+        self.free: int = 0
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self._runs)
+
+    def add(self, number: int, offset: int, delivery: int, count: int, attempts: int) -> None:
+        """Add `count` consecutive messages that were delivered."""
+        self._runs.add(_Run(number, offset, delivery, count, attempts))
+        self.free += count
+
+    def get(self, number: int) -> Mine | None:
+        """Return the message held under a number, or None."""
+        found = self._runs.find(number)
+        return None if found is None else found[0].mine(found[1])
+
+    def is_free(self, offset: int, number: int) -> bool:
+        """Return whether a message is held under that number and not about to be settled."""
+        found = self._runs.find(number)
+        return found is not None and found[0].marks[found[1]] == HERE and found[0].offset + found[1] == offset
+
+    def all_free(self, numbers: range) -> bool:
+        """Return whether all of these numbers are held and not about to be settled."""
+        parts = self._runs.parts(numbers)
+        return sum(run.marks.count(HERE, start, stop) for run, start, stop in parts) == len(numbers)
+
+    def free_of(self, numbers: range) -> list[range]:
+        """Return which of these numbers are held and not about to be settled."""
+        return [
+            range(run.number + first, run.number + last)
+            for run, start, stop in self._runs.parts(numbers)
+            for first, last in stretches(run.marks, start, stop, _FREE)
+        ]
+
+    def any_of(self, numbers: Iterable[range]) -> bool:
+        """Return whether any of these numbers is held."""
+        return any(
+            run.marks.count(GONE, start, stop) < stop - start
+            for each in numbers
+            for run, start, stop in self._runs.parts(each)
+        )
+
+    def rows(self, numbers: Iterable[range]) -> list[Mine]:
+        """Return the messages held under these numbers."""
+        return [
+            run.mine(place)
+            for each in numbers
+            for run, start, stop in self._runs.parts(each)
+            for place in range(start, stop)
+            if run.marks[place] != GONE
+        ]
+
+    def ranges(self, numbers: Iterable[range]) -> tuple[Range, ...]:
+        """Return the messages held under these numbers in the owner's terms."""
+        found: list[Range] = []
+        self.gather(numbers, found)
+        return tuple(found)
+
+    def gather(self, numbers: Iterable[range], found: list[Range]) -> bool:
+        """Append the ranges of these numbers to `found`; return whether there are any."""
+        any_there = False
+        for each in numbers:
+            for run, start, stop in self._runs.parts(each):
+                if stop - start == 1 and run.marks[start] != GONE:
+                    any_there = True
+                    _append(found, run.offset + start, run.delivery + start, 1)
+                    continue
+                for first, last in stretches(run.marks, start, stop):
+                    any_there = True
+                    _append(found, run.offset + first, run.delivery + first, last - first)
+        return any_there
+
+    # --- settling
+
+    def take_one(self, offset: int, number: int) -> bool:
+        """Mark a message as `SETTLING`, if `is_free`; return whether it was."""
+        found = self._runs.find(number)
+        if found is None:
+            return False
+        run, place = found
+        if run.marks[place] != HERE or run.offset + place != offset:
+            return False
+        run.marks[place] = SETTLING
+        self.free -= 1
+        return True
+
+    def take(self, numbers: range, mark: int) -> None:
+        """Mark those that are free as `SETTLING` or `COMMITTING`."""
+        for run, start, stop in self._runs.parts(numbers):
+            for first, last in stretches(run.marks, start, stop, _FREE):
+                run.marks[first:last] = bytes([mark]) * (last - first)
+                self.free -= last - first
+
+    def leave(self, number: int) -> None:
+        """Free a message that a transaction does not settle after all."""
+        found = self._runs.find(number)
+        if found is not None and found[0].marks[found[1]] == COMMITTING:
+            found[0].marks[found[1]] = HERE
+            self.free += 1
+
+    def drop(self, numbers: range) -> None:
+        """Drop messages that are no longer held."""
+        for run, start, stop in self._runs.parts(numbers):
+            self.free -= run.marks.count(HERE, start, stop)
+            self._runs.drop(run, start, stop)
+
+    def lose(self, deliveries: range, since: int = 0) -> list[range]:
+        """Drop messages that the owner took away; those it is asked to settle stay until it answers.
+
+        Args:
+            deliveries: the owner's delivery numbers.
+            since: messages under numbers below this one are another owner's.
+
+        Returns:
+            The numbers of those that stay.
+        """
+        staying: list[range] = []
+        for run in self._runs:
+            start = max(deliveries.start - run.delivery, 0)
+            stop = min(deliveries.stop - run.delivery, len(run.marks))
+            if start >= stop or run.number < since:
+                continue
+            staying += [
+                range(run.number + first, run.number + last)
+                for first, last in stretches(run.marks, start, stop, _SETTLING)
+            ]
+            for first, last in stretches(run.marks, start, stop, _NOT_SETTLING):
+                self.drop(range(run.number + first, run.number + last))
+        return staying
+
+    # --- another owner
+
+    def drop_superseded(self) -> dict[int, int]:
+        """Drop messages that are also held under a later number; return their offsets by number.
+
+        An owner redelivers a message that was made ready or taken away there, which this process may not have heard of.
+        """
+        superseded: dict[int, int] = {}
+        seen: set[int] = set()
+        for run in reversed(list(self._runs)):
+            for first, last in stretches(run.marks, 0, len(run.marks)):
+                offsets = range(run.offset + first, run.offset + last)
+                superseded |= {run.number + offset - run.offset: offset for offset in offsets if offset in seen}
+                seen.update(offsets)
+        for number in superseded:
+            self.drop(range(number, number + 1))
+        return superseded
+
+    def held(self) -> tuple[Held, ...]:
+        """Return all that is held."""
+        return tuple(
+            Held(run.offset + first, run.delivery + first, last - first, run.attempts)
+            for run in self._runs
+            for first, last in stretches(run.marks, 0, len(run.marks))
+        )
+
+    def renumber(self, given: Mapping[int, int], before: int) -> None:
+        """Give messages under numbers below `before` new delivery numbers, by offset; drop those without one."""
+        for run in self._runs:
+            if run.number >= before:
+                continue
+            marks = bytes(run.marks)
+            self.drop(range(run.number, run.number + len(marks)))
+            news: list[_Run] = []
+            for place, mark in enumerate(marks):
+                delivery = given.get(run.offset + place) if mark != GONE else None
+                if delivery is None:
+                    continue
+                number, last = run.number + place, news[-1] if news else None
+                if last is None or (last.number + last.left, last.delivery + last.left) != (number, delivery):
+                    last = _Run(number, run.offset + place, delivery, 0, run.attempts)
+                    news.append(last)
+                last.marks.append(mark)
+                last.left += 1
+            for new in news:
+                self._runs.add(new)
+                self.free += new.marks.count(HERE)
+
+
+def ranges_of(those: Iterable[Mine]) -> tuple[Range, ...]:
+    """Return messages as ranges of consecutive ones."""
+    found: list[Range] = []
+    for offset, delivery, _ in those:
+        _append(found, offset, delivery, 1)
+    return tuple(found)
+
+
+def portions(held: Iterable[Held], most: int) -> list[tuple[Held, ...]]:
+    """Return what is held in portions of at most `most` messages."""
+    found: list[list[Held]] = []
+    left = 0
+    for each in held:
+        first, delivery, count, attempts = each
+        while count:
+            if not left:
+                found.append([])
+                left = most
+            taken = min(count, left)
+            found[-1].append(Held(first, delivery, taken, attempts))
+            first, delivery, count, left = first + taken, delivery + taken, count - taken, left - taken
+    return [tuple(rows) for rows in found]
+
+
+def _append(ranges: list[Range], offset: int, delivery: int, count: int) -> None:
+    """Append a range, or make the last one longer."""
+    if ranges:
+        first, number, before = ranges[-1]
+        if offset == first + before and delivery == number + before:
+            ranges[-1] = Range(first, number, before + count)
+            return
+    ranges.append(Range(offset, delivery, count))

@@ -1,0 +1,472 @@
+"""A channel of a process that does not own the store: it replaces the engine behind a `Channel`.
+
+The messages are the same: they call an engine, and this one asks the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.engine.channel.lease.message_lease import MessageLease
+from aiodq.engine.channel.lease.open_lease import OpenLease
+from aiodq.engine.channel.loop_turn import LoopTurn
+from aiodq.engine.channel.wait_queue import WaitQueue
+from aiodq.engine.loop.futures import release, wait_in
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import AiodqError, ProtocolError
+from aiodq.message import Message
+from aiodq.shared.connection.known import Known
+from aiodq.shared.connection.watching import ask_for_changes
+from aiodq.shared.consuming.arrived import Arrived
+from aiodq.shared.consuming.holdings import portions
+from aiodq.shared.consuming.remote_settlement import RemoteSettlement
+from aiodq.shared.encoding.answers import read_held, understood
+from aiodq.shared.encoding.options_json import read_channel_options
+from aiodq.shared.encoding.remote_errors import error_in, error_of, is_lost
+from aiodq.wire.frames import decode_messages
+from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Mapping
+
+    from aiodq.engine.graceful_stop import Stoppable
+    from aiodq.options import ChannelOptions
+    from aiodq.shared.connection.listener import Heard
+    from aiodq.shared.consuming.remote_settlement import SettledTopic
+    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.payload import Held
+
+__all__ = ["RemoteChannel"]
+
+_LOOK: Final = 0.05
+"""Seconds between two checks whether a queue that was shut down is empty."""
+
+_KEPT: Final = 1.0
+"""Seconds for which a message is kept after `get_nowait` has asked for one in vain."""
+
+
+_WINDOW: Final = 0.01
+_QUICK: Final = 16
+"""Messages taken within `_WINDOW` seconds from which on more are prefetched, so that no getter waits for each."""
+
+_AHEAD: Final = 0.005
+_MOST_AHEAD: Final = 3000
+"""Seconds' worth of messages to prefetch, and the most messages: while they are here, nobody else can have them."""
+
+_BACK_AT_ONCE: Final = 250
+"""Messages given back in one turn of the loop: taking them costs the owner about 6 microseconds each."""
+
+_RESUMED: Final = 1000
+"""Messages of one RESUME: the answer may have a row for each, and must not exceed `JSON` bytes."""
+
+
+class RemoteChannel(RemoteSettlement):
+    """The counterpart of `ChannelEngine` for a channel that another process delivers.
+
+    Attributes:
+        kind, open_lease: as there; no message is ever handed out by incrementing a counter.
+        state: None, as none of it is known here.
+        counts: the message counts, as far as known here.
+    """
+
+    def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None = None) -> None:
+        """Prepare to deliver what the owner sends."""
+        super().__init__(topic, name, options)
+        self.paused: bool = False
+        self.shut: bool = False
+        self.shut_now: bool = False
+        self.consumers: set[Stoppable] = set()
+        self.ending: asyncio.Event = asyncio.Event()
+        self.kind: type[Message] = Message
+        self.open_lease: OpenLease = OpenLease(topic.name, time.monotonic)
+        # What is here was sent, and is no endless stream: no turn is ever over.
+        self.turn: LoopTurn = LoopTurn(lambda: 0.0)
+        self._known = Known()
+        self._ready = Arrived()
+        self._wait_queue = WaitQueue(self.wake)
+        self._waiting = 0
+        self._got = 0
+        self._wanted = 0
+        self._through = False
+        self._idlers: list[asyncio.Future[None]] = []
+        self._returning: asyncio.TimerHandle | None = None
+        self._ahead = 0
+        self._taken = 0
+        self._since = 0.0
+        self._looking_ahead: asyncio.TimerHandle | None = None
+        self._ends: asyncio.Task[None] | None = None
+
+    @property
+    def special(self) -> bool:
+        """Whether each message needs more work before the getter has it."""
+        return self.options.auto_ack
+
+    async def known(self) -> None:
+        """Wait until the owner has opened the channel.
+
+        Raises:
+            AiodqError: the owner's refusal, or there is no owner.
+        """
+        await self._known.wait()
+
+    # --- packets from the owner; see `Listener`
+
+    def opened(self, facts: Mapping[str, Any]) -> None:
+        """Note that the channel is open, with its options and state."""
+        self.changed(facts)
+        self._known.note()
+        self._ask_the_end()
+        ask_for_changes(self._topic.link, self._topic.name, self.name, self)
+
+    def changed(self, facts: Mapping[str, Any]) -> None:
+        """Apply the owner's options and pause, which any process may have changed."""
+        options = facts.get("options", {})
+        self.go_by(read_channel_options(options))
+        self._topic.link.opened.changed(self._topic.name, self.name, options)
+        self.paused = bool(facts.get("paused"))
+
+    def _ask_the_end(self) -> None:
+        end = self._request(lambda handle: Call("ended", {"handle": handle}))
+        end.add_done_callback(lambda done: self._ended(done.result()))
+
+    def _ended(self, said: Said) -> None:
+        """Handle the end of the channel, or an error of its delivery; not the end of the owner."""
+        if isinstance(said, Fail) and not is_lost(said):
+            self.refused(error_of(said))
+        elif isinstance(said, Done) and (error := error_in(said.facts)) is not None:
+            self._has_nothing(error)
+            self._ask_the_end()
+
+    def _has_nothing(self, error: Exception) -> None:
+        """Raise an error in the next getter, or in all of them if nothing will ever come."""
+        if isinstance(error, QueueShutDown):
+            self._wait_queue.end(error)
+        else:
+            self._wait_queue.fail_next(error)
+
+    def refused(self, error: Exception) -> None:
+        """Raise `error` in every getter of the channel from now on; no later owner opens it for them."""
+        self.end_with(error)
+        self._topic.link.let_go(self._topic.name, self.name, self)
+        self._known.refuse(error)
+        self.told(error)
+
+    def told(self, error: Exception) -> None:
+        """Raise an error in all waiters, which may try again."""
+        if isinstance(error, QueueShutDown):
+            self.end_with(error)
+            self._known.refuse(error)
+            self._topic.link.let_go(self._topic.name, self.name, self)
+            for waiting in (self._returning, self._renewing, self._ends, self._looking_ahead):
+                if waiting is not None:
+                    waiting.cancel()
+        self._known.tell(error)
+        self._wait_queue.end(error)
+        self.tell(error)
+        release(self._idlers)
+
+    def heard(self, said: Heard, epoch: int) -> None:
+        """Handle a packet about the channel."""
+        if isinstance(said, Figures):
+            self.counts.heard(said)
+        elif isinstance(said, Deliver):
+            self._delivered(said, epoch)
+        elif said.epoch == self._epoch:
+            for each in said.ranges:
+                self.lose(range(each.delivery, each.delivery + each.messages))
+            if self._ready:
+                # What is not taken yet is no longer handed out: somebody else may have it by now.
+                self._ready.keep(self._holdings.free_of)
+                self._want()
+
+    def _delivered(self, said: Deliver, epoch: int) -> None:
+        """Add arrived messages, and wake getters."""
+        if epoch != self._epoch:
+            return
+        for batch in decode_messages(said.frames, said.first):
+            # Numbers of this process's own: two owners may use the same.
+            count = len(batch.columns.bodies)
+            number, self._number = self._number, self._number + count
+            lease = MessageLease(self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=self)
+            self._ready.add(lease, batch.columns.bodies)
+            delivery = said.delivery + batch.first - said.first
+            self._holdings.add(number, batch.first, delivery, count, said.attempts)
+            self._got += count
+            self.counts.delivered(count)
+        self.wake()
+        self._withdraw_unless_wanted()
+
+    def reopened(self, epoch: int) -> None:
+        """Start again with another owner: it redelivers what was not taken here."""
+        before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
+        for numbers in self._ready.take_back():
+            self.forget(numbers)
+        self.counts.reset()
+        self._want()
+        if held := self.to_resume():
+            answers = [self._request(partial(_resume, before, part)) for part in portions(held, _RESUMED)]
+            asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch))
+
+    def _claimed(self, answers: list[Said], epoch: int) -> None:
+        """Handle the owner's answer about which messages this process still holds."""
+        facts = [said.facts or {} for said in answers if isinstance(said, Done)]
+        if epoch != self._epoch or len(facts) != len(answers):
+            failed = [said for said in answers if isinstance(said, Fail)]
+            if epoch == self._epoch and self.error is None and not any(map(is_lost, failed)):
+                self._not_claimed(failed)
+            return  # the next owner is asked again
+        try:
+            held = understood(partial(read_held, most=len(self._holdings)), facts, "RESUME")
+        except ProtocolError as error:
+            self._topic.link.misunderstood(error)
+        else:
+            self.resumed(held)
+
+    def _not_claimed(self, failed: list[Fail]) -> None:
+        """Tell waiters why the owner could not say what is held, and ask it again later, unless the channel is gone."""
+        error = error_of(failed[0]) if failed else ProtocolError("this is no answer to RESUME")
+        if isinstance(error, QueueShutDown):
+            self.refused(error)
+        else:
+            self.tell(error)
+            self._topic.link.again()
+
+    def _want(self, more: int = 0) -> None:
+        wanted = self._got - len(self._ready) + self._waiting + self._ahead + more
+        if wanted > self._wanted:
+            self._wanted = wanted
+            self._tell_owner(lambda handle: Want(handle, wanted))
+
+    def _look_how_quick(self) -> None:
+        """Adjust the prefetch: as many messages as are taken within `_AHEAD` seconds."""
+        now = time.monotonic()
+        elapsed = now - self._since
+        if elapsed < _WINDOW:
+            return
+        quick = self._taken >= _QUICK and not self.shut
+        self._ahead = min(int(self._taken * _AHEAD / elapsed), _MOST_AHEAD) if quick else 0
+        self._taken, self._since = 0, now
+        if self._ahead and self._looking_ahead is None:
+            self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
+
+    def _look_ahead(self) -> None:
+        """Check whether prefetched messages are still taken as quickly; otherwise give them back."""
+        self._looking_ahead = None
+        self._look_how_quick()
+        if self._ahead:
+            if self._looking_ahead is None:
+                self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
+        elif not self._returning:
+            self._withdraw(self._waiting)
+
+    def wake(self, *, everybody: bool = False) -> None:
+        """Wake as many getters as there are messages for them."""
+        self._wait_queue.wake(len(self._wait_queue.line) if everybody else len(self._ready))
+        if self._idlers:
+            release(self._idlers)
+
+    # --- getting
+
+    def _check_usable(self) -> None:
+        self._topic.check()
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is shut down with nothing ready, as far as known here."""
+        return self.shut and (self.shut_now or self._through)
+
+    def take_next(self, store_ref: object) -> Message | None:
+        """Hand out a message that is here already; None if there is none."""
+        if not self._ready or self.shut_now:
+            return None
+        message = self._ready.take(store_ref)
+        self._took(1)
+        return message
+
+    def _took(self, count: int) -> None:
+        """Count taken messages, and prefetch more if that is on."""
+        self._taken += count
+        if self._ahead and self._got - len(self._ready) + self._ahead - self._wanted > self._ahead // 2:
+            self._want()
+
+    def take(self, store_ref: object, *, cold: bool = False, thorough: bool = False) -> Message | None:  # noqa: ARG002 - the owner passes over what is not to be delivered
+        """Hand out as `take_next` does; with `cold`, also request a message for the next call."""
+        message = self.take_next(store_ref)
+        if message is None and cold and self._returning is None and not self.shut:
+            self._want(1)
+            self._returning = asyncio.get_running_loop().call_later(_KEPT, self._return)
+        return message
+
+    @property
+    def read_here(self) -> int:
+        """Bytes read on the event loop: none, the owner reads."""
+        return 0
+
+    async def was_read(self) -> bool:
+        """Return False: nothing is read here."""
+        return False
+
+    def _return(self) -> None:
+        self._returning = None
+        if not self._waiting:
+            self._withdraw()
+
+    def take_run(self, most: int, store_ref: object) -> list[Message]:
+        """Hand out up to `most` messages that are here already."""
+        if not self._ready or self.shut_now:
+            return []
+        taken = self._ready.take_run(most, store_ref)
+        self._took(len(taken))
+        return taken
+
+    def note_deliveries(self) -> None:
+        """Do nothing: the owner notes deliveries before it sends them."""
+
+    @property
+    def ready(self) -> int:
+        """The number of messages that may be delivered, as far as known here."""
+        return self.counts.ready + len(self._ready)
+
+    @property
+    def flying(self) -> int:
+        """The number of messages handed out and not settled, as far as known here."""
+        return max(self.counts.flying - len(self._ready), 0)
+
+    @contextmanager
+    def wanting(self, more: int) -> Iterator[None]:
+        """Request `more` messages than getters wait for, as long as the block lasts."""
+        self._waiting += more
+        try:
+            yield
+        finally:
+            self._waiting -= more
+            self._waits_no_more()
+
+    async def get(self, store_ref: object) -> Message:
+        """Wait for the next message, which is to hold `store_ref`.
+
+        Raises:
+            QueueShutDown: shut down, and nothing is ready.
+            AiodqError: the owner's error, or there is no owner.
+
+        Cancellation: nothing is taken, and the wake-up goes to the next waiter.
+        """
+        self._waiting += 1
+        try:
+            while True:
+                self._check_usable()
+                message = self.take_next(store_ref)
+                if message is not None:
+                    return message
+                if self.finished:
+                    raise QueueShutDown("the queue was shut down")
+                if self.shut and self._ends is None:
+                    self._ends = asyncio.get_running_loop().create_task(self._look_for_the_end())
+                self._look_how_quick()
+                self._want()
+                await self._wait_queue.wait()
+        finally:
+            self._waiting -= 1
+            self._waits_no_more()
+
+    def _waits_no_more(self) -> None:
+        if not (self._waiting or self._ahead):
+            asyncio.get_running_loop().call_soon(self._withdraw_unless_wanted)
+
+    def _withdraw_unless_wanted(self) -> None:
+        """Give back what nobody waits for; a getter that asks for the next message has had a turn for that."""
+        if not (self._waiting or self._returning or self._ahead):
+            self._withdraw()
+
+    def _withdraw(self, waiting: int = 0) -> None:
+        """Keep messages for `waiting` getters; give others back, also those still on their way."""
+        kept = min(waiting, len(self._ready))
+        wanted = self._got + waiting - kept
+        if self._wanted > wanted:
+            self._wanted = wanted
+            self._tell_owner(lambda handle: Want(handle, self._wanted))
+        numbers = self._ready.take_back(max(kept, len(self._ready) - _BACK_AT_ONCE))
+        if numbers and self.error is None:
+            self.give_back(numbers)
+        if len(self._ready) > kept:
+            asyncio.get_running_loop().call_soon(self._withdraw_more)
+
+    def _withdraw_more(self) -> None:
+        """Continue giving back, unless the messages are wanted by now."""
+        if not (self._ahead or self._returning):
+            self._withdraw(self._waiting)
+
+    # --- the end
+
+    async def idle(self, *, handlers_only: bool = False) -> None:
+        """Wait until nobody in this process works on a message; with `handlers_only`, until no consumer runs.
+
+        Cancellation: nothing changes.
+        """
+        while self.consumers or (not handlers_only and self.error is None and self.in_hand):
+            await wait_in(self._idlers)
+
+    async def join(self, empty: Coroutine[Any, Any, None]) -> None:
+        """Wait until the owner finds the channel `empty`, or, shut down at once, until this process holds nothing.
+
+        Cancellation: nothing changes.
+        """
+        asked = asyncio.ensure_future(empty)
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        asked.add_done_callback(lambda _: release(self._idlers))
+        try:
+            while not asked.done() and not (self.shut_now and not self.in_hand):
+                await wait_in(self._idlers)
+        finally:
+            asked.cancel()
+        if asked.done():
+            asked.result()
+
+    def _dropped(self) -> None:
+        if self._idlers:
+            release(self._idlers)
+
+    def shut_down(self, *, immediate: bool, over: QueueShutDown | None = None) -> None:
+        """Let this process's getters continue until nothing is ready, or end them at once; other processes continue."""
+        del over
+        self.shut = True
+        self.shut_now = self.shut_now or immediate
+        self._ahead = 0
+        self.ending.set()
+        if self.shut_now:
+            self._withdraw()
+        self.wake(everybody=True)
+
+    async def _look_for_the_end(self) -> None:
+        """Poll until nothing is ready and nothing for this process is on its way."""
+        while self.error is None and not self.shut_now:
+            try:
+                await self._topic.in_turn()
+                await self.refresh()
+            except AiodqError:
+                await asyncio.sleep(_LOOK)
+                continue
+            if not (self.counts.ready or self._ready):
+                break
+            await asyncio.sleep(_LOOK)
+        self._through = True
+        self.wake(everybody=True)
+
+    async def refresh(self) -> None:
+        """Request the current counts.
+
+        Raises:
+            AiodqError: the owner's error, or there is no owner.
+        """
+        await self.known()
+        await self._topic.link.call("refresh", topic=self._topic.name, channel=self.name)
+
+
+def _resume(epoch: int, held: tuple[Held, ...], handle: int) -> Resume:
+    return Resume(handle, epoch, held)

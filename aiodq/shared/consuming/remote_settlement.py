@@ -1,0 +1,585 @@
+"""The messages of a channel that a process holds without owning the store, and how it settles them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import contextmanager, suppress
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiodq.delivery.leases import ACKED
+from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
+from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
+from aiodq.engine.channel.lease.held_by_task import HeldByTask
+from aiodq.errors import AiodqError, NotInFlightError
+from aiodq.options import ChannelOptions, seconds
+from aiodq.shared.consuming.counts import Counts
+from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
+from aiodq.shared.consuming.settlings import Settling, Together
+from aiodq.shared.encoding.number_runs import neighbours
+from aiodq.shared.encoding.remote_errors import error_of, is_lost
+from aiodq.wire.layout import UNSAID
+from aiodq.wire.packets import Ack, Fail, Nack, Reject, Release, Touch
+from aiodq.wire.payload import Item
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from aiodq.delivery.leases import Lease
+    from aiodq.engine.transactions.task_transactions import OpenTransactions
+    from aiodq.format.frame import Batch
+    from aiodq.shared.connection.link import Link
+    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.payload import Held, Range
+
+__all__ = ["RemoteSettlement", "SettledTopic"]
+
+_SECOND: Final = 1_000_000_000
+_NOBODY: Final = 0
+"""No owner's epoch."""
+
+_RENEWALS: Final = 3
+"""How often in each `visibility_timeout` the timeout of messages being processed is restarted."""
+
+
+_SLACK: Final = 64
+"""Messages that are held no more and still noted as touched, before such notes are dropped."""
+
+_FOR_REJECTIONS: Final = 1.0
+"""Seconds that closing and `sync` wait for rejections: their letters may be waiting for room."""
+
+_MOST_UNSURE: Final = 10_000
+"""Acks and rejections remembered of which nobody has said what became of them, for those who call again."""
+
+
+class SettledTopic(Protocol):
+    """What is needed of the channel's topic; `aiodq.shared.client.remote_topic.RemoteTopic` implements it."""
+
+    name: str
+    link: Link
+    transactions: OpenTransactions
+    store_ref: Callable[[], object]
+
+    def check(self) -> None:
+        """Raise if the topic cannot be used."""
+        ...
+
+    async def in_turn(self) -> None:
+        """Wait until a request to the owner comes after everything accepted here before, but what waits for room."""
+        ...
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
+
+class RemoteSettlement:
+    """The counterpart of `Settlement` for a channel that another process delivers, with message numbers of its own.
+
+    A settlement is sent to the owner, and to the next one, until one confirms it.
+
+    Attributes:
+        state: None, as none of it is known here.
+        counts: the message counts, as far as known here.
+        named: the options that this process has given for the channel, or None.
+        error: why the channel can no longer be used, or None.
+    """
+
+    def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None) -> None:
+        """Start without messages."""
+        self.name = name
+        self.options: ChannelOptions = options or ChannelOptions()
+        self.named: ChannelOptions | None = None
+        self.counting: bool = False
+        self.state: None = None
+        self.error: Exception | None = None
+        self.transactions: OpenTransactions = topic.transactions
+        self.crash_suspects: CrashSuspects = CrashSuspects()
+        self.store_ref: Callable[[], object] = topic.store_ref
+        self.held_by_task: HeldByTask[Any] = HeldByTask()
+        self.counts: Counts = Counts()
+        self._topic = topic
+        self._epoch = 0
+        self._number = 0
+        self._holdings = Holdings()
+        self._resumed = True
+        self._asked = 0
+        self._settling: dict[Settling, None] = {}
+        self._claimers: list[asyncio.Future[None]] = []
+        self._unsaid: list[Settling] = []
+        self._last: Settling | None = None
+        self._unsure: dict[int, Settling] = {}
+        self._together: Together | None = None
+        # Until when messages are kept by `touch` with a time of its own, by number, in the loop's seconds.
+        self._touched: dict[int, float] = {}
+        self._renewed: dict[int, int] = {}
+        self._renewing: asyncio.TimerHandle | None = None
+
+    @property
+    def place(self) -> str:
+        """The topic's and the channel's name, for texts."""
+        return f"{self._topic.name!r}, channel {self.name!r}"
+
+    def _request(self, said: Callable[[int], Said]) -> asyncio.Future[Said]:
+        return self._topic.link.request(said, self._topic.name, self.name)
+
+    def _tell_owner(self, said: Callable[[int], Said]) -> None:
+        self._topic.link.tell(said, self._topic.name, self.name)
+
+    def go_by(self, options: ChannelOptions) -> None:
+        """Apply the owner's options."""
+        self.options = options
+
+    def end_with(self, error: Exception) -> None:
+        """Make the channel unusable for this reason, unless there is an earlier one."""
+        self.error = self.error or error
+
+    # --- messages held
+
+    @property
+    def in_hand(self) -> int:
+        """The number of messages that this process holds and is not about to settle."""
+        return self._holdings.free
+
+    def forget(self, numbers: range) -> None:
+        """Drop messages that have returned to the owner, which knows that."""
+        self._holdings.drop(numbers)
+
+    def lose(self, deliveries: range) -> None:
+        """Drop messages that the owner took away, by delivery number; those being settled wait for its answer."""
+        # Until it has answered RESUME, it has delivered none of the messages that were claimed.
+        staying = self._holdings.lose(deliveries, 0 if self._resumed else self._asked)
+        if staying:
+            lost = set().union(*staying)
+            for settling in self._settling:
+                settling.lost = settling.lost or not all(map(lost.isdisjoint, settling.numbers))
+        self._dropped()
+
+    def _dropped(self) -> None:
+        """Note that fewer messages are held."""
+
+    def to_resume(self) -> tuple[Held, ...]:
+        """Return what is held, to claim it from another owner; `resumed` receives the answer."""
+        self._drop_superseded()
+        self._resumed = not self._holdings
+        self._asked = self._number
+        return self._holdings.held()
+
+    def _drop_superseded(self) -> None:
+        """Settle no message that the previous owner has redelivered meanwhile."""
+        # INVARIANT: an owner knows a held message by its offset. If two have the same offset, what is still to be said
+        # of the first would be done to the second, which somebody is processing.
+        superseded = self._holdings.drop_superseded()
+        if not superseded:
+            return
+        for settling in self._settling:
+            if settling.final:
+                gone = (superseded[number] for each in settling.numbers for number in each if number in superseded)
+                settling.superseded = next(gone, settling.superseded)
+
+    def resumed(self, given: Mapping[int, int]) -> None:
+        """Take over the delivery numbers that an owner left here, by offset; the rest is settled, or others'."""
+        # INVARIANT: only what was claimed. The owner may have delivered more since then, before it answered.
+        self._holdings.renumber(given, self._asked)
+        self._resumed = True
+        self._touch_again()
+        self._let_claimers_go()
+        self._unsaid.clear()
+        for settling in list(self._settling):
+            settling.lost = False
+            self._send(settling)
+        self._dropped()
+
+    # --- calls from messages
+
+    def check_context(self) -> None:
+        """Raise if the store belongs to another loop or process than the caller's."""
+        self._topic.check_context()
+
+    def check(self, offset: int, delivery: int) -> None:
+        """Raise unless this process holds the message.
+
+        Raises:
+            NotInFlightError: it does not.
+        """
+        if self.error is not None:
+            raise self.error
+        if delivery in self._unsure:
+            done, verb = ("rejected", "reject") if self._unsure[delivery].rejects else ("acked", "ack")
+            raise NotInFlightError(
+                f"message {offset} was {done} before: {verb} it again to wait for the owner's answer"
+            )
+        if not self.holds(offset, delivery):
+            raise NotInFlightError(f"message {offset} is not in flight here any more")
+
+    def check_all(self, start: int, stop: int, delivery: int) -> None:
+        """Check several messages with consecutive delivery numbers."""
+        for number, offset in enumerate(range(start, stop), delivery):
+            self.check(offset, number)
+
+    def holds(self, offset: int, held: int) -> bool:
+        """Return whether a message is still held under that number."""
+        return self.error is None and self._holdings.is_free(offset, held)
+
+    def holds_all(self, start: int, stop: int, held: int) -> bool:
+        """Return whether messages are still held under numbers from this one on."""
+        return self.error is None and self._holdings.all_free(range(held, held + stop - start))
+
+    def acked(self, _lease: object) -> None:
+        """Do nothing: as its lease has no home, no message is marked before `ack_run` was called."""
+
+    def ack(self, offset: int, delivery: int) -> None:
+        """Settle a message; `commit` waits until the owner confirms that it is durable.
+
+        One whose ack nobody has answered yet is not settled anew: `commit` waits for that ack.
+        """
+        if (unsure := self.recall(delivery)) is not None:
+            self._last = unsure
+            return
+        if self.error is not None or not self._holdings.take_one(offset, delivery):
+            self.check(offset, delivery)
+        self._begin(Settling([_one(delivery)], None))
+
+    def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
+        """Settle messages: all of them, or none if one cannot be settled."""
+        for offset, delivery in deliveries:
+            self.check(offset, delivery)
+        if deliveries:
+            self._settle(neighbours(delivery for _, delivery in deliveries), None)
+
+    @contextmanager
+    def together(self) -> Iterator[Together]:
+        """Gather what is settled in the block."""
+        self._together = gathered = Together()
+        try:
+            yield gathered
+        finally:
+            self._together = None
+
+    def ack_run(self, lease: Lease, first: int, count: int) -> None:
+        """Settle `count` messages of a lease."""
+        numbers = range(lease.number + first, lease.number + first + count)
+        if self.error is not None or not self._holdings.all_free(numbers):
+            for index in range(first, first + count):
+                self.check(lease.first + index, lease.number + index)
+        self._settle([numbers], None)
+        lease.marks[first : first + count] = bytes([ACKED]) * count
+
+    def nack(
+        self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
+    ) -> int | None:
+        """Make a message ready again; see `Settlement.nack`."""
+        options = self.options
+        if options.max_attempts is not None and attempts >= options.max_attempts:
+            self.reject(batch, delivery, attempts, f"delivered {attempts} times{cause.note}", cause)
+            return None
+        if delay is None and options.backoff is not None:
+            wait = options.backoff.seconds(max(attempts, 1), random.random())  # noqa: S311 - no secret
+            delay = int(wait * _SECOND)
+        span = delay or 0
+        self.check(batch.first, delivery)
+
+        numbers = [_one(delivery)]
+
+        def say(handle: int) -> Said:
+            those = self._holdings.rows(numbers)
+            items = tuple(Item(one.offset, one.delivery, span, max(attempts, 0)) for one in those)
+            return Nack(handle, self._epoch, items)
+
+        self._settle(numbers, say, back=not span, final=False)
+        return span
+
+    def release(self, batch: Batch, delivery: int, attempts: int) -> None:
+        """Make a message ready again as if it had never been handed out."""
+        del attempts
+        self.check(batch.first, delivery)
+        self._give_back([_one(delivery)])
+
+    def give_back(self, numbers: Iterable[range]) -> None:
+        """Release messages by their numbers; those no longer held are skipped."""
+        free = [part for each in numbers for part in self._holdings.free_of(each)]
+        if free:
+            self._give_back(free)
+
+    def _give_back(self, numbers: Sequence[range]) -> None:
+        def say(handle: int) -> Said:
+            return Release(handle, self._epoch, self._holdings.ranges(numbers))
+
+        self._settle(numbers, say, back=True, final=False)
+
+    def reject(
+        self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
+    ) -> asyncio.Future[Any]:
+        """Reject a message; the future ends once that is durable.
+
+        One whose rejection nobody has answered yet is not rejected anew: the future ends with that.
+        """
+        if (unsure := self.recall(delivery, rejected=True)) is not None:
+            return _ending(unsure)
+        self.check(batch.first, delivery)
+
+        numbers, text = [_one(delivery)], header_text(reason or "")
+
+        def say(handle: int) -> Said:
+            one = self._holdings.rows(numbers)[0]
+            return Reject(handle, attempts, self._epoch, one.offset, one.delivery, text, cause.error)
+
+        return _ending(self._settle(numbers, say))
+
+    def touch(self, offset: int, delivery: int, extend: int | None) -> None:
+        """Restart a message's visibility timeout."""
+        self.check(offset, delivery)
+        self._touched.pop(delivery, None)
+        if extend is not None:
+            self._touched[delivery] = asyncio.get_running_loop().time() + extend / _SECOND
+            if len(self._touched) > 2 * len(self._holdings) + _SLACK:
+                self._touched = {one: until for one, until in self._touched.items() if self._holdings.get(one)}
+        self._touch([delivery], UNSAID if extend is None else extend)
+
+    def _touch_again(self) -> None:
+        """Tell an owner that has left messages here for how long they were to be kept."""
+        now = asyncio.get_running_loop().time()
+        self._touched = {one: until for one, until in self._touched.items() if self._holdings.get(one)}
+        for number, until in self._touched.items():
+            self._touch([number], max(round((until - now) * _SECOND), 0))
+
+    def _touch(self, numbers: Iterable[int], span: int) -> None:
+        those = self._holdings.rows(map(_one, numbers))
+        items = tuple(Item(one.offset, one.delivery, span, one.attempts) for one in those)
+        if items and self._resumed:
+            self._tell_owner(lambda handle: Touch(handle, self._epoch, items))
+
+    # --- messages that do not time out
+
+    def renew(self, delivery: int) -> None:
+        """Restart a message's timeout regularly, until `renew_no_more` was called as often as this."""
+        self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
+        self._renew_later()
+
+    def _renew_later(self) -> None:
+        timeout = self.options.visibility_timeout
+        if self._renewing is None and timeout is not None and self._renewed and self.error is None:
+            wait = seconds(timeout) / _RENEWALS
+            self._renewing = asyncio.get_running_loop().call_later(wait, self._renew_all)
+
+    def _renew_all(self) -> None:
+        self._renewing = None
+        self._touch([number for number in self._renewed if self._holdings.free_of(_one(number))], UNSAID)
+        self._renew_later()
+
+    def renew_no_more(self, delivery: int) -> bool:
+        """Undo one call of `renew`; return whether it was the last."""
+        left = self._renewed.get(delivery, 0) - 1
+        if left > 0:
+            self._renewed[delivery] = left
+            return False
+        return self._renewed.pop(delivery, None) is not None
+
+    # --- for transactions
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it is known which of the messages are still held."""
+        return self._resumed or self.error is not None
+
+    async def until_claimed(self) -> None:
+        """Wait until `claimed` may have become true, or no answer will come."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._claimers.append(waiter)
+        await waiter
+
+    def _let_claimers_go(self) -> None:
+        claimers, self._claimers = self._claimers, []
+        for waiter in claimers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def begin_commit(self, numbers: Iterable[int]) -> dict[int, Mine]:
+        """Reserve held messages for a transaction; return them by number."""
+        held: dict[int, Mine] = {}
+        for number in numbers:
+            if (mine := self._holdings.get(number)) is not None:
+                held[number] = mine
+                self._holdings.take(_one(number), COMMITTING)
+        return held
+
+    def end_commit(self, numbers: Iterable[int], *, settled: bool) -> None:
+        """Drop the messages if the transaction has settled them; otherwise free those still held."""
+        for number in numbers:
+            if settled:
+                self._holdings.drop(_one(number))
+            else:
+                self._holdings.leave(number)
+        self._dropped()
+
+    def acks(self, handle: Callable[[str, str], int], numbers: Mapping[int, Mine]) -> list[Ack]:
+        """Return these messages in the owner's terms, including those no longer held, so that it refuses them."""
+        now = {number: self._holdings.get(number) for number in numbers}
+        here = sorted(one for one in now.values() if one is not None)
+        gone = sorted(one for number, one in numbers.items() if now[number] is None)
+        by_epoch = [(epoch, those) for epoch, those in ((self._epoch, here), (_NOBODY, gone)) if those]
+        return [Ack(handle(self._topic.name, self.name), epoch, ranges_of(those)) for epoch, those in by_epoch]
+
+    # --- asking the owner
+
+    def _settle(
+        self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
+    ) -> Settling:
+        """Have this owner or a later one settle messages, until one confirms it."""
+        self.check_context()
+        for each in numbers:
+            self._holdings.take(each, SETTLING)
+        return self._begin(Settling(numbers, say, back=back, final=final))
+
+    def _begin(self, settling: Settling) -> Settling:
+        self._last = settling
+        if self._together is not None:
+            self._together.those.append(settling)
+        self._settling[settling] = None
+        if self._resumed:
+            self._send(settling)
+        return settling
+
+    def _send(self, settling: Settling) -> None:
+        say = settling.say
+        if say is None:
+            if not self._unsaid:
+                self._topic.link.soon(self._say_acks)
+            self._unsaid.append(settling)
+        elif self._holdings.any_of(settling.numbers):
+            settling.heard_of = self.counts.heard_of
+            answer = self._request(say)
+            answer.add_done_callback(lambda done: self._answered([settling], done.result()))
+        else:
+            self._settled_before(settling)
+
+    def _settled_before(self, settling: Settling) -> None:
+        """End a settlement that an earlier owner has done unheard, or whose messages were taken away."""
+        self._end(settling, None)
+
+    def _say_acks(self) -> None:
+        """Send all acks of this turn of the loop in one packet."""
+        unsaid, self._unsaid = self._unsaid, []
+        if not self._resumed:
+            return  # they are sent once the next owner has left them here
+        said: list[Settling] = []
+        ranges: list[Range] = []
+        for settling in unsaid:
+            if settling.over:
+                continue
+            if self._holdings.gather(settling.numbers, ranges):
+                settling.heard_of = self.counts.heard_of
+                said.append(settling)
+            else:
+                self._settled_before(settling)
+        if said:
+            answer = self._request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
+            answer.add_done_callback(lambda done: self._answered(said, done.result()))
+
+    def _answered(self, said: list[Settling], answer: Said) -> None:
+        if isinstance(answer, Fail) and is_lost(answer):
+            return  # it is sent again to the next owner
+        refusal = error_of(answer) if isinstance(answer, Fail) else None
+        # Of acks sent together, the owner has already reported which were no longer in flight.
+        told = len(said) > 1 and isinstance(refusal, NotInFlightError)
+        for settling in said:
+            self._end(settling, None if told and not settling.lost else copy(refusal))
+
+    def _end(self, settling: Settling, refusal: Exception | None) -> None:
+        if settling.over:
+            return
+        self._settling.pop(settling, None)
+        for each in settling.numbers:
+            self._holdings.drop(each)
+        if refusal is None and settling.superseded is not None:
+            refusal = NotInFlightError(f"message {settling.superseded} is not in flight here any more")
+        # Counts sent since then may include it; if not, the next ones will, which the owner sends for it.
+        if refusal is None and self.counts.heard_of == settling.heard_of:
+            self.counts.settled(sum(map(len, settling.numbers)), back=settling.back)
+        settling.end(refusal)
+        self._dropped()
+
+    def tell(self, error: Exception) -> None:
+        """Tell those that wait for a settlement that nobody answers; it may be settled all the same."""
+        for settling in list(self._settling):
+            if settling.final and settling.waiters:
+                self.remember(settling)
+            settling.tell(error)
+        self._let_claimers_go()
+
+    def remember(self, settling: Settling) -> None:
+        """Keep an ack or a rejection that nobody has answered for those who call again."""
+        self._unsure |= {number: settling for each in settling.numbers for number in each}
+        while len(self._unsure) > _MOST_UNSURE:
+            del self._unsure[next(iter(self._unsure))]
+
+    @property
+    def unsure(self) -> bool:
+        """Whether there are acks or rejections that nobody has answered."""
+        return bool(self._unsure)
+
+    def unanswered(self, delivery: int, *, rejected: bool = False) -> Settling | None:
+        """Return the ack of a message that was acked before, or its rejection, if nobody has answered."""
+        settling = self._unsure.get(delivery) if self._unsure else None
+        return settling if settling is not None and settling.rejects is rejected else None
+
+    def recall(self, delivery: int, *, rejected: bool = False) -> Settling | None:
+        """Return what `unanswered` does, as the message is acked or rejected again."""
+        settling = self.unanswered(delivery, rejected=rejected)
+        if settling is not None:
+            del self._unsure[delivery]
+        return settling
+
+    async def commit(self) -> None:
+        """Wait until the last settlement here is durable, and with it all earlier ones.
+
+        Raises:
+            NotInFlightError: its message was taken away before.
+        """
+        if self._last is not None:
+            await self._last.wait()
+
+    async def committed(self) -> None:
+        """Do nothing: what waited for an owner's answer is durable."""
+
+    async def all_settled(self) -> None:
+        """Wait until the outcome of everything settled before is known; of rejections, only for a second.
+
+        A rejection takes as long as its dead letter waits for room in a full topic: perhaps for ever.
+
+        Raises:
+            OwnerLostError: there is no owner.
+        """
+        rejections = [settling for settling in self._settling if settling.rejects]
+        for settling in [settling for settling in self._settling if not settling.rejects]:
+            await _outcome(settling)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FOR_REJECTIONS):
+                for settling in rejections:
+                    await _outcome(settling)
+
+    @property
+    def rejecting(self) -> bool:
+        """Whether the outcome of a rejection is not known yet."""
+        return any(settling.rejects for settling in self._settling)
+
+
+def _one(number: int) -> range:
+    return range(number, number + 1)
+
+
+async def _outcome(settling: Settling) -> None:
+    """Wait until an owner has answered, whatever it has said."""
+    try:
+        await settling.wait()
+    except AiodqError:
+        if not settling.over:
+            raise
+
+
+def _ending(settling: Settling) -> asyncio.Future[Any]:
+    """Return a future that ends with a settlement, which perhaps nobody waits for."""
+    ending = asyncio.ensure_future(settling.wait())
+    ending.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return ending

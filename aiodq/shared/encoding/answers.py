@@ -1,0 +1,136 @@
+"""Decoding an owner's answers: anything unexpected is a `ProtocolError`, not an accidental error here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aiodq.errors import InvalidOptionError, ProtocolError
+from aiodq.shared.encoding.stats_json import read_topic_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "read_flag",
+    "read_held",
+    "read_letters",
+    "read_name",
+    "read_nothing",
+    "read_number",
+    "read_offset",
+    "read_rows",
+    "read_span",
+    "read_store",
+    "read_topic",
+    "read_visitors",
+    "understood",
+]
+
+T = TypeVar("T")
+
+_WRONG: Final = (AttributeError, IndexError, InvalidOptionError, KeyError, OverflowError, TypeError, ValueError)
+
+
+def understood(read: Callable[[Any], T], said: object, what: str) -> T:
+    """Return what `read` makes of an owner's answer to `what`.
+
+    Raises:
+        ProtocolError: `read` cannot decode it.
+    """
+    try:
+        return read(said)
+    except _WRONG as cause:
+        raise ProtocolError(f"this is no answer to {what}: {said!r:.100}") from cause
+
+
+def read_number(said: object) -> int:
+    """Read an integer."""
+    if type(said) is not int:
+        raise TypeError(said)
+    return said
+
+
+def read_name(said: object) -> str:
+    """Read a name."""
+    if not isinstance(said, str):
+        raise TypeError(said)
+    return said
+
+
+def read_flag(said: object) -> bool:
+    """Read a boolean."""
+    if not isinstance(said, bool):
+        raise TypeError(said)
+    return said
+
+
+def read_span(said: Any) -> tuple[int, int]:  # noqa: ANN401 - JSON
+    """Read a range of offsets: the first, and the one after the last."""
+    first, stop = map(read_number, said)
+    return first, stop
+
+
+def read_offset(said: object) -> int | None:
+    """Read a message's offset, None if there is no message."""
+    return None if said is None else read_number(said)
+
+
+def read_rows(said: Any) -> list[tuple[int, int, int]]:  # noqa: ANN401 - JSON
+    """Read deferred messages: offsets, due times, numbers of deliveries."""
+    if not isinstance(said, list):
+        raise TypeError(said)
+    rows = [tuple(map(read_number, row)) for row in said]
+    return [(offset, due, attempts) for offset, due, attempts in rows]
+
+
+def read_nothing(_said: object) -> None:
+    """Ignore an answer that says nothing."""
+
+
+def read_store(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
+    """Read the state of a store, with a page of its topics. The caller checks the rest."""
+    names, more = said["topics"], read_flag(said["more"])
+    if not all(isinstance(name, str) for name in names) or (more and not names):
+        raise ValueError(said)
+    found: Mapping[str, Any] = said
+    return found
+
+
+def read_topic(said: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - JSON
+    """Read the state of a topic, None if there is none."""
+    if said is not None:
+        read_topic_stats(said)
+    found: Mapping[str, Any] | None = said
+    return found
+
+
+def read_letters(said: Any) -> tuple[list[int], int | None]:  # noqa: ANN401 - JSON
+    """Read the offsets of dead letters, and the offset of the next page, None if there is none."""
+    offsets = list(map(read_number, said["offsets"]))
+    return offsets, None if said["next"] is None else read_number(said["next"])
+
+
+def read_held(said: Any, most: int) -> dict[int, int]:  # noqa: ANN401 - JSON
+    """Read the delivery numbers of the messages that an owner has left here, at most `most`, by offset."""
+    rows = [tuple(map(read_number, row)) for facts in said for row in facts.get("held", ())]
+    if sum(count for _, _, count in rows) > most:
+        raise ValueError(most)
+    return {first + at: number + at for first, number, count in rows for at in range(count)}
+
+
+def read_visitors(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
+    """Read who has a store open."""
+    owner = said["owner"]
+    read_number(owner["pid"])
+    if not isinstance(owner["host"], str) or not isinstance(owner["lag"], (int, float)):
+        raise TypeError(owner)
+    for client in said["clients"]:
+        read_number(client["pid"])
+        read_flag(client["owner"])
+        for held in client["holds"].values():
+            read_number(held)
+        if not isinstance(client["program"], str):
+            raise TypeError(client)
+    found: Mapping[str, Any] = {"unlisted": 0, **said}  # an owner of an earlier aiodq lists all, or fails
+    read_number(found["unlisted"])
+    return found

@@ -1,0 +1,1 @@
+"""What an owner does with a client's requests: puts, transactions, lendings, calls."""

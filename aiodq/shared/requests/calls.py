@@ -1,0 +1,309 @@
+"""Calls: a client's rare requests to the owner, by name. Each does what the public method of that name does.
+
+A call with a handle concerns the handle's topic or channel, any other the store. The client decides on `once`.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import InvalidOptionError, ProtocolError
+from aiodq.names import check_name, check_topic_name
+from aiodq.options import check_dead_letter
+from aiodq.requeue import requeue_these, waiting_letters
+from aiodq.shared.encoding.options_json import moment, read_channel_options, read_topic_options
+from aiodq.shared.encoding.stats_json import health_facts, topic_facts
+from aiodq.shared.requests.visitors import Visitor, visitors
+from aiodq.storage.state.topic.stored_options import differences
+from aiodq.topic import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from aiodq.channel import Channel
+    from aiodq.store import Store
+
+    Arguments = Mapping[str, Any]
+
+__all__ = ["call_channel", "call_store", "call_topic", "whole", "whole_numbers"]
+
+_PAGE: Final = 500
+"""Most names, or deferred messages, in an answer."""
+
+
+class Called(Protocol):
+    """What calls need of the owner; `aiodq.shared.server.owner.Owner` implements it."""
+
+    pid: int
+    own: int
+    store: Store
+
+    @property
+    def clients(self) -> Sequence[Visitor]:
+        """The connected clients."""
+        ...
+
+
+def _text(arguments: Arguments, name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str):
+        raise ProtocolError(f"CALL: {name} is a text, not {value!r:.100}")
+    return value
+
+
+def whole(arguments: Arguments, name: str) -> int:
+    """Return an argument that must be an integer.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    value = arguments.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ProtocolError(f"CALL: {name} is a whole number, not {value!r:.100}")
+    return value
+
+
+def whole_numbers(arguments: Arguments, name: str) -> list[int]:
+    """Return an argument that must be a list of integers.
+
+    Raises:
+        ProtocolError: it is something else.
+    """
+    value = arguments.get(name)
+    if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
+        raise ProtocolError(f"CALL: {name} is a list of whole numbers, not {value!r:.100}")
+    return value
+
+
+def _facts(arguments: Arguments, name: str) -> Arguments:
+    value = arguments.get(name)
+    if not isinstance(value, dict):
+        raise ProtocolError(f"CALL: {name} is an object, not {value!r:.100}")
+    return value
+
+
+# --- the store
+
+
+async def call_store(owner: Called, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
+    """Run a call that concerns the store; return its result.
+
+    Raises:
+        InvalidOptionError: there is no such call.
+        AiodqError: the request cannot be done.
+    """
+    does = _STORE.get(name)
+    if does is None:
+        raise InvalidOptionError(f"this owner knows no call {name!r}")
+    return await does(owner, arguments)
+
+
+async def _given(owner: Called, arguments: Arguments) -> None:
+    engine = owner.store._store_engine  # noqa: SLF001 - the owner's own
+    theirs = read_topic_options(_facts(arguments, "options"))
+    for field, (here, there) in differences(engine.options, theirs).items():
+        raise InvalidOptionError(
+            f"the store is owned by process {owner.pid} with {field}={here!r}, and was opened here with "
+            f"{field}={there!r}: name the same everywhere"
+        )
+
+
+async def _look(owner: Called, arguments: Arguments) -> dict[str, Any]:
+    after = str(arguments.get("after", ""))
+    names = [name for name in owner.store.topics() if name > after]
+    engine = owner.store._store_engine  # noqa: SLF001 - as above
+    return {
+        "topics": names[:_PAGE],
+        "more": len(names) > _PAGE,
+        "failed": None if engine.failure is None else str(engine.failure),
+        "transactions": engine.committer.committed,
+        "sync_backend": engine.syncs.name,
+        "health": health_facts(owner.store.health()),
+    }
+
+
+async def _stats(owner: Called, arguments: Arguments) -> dict[str, Any] | None:
+    engine = owner.store._store_engine.topics.get(_text(arguments, "topic"))  # noqa: SLF001 - as above
+    return None if engine is None else topic_facts(Topic(owner.store._store_engine, engine).stats())  # noqa: SLF001
+
+
+async def _delete_topic(owner: Called, arguments: Arguments) -> None:
+    await owner.store.delete_topic(_text(arguments, "topic"))
+
+
+async def _drain(owner: Called, arguments: Arguments) -> bool:
+    timeout = arguments.get("timeout")
+    if timeout is not None and not isinstance(timeout, (int, float)):
+        raise ProtocolError(f"CALL: timeout is a number, not {timeout!r:.100}")
+    return await owner.store.drain(timeout)
+
+
+async def _letters(owner: Called, arguments: Arguments) -> dict[str, Any]:
+    name = _text(arguments, "topic")
+    if name not in owner.store.topics():
+        return {"offsets": [], "next": None}
+    first, engine = whole(arguments, "from"), owner.store._store_engine  # noqa: SLF001 - as above
+    offsets, following = await waiting_letters(engine, owner.store.topic(name), first, _PAGE)
+    return {"offsets": offsets, "next": following}
+
+
+async def _requeue_these(owner: Called, arguments: Arguments) -> int:
+    offsets = whole_numbers(arguments, "offsets")
+    topic = owner.store.topic(_text(arguments, "topic"))
+    return await requeue_these(owner.store._store_engine, topic, offsets)  # noqa: SLF001 - as above
+
+
+async def _requeue_dead(owner: Called, arguments: Arguments) -> int:
+    limit = None if arguments.get("limit") is None else whole(arguments, "limit")
+    return await owner.store.requeue_dead(_text(arguments, "topic"), limit=limit)
+
+
+async def _who(owner: Called, arguments: Arguments) -> dict[str, Any]:
+    return await visitors(owner.pid, owner.clients, arguments.get("asking"), owner.own)
+
+
+_STORE: Final[Mapping[str, Callable[[Called, Arguments], Awaitable[Any]]]] = {
+    "given": _given,
+    "store": _look,
+    "stats": _stats,
+    "delete_topic": _delete_topic,
+    "drain": _drain,
+    "letters": _letters,
+    "requeue_these": _requeue_these,
+    "requeue_dead": _requeue_dead,
+    "who": _who,
+}
+
+
+# --- a topic
+
+
+async def call_topic(owner: Called, topic: Topic, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
+    """Run a call that concerns a topic, as `call_store` does."""
+    does = _TOPIC.get(name)
+    if does is None:
+        raise InvalidOptionError(f"this owner knows no call {name!r} for a topic")
+    topic._engine.check()  # noqa: SLF001 - as above
+    return await does(owner, topic, arguments)
+
+
+async def _sync(_owner: Called, topic: Topic, _arguments: Arguments) -> None:
+    await topic.sync()
+
+
+async def _purge_topic(_owner: Called, topic: Topic, _arguments: Arguments) -> int:
+    return await topic.purge()
+
+
+async def _pause_topic(_owner: Called, topic: Topic, arguments: Arguments) -> None:
+    await (topic.pause() if arguments.get("paused") else topic.resume())
+
+
+async def _configure_topic(_owner: Called, topic: Topic, arguments: Arguments) -> None:
+    await topic.configure(read_topic_options(_facts(arguments, "options")))
+
+
+async def _name_topic(owner: Called, topic: Topic, arguments: Arguments) -> None:
+    check_topic_name(topic.name, (topic.name,))
+    owner.store._store_engine.engine(topic.name, read_topic_options(_facts(arguments, "options")))  # noqa: SLF001
+
+
+async def _delete_channel(_owner: Called, topic: Topic, arguments: Arguments) -> None:
+    await topic.delete_channel(check_name(_text(arguments, "channel"), "channel"))
+
+
+async def _offset_at(_owner: Called, topic: Topic, arguments: Arguments) -> int:
+    return await topic.offset_at(moment(whole(arguments, "ns")))
+
+
+async def _view(_owner: Called, topic: Topic, _arguments: Arguments) -> tuple[int, int]:
+    topic._engine.catch_up()  # noqa: SLF001 - as above
+    return topic.begin_offset, topic._engine.visible  # noqa: SLF001 - as above
+
+
+_TOPIC: Final[Mapping[str, Callable[[Called, Topic, Arguments], Awaitable[Any]]]] = {
+    "sync": _sync,
+    "purge": _purge_topic,
+    "pause": _pause_topic,
+    "configure": _configure_topic,
+    "name": _name_topic,
+    "delete_channel": _delete_channel,
+    "offset_at": _offset_at,
+    "view": _view,
+}
+
+
+# --- a channel
+
+
+async def call_channel(topic: Topic, channel: Channel, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
+    """Run a call that concerns a channel, as `call_store` does."""
+    does = _CHANNEL.get(name)
+    if does is None:
+        raise InvalidOptionError(f"this owner knows no call {name!r} for a channel")
+    channel.check()
+    return await does(topic, channel, arguments)
+
+
+async def _seek(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
+    position: Any = arguments.get("position")  # of any type that a client sends: `seek` refuses invalid ones
+    await channel.seek(moment(whole(position, "ns")) if isinstance(position, dict) else position)
+
+
+async def _purge(_topic: Topic, channel: Channel, _arguments: Arguments) -> int:
+    return await channel.purge()
+
+
+async def _pause(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
+    await (channel.pause() if arguments.get("paused") else channel.resume())
+
+
+async def _configure(topic: Topic, channel: Channel, arguments: Arguments) -> None:
+    options = read_channel_options(_facts(arguments, "options"))
+    check_dead_letter(topic.name, options)
+    await channel.configure(options)
+
+
+async def _name(topic: Topic, channel: Channel, arguments: Arguments) -> None:
+    topic.channel(channel.name, read_channel_options(_facts(arguments, "options")))
+
+
+async def _cancel(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
+    await channel.cancel(whole(arguments, "offset"))
+
+
+async def _join(_topic: Topic, channel: Channel, _arguments: Arguments) -> None:
+    await channel.join()
+
+
+async def _peek(_topic: Topic, channel: Channel, _arguments: Arguments) -> int | None:
+    message = await channel.peek()
+    return None if message is None else message.offset
+
+
+async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> list[tuple[int, int, int]]:
+    engine = channel._channel_engine  # noqa: SLF001 - as above
+    if engine.state is None:
+        await topic.settle_in()
+    state = engine.state
+    if state is None:
+        raise QueueShutDown("the channel is not there")
+    wall, now = engine.times()
+    first = whole(arguments, "from")
+    page = islice(state.deferred.in_order(), first, first + _PAGE)
+    return [(offset, wall + due - now, state.attempts(offset)) for offset, due in page]
+
+
+_CHANNEL: Final[Mapping[str, Callable[[Topic, Channel, Arguments], Awaitable[Any]]]] = {
+    "seek": _seek,
+    "purge": _purge,
+    "pause": _pause,
+    "configure": _configure,
+    "name": _name,
+    "cancel": _cancel,
+    "join": _join,
+    "peek": _peek,
+    "deferred": _deferred,
+}

@@ -1,0 +1,53 @@
+"""The options and pauses of a client's topics and channels, of which the owner tells it whenever they change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.shared.encoding.remote_errors import fail_of
+from aiodq.wire.packets import Done
+
+if TYPE_CHECKING:
+    from aiodq.shared.encoding.options_json import State
+    from aiodq.shared.requests.serving import Wire
+
+__all__ = ["Changes"]
+
+_CHANGING: Final = frozenset({"configure", "name", "pause"})
+
+
+class Changes:
+    """What one client was told, by handle, and by which request it is to be told of a change."""
+
+    def __init__(self, wire: Wire) -> None:
+        """Start without handles."""
+        self._wire = wire
+        self._told: dict[int, State] = {}
+        self._requests: dict[int, int] = {}
+
+    def told(self, handle: int, state: State) -> dict[str, Any]:
+        """Note what a client is told now; return it as facts."""
+        self._told[handle] = state
+        return state.facts()
+
+    def ask(self, handle: int, request: int) -> None:
+        """Answer this request once there is a change."""
+        self._requests[handle] = request
+
+    def look(self, handle: int, state: State) -> None:
+        """Tell of a change if there is one, and the client asked."""
+        # Options are replaced, never changed: comparing the same ones costs next to nothing.
+        if handle in self._requests and self._told.get(handle) != state:
+            self._wire.send(Done(None, self.told(handle, state)), self._requests.pop(handle))
+
+    def assumed(self, handle: int, call: str) -> None:
+        """Note that the client has made a call: if it assumes a change, it is told what there is then."""
+        if call in _CHANGING:
+            self._told.pop(handle, None)
+
+    def ended(self, handle: int, error: Exception) -> None:
+        """Tell that there will be no change, as the topic or channel was deleted."""
+        self._told.pop(handle, None)
+        request = self._requests.pop(handle, None)
+        if request is not None:
+            self._wire.send(fail_of(error), request)

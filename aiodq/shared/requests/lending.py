@@ -1,0 +1,526 @@
+"""A lending: one client's share of one channel, that is, how many messages it wants and which it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.engine.channel.dead_lettering.failure_causes import Cause
+from aiodq.engine.channel.lease.message_lease import MessageLease
+from aiodq.engine.monitoring.one_line import one_line
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.transactions.group_committer import HeldAck
+from aiodq.errors import AiodqError, NotInFlightError
+from aiodq.shared.encoding.number_runs import GONE, NumberRuns
+from aiodq.shared.encoding.options_json import State
+from aiodq.shared.encoding.remote_errors import error_facts
+from aiodq.shared.requests.calls import call_channel
+from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting
+from aiodq.wire.frames import encode_messages
+from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from aiodq.channel import Channel
+    from aiodq.message import Message
+    from aiodq.shared.requests.serving import Owning, Wire
+    from aiodq.topic import Topic
+    from aiodq.wire.packets import Call, Reject
+    from aiodq.wire.payload import Held
+
+__all__ = ["Lending", "answer"]
+
+_LOG: Final = logging.getLogger("aiodq.delivery")
+
+_AT_ONCE: Final = 1000
+"""Messages that one client gets from a channel before it is another's turn: only a fast one wants so many."""
+
+_PACKET_BYTES: Final = 256 * 1024
+"""Bytes of bodies after which a delivery is sent, even if there is more."""
+
+_BACK_AT_ONCE: Final = 250
+"""Messages of a disconnected client that are made ready again in one turn of the loop."""
+
+_NEAR: Final = 100
+"""Messages between two that a client holds that are read over rather than searched around."""
+
+_AGAIN: Final = 1.0
+"""Seconds after which a message that could not be read is read again, unless the client asks again before."""
+
+
+async def answer(asking: Awaitable[Any]) -> Done:
+    """Return the answer to a call."""
+    return Done(None, {"result": await asking})
+
+
+class Lending:
+    """One client's share of one channel: how many messages it wants, and which it holds.
+
+    Attributes:
+        stirred: whether the client got or let go of something since it was last sent the channel's counts.
+    """
+
+    def __init__(self, owner: Owning, wire: Wire, handle: int, topic: Topic, channel: Channel) -> None:
+        """Start to deliver, as soon as messages are wanted."""
+        self._topic = topic
+        self._owner = owner
+        self._wire = wire
+        self._handle = handle
+        self._channel = channel
+        self._lent: NumberRuns[LentRun] = NumberRuns()
+        self.stirred: bool = False
+        self._wanted = 0
+        self._given = 0
+        self._place = channel._channel_engine.place  # noqa: SLF001 - a session is a channel's other half
+        self._changed = asyncio.Event()
+        self._idle = False
+        self._ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._timed_out = self._sought = 0
+        self._over = False
+        self._resuming = 0
+        self.resumed: asyncio.Event = asyncio.Event()
+        self.resumed.set()
+        self._getting: asyncio.Task[Any] | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @property
+    def name(self) -> str:
+        """The name of the channel, as `topic/channel`."""
+        return f"{self._topic.name}/{self._channel.name}"
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._topic.name
+
+    @property
+    def holding(self) -> int:
+        """The number of messages that the client holds."""
+        return len(self._lent)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the channel cannot be used any more, once the client has been told; None otherwise."""
+        return self._channel._channel_engine.error if self._ended.done() else None  # noqa: SLF001 - as above
+
+    def stop(self) -> asyncio.Task[Any]:
+        """Stop delivering; return the task that ends."""
+        return self._task
+
+    def want(self, total: int) -> None:
+        """Deliver up to `total` messages in all."""
+        self._wanted = total
+        if total <= self._given:
+            if self._getting is not None:
+                self._getting.cancel()  # a cancelled get takes nothing
+            return
+        if self._idle and not self._wire.clogged:
+            # What is available is delivered at once. Others have their turn before more, and `_run` reports errors.
+            with suppress(AiodqError):
+                self._deliver(self._take_more())
+        if total > self._given:
+            self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._idle = True
+            await self._changed.wait()
+            self._idle = False
+            self._changed.clear()
+            while self._wanted > self._given:
+                try:
+                    if not await self._give():
+                        break
+                except QueueShutDown as error:
+                    self._say(error)
+                    break
+                except AiodqError as error:
+                    self._say(error)
+                    _LOG.error(
+                        "%s gives no message, asked again in %.3g s: %s", self._place, _AGAIN, one_line(str(error))
+                    )
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_AGAIN):
+                            await self._changed.wait()
+                    self._changed.clear()
+                    continue
+                await self._wire.writable()
+                await asyncio.sleep(0)
+
+    def _say(self, error: Exception) -> None:
+        """Report to the client why it gets no message now; `look` reports a deleted channel."""
+        if not self._ended.done() and self._channel._channel_engine.error is None:  # noqa: SLF001 - as above
+            self._ended.set_result(error)
+
+    async def _give(self) -> bool:
+        """Wait for a message, and deliver what is available; return False if the request was withdrawn first."""
+        runs = self._take_more()
+        if not runs:
+            first = await self._wait(self._owner.engine.store_ref())
+            if first is None:
+                return False
+            runs = self._take_more(LentRun.of(first))
+        self._deliver(runs)
+        return True
+
+    def _take_more(self, first: LentRun | None = None) -> list[LentRun]:
+        """Return this run and what else is available, up to what the client wants and a packet holds."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
+        store_ref = self._owner.engine.store_ref()
+        runs = [] if first is None else [first]
+        taken = len(runs)
+        size = 0 if first is None else len(first.bodies[0])
+        most = min(self._wanted - self._given, _AT_ONCE)
+        while taken < most and size < _PACKET_BYTES:
+            try:
+                run = self._take_run(most - taken, _PACKET_BYTES - size, store_ref)
+            except AiodqError:
+                if not runs:
+                    raise
+                break  # the next call raises it
+            if run is None:
+                break
+            taken += run.left
+            size += sum(map(len, run.bodies))
+            if not extended(runs, run):
+                runs.append(run)
+        if runs and engine.counting:
+            engine.note_deliveries()
+        self._given += taken
+        return runs
+
+    def _take_run(self, most: int, size: int, store_ref: object) -> LentRun | None:
+        """Return the next messages of one lease, at most `size` bytes if several; None if there are none."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        lease, bodies = engine.open_lease.lease, engine.open_lease.bodies
+        most = fitting(bodies[lease.next : min(lease.next + most, lease.room)], size)
+        first, stop = engine.lend(most)
+        if first < stop:
+            return LentRun(lease, first, bodies[first:stop], store_ref)
+        message = engine.take(store_ref)
+        return None if message is None else LentRun.of(message)
+
+    async def _wait(self, store_ref: object) -> Message | None:
+        """Wait for a message; None if the request was withdrawn."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        getting = self._getting = asyncio.get_running_loop().create_task(engine.get(store_ref))
+        try:
+            message: Message = await getting
+        except asyncio.CancelledError:
+            # A message may be wanted again by now: only a cancellation of the task itself ends it.
+            if getting.cancelled() and not self._task.cancelling():
+                return None
+            if getting.done() and not getting.cancelled() and getting.exception() is None:
+                getting.result().release()  # it arrived just as the client left
+            raise
+        finally:
+            self._getting = None
+        return message
+
+    def _deliver(self, runs: list[LentRun]) -> None:
+        self.stirred = True
+        for packet in as_sent(runs):
+            first = packet[0]
+            for run in packet:
+                self._lent.add(run)
+            columns, put = columns_of(packet)
+            frames = encode_messages(columns, put)
+            self._wire.send(Deliver(self._handle, first.lease.attempts, first.offset, first.number, frames))
+
+    def _find(self, epoch: int, offset: int, delivery: int) -> tuple[LentRun, int]:
+        found = self._lent.find(delivery) if epoch == self._owner.epoch else None
+        if found is None or found[0].offset + found[1] != offset:
+            raise NotInFlightError(f"message {offset} of {self._channel.name!r} is not in this client's hands")
+        return found
+
+    def find(self, epoch: int, offset: int, delivery: int) -> Message:
+        """Return a message that the client holds.
+
+        Raises:
+            NotInFlightError: it does not.
+        """
+        run, place = self._find(epoch, offset, delivery)
+        return run.message(place)
+
+    def take(self, epoch: int, offset: int, delivery: int) -> Message:
+        """Take a message from the client to settle it; see `find`."""
+        run, place = self._find(epoch, offset, delivery)
+        message = run.message(place)
+        self._drop(run, place, place + 1)
+        return message
+
+    def _drop(self, run: LentRun, start: int, stop: int) -> None:
+        """Drop messages that the client no longer holds."""
+        self.stirred = True
+        if run.left > stop - start:
+            run.forget(start, stop)
+        self._lent.drop(run, start, stop)
+
+    def release(self, epoch: int, ranges: Iterable[Range]) -> None:
+        """Make ranges of messages ready again, as many as possible, as if they had never been lent.
+
+        Raises:
+            NotInFlightError: some could not be.
+        """
+        failure: NotInFlightError | None = None
+        for each in ranges:
+            parts, lost = self._held(epoch, each)
+            for run, start, stop in parts:
+                for place in range(start, stop):
+                    message = run.message(place)
+                    self._drop(run, place, place + 1)
+                    try:
+                        message.release()
+                    except NotInFlightError as error:
+                        failure = error
+            failure = self._not_held(lost[0]) if lost else failure
+        if failure is not None:
+            raise failure
+
+    def ack(self, epoch: int, ranges: Iterable[Range]) -> NotInFlightError | None:
+        """Settle ranges of messages, as many as possible, and tell the client which failed; return why, if any."""
+        lost: list[Range] = []
+        for each in ranges:
+            parts, missing = self._held(epoch, each)
+            lost += missing
+            for run, start, stop in parts:
+                lost += self._ack_part(run, start, stop)
+        if not lost:
+            return None
+        if epoch == self._owner.epoch:
+            self._wire.send(Gone(self._handle, epoch, tuple(lost)))
+        return self._not_held(lost[0])
+
+    def _not_held(self, those: Range) -> NotInFlightError:
+        return NotInFlightError(f"message {those.first} of {self._channel.name!r} is not in this client's hands")
+
+    def _held(self, epoch: int, each: Range) -> tuple[list[tuple[LentRun, int, int]], list[Range]]:
+        """Return the part of a range that the client holds, as (run, start, stop), and the rest."""
+        if epoch != self._owner.epoch:
+            return [], [each]
+        offset, delivery, count = each
+        found: list[tuple[LentRun, int, int]] = []
+        lost: list[Range] = []
+        at = delivery
+        # The client's count is not trusted: no more is looked at than is held.
+        for run, start, stop in self._lent.parts(range(delivery, delivery + count)):
+            if run.offset - run.number != offset - delivery:
+                continue
+            for first, last in run.parts(start, stop):
+                if run.number + first > at:
+                    lost.append(Range(offset + at - delivery, at, run.number + first - at))
+                found.append((run, first, last))
+                at = run.number + last
+        if at < delivery + count:
+            lost.append(Range(offset + at - delivery, at, delivery + count - at))
+        return found, lost
+
+    def _ack_part(self, run: LentRun, start: int, stop: int) -> list[Range]:
+        """Settle messages that the client holds; return those that are no longer in flight."""
+        lost: list[Range] = []
+        if run.in_flight(start, stop):
+            self._channel._channel_engine.ack_run(run.lease, run.first + start, stop - start)  # noqa: SLF001 - as above
+        else:
+            for place in range(start, stop):
+                try:
+                    run.message(place).ack_nowait()
+                except NotInFlightError:
+                    lost.append(Range(run.offset + place, run.number + place, 1))
+        self._drop(run, start, stop)
+        return lost
+
+    # --- for transactions
+
+    def taken(self, epoch: int, ranges: Iterable[Range]) -> Iterator[Message]:
+        """Yield the messages of ranges, each taken from the client.
+
+        Raises:
+            NotInFlightError: the client does not hold one.
+        """
+        for first, delivery, count in ranges:
+            for place in range(count):
+                yield self.take(epoch, first + place, delivery + place)
+
+    def claim(self, message: Message) -> HeldAck:
+        """Return what a transaction needs in order to settle a message.
+
+        Raises:
+            AlreadySettledError: it was settled before.
+        """
+        settlement, delivery = message._claim()  # noqa: SLF001 - as above
+        return HeldAck(self._channel._engine, settlement, message.offset, delivery)  # noqa: SLF001 - as above
+
+    def keep(self, message: Message) -> None:
+        """Return a message to the client, which may be gone by now."""
+        number, state = message._delivery, self._channel._channel_engine.state  # noqa: SLF001 - as above
+        if self._over:
+            with suppress(AiodqError, QueueShutDown):
+                message.release()
+        elif state is not None and state.delivery(message.offset) == number:
+            found = self._lent.restore(number)
+            if found is None:
+                self._lent.add(LentRun.of(message))
+            else:
+                found[0].bodies[found[1]] = message.body
+        else:
+            self._wire.send(Gone(self._handle, self._owner.epoch, (Range(message.offset, number, 1),)))
+
+    # --- the channel
+
+    async def settled_in(self) -> None:
+        """Wait until the channel is open."""
+        await self._topic.settle_in()
+
+    @property
+    def state(self) -> State:
+        """The channel's options and whether it is paused."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        return State(engine.options, engine.pause_asked)
+
+    async def called(self, said: Call, say_figures: Callable[..., None]) -> Done:
+        """Run a call."""
+        if said.name == "refresh":
+            self._channel.check()
+            await self._topic.settle_in()
+            # INVARIANT: what is about to be claimed does not count as ready.
+            await self._owner.reclaimed()
+            await self.resumed.wait()
+            self._channel._catch_up()  # noqa: SLF001 - as above
+            say_figures(self._handle, anyhow=True)
+            return Done()
+        if said.name == "commit":
+            return await self.committed()
+        if said.name == "ended":
+            # INVARIANT: each error is reported once. The client then asks again, or not at all.
+            error = await asyncio.shield(self._ended)
+            self._ended = asyncio.get_running_loop().create_future()
+            return Done(None, error_facts(error))
+        done = await answer(call_channel(self._topic, self._channel, said.name, said.arguments))
+        say_figures(self._handle)
+        return done
+
+    def look(self) -> None:
+        """Tell the client which messages were taken away, and whether the channel was deleted."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        if engine.error is not None and not self._ended.done():
+            # A copy: raising it adds a traceback, which would keep this object and the messages alive.
+            self._ended.set_exception(copy(engine.error))
+            self._ended.exception()  # perhaps nobody asks
+        state = engine.state
+        if state is None or not self._lent:
+            return
+        # Checking all that is held costs more than seeing that nothing was taken away from anybody.
+        before = self._timed_out, self._sought
+        self._timed_out, self._sought = state.counters.timed_out, engine.sought
+        if before == (self._timed_out, self._sought) and state.flying >= len(self._lent):
+            return
+        for run in self._lent:
+            for first, last in run.parts(0, len(run.marks)):
+                for place in range(first, last) if not run.in_flight(first, last) else ():
+                    offset, number = run.offset + place, run.number + place
+                    if state.delivery(offset) != number:
+                        self._drop(run, place, place + 1)
+                        self._wire.send(Gone(self._handle, self._owner.epoch, (Range(offset, number, 1),)))
+
+    def begin_resume(self) -> None:
+        """Note that a client is about to claim messages held from a previous owner: one `resume` follows."""
+        self._resuming += 1
+        self.resumed.clear()
+
+    async def resume(self, epoch: int, held: Iterable[Held]) -> Done:
+        """Give a client what it held from a previous owner, unless another has it; answer with the delivery numbers.
+
+        Once this owner has moved the channel, nothing that was in flight under a previous one is held any more.
+        """
+        try:
+            moved = self._channel._channel_engine.sought and epoch != self._owner.epoch  # noqa: SLF001 - as above
+            return await self._resume(() if moved else held)
+        finally:
+            self._resuming -= 1
+            if not self._resuming:
+                self.resumed.set()
+
+    async def _resume(self, held: Iterable[Held]) -> Done:
+        await self._channel._engine.settle_in(self._channel.name)  # noqa: SLF001 - as above
+        given: list[tuple[int, int, int]] = []
+        for near in _near(held):
+            rows = iter(near)
+            one = next(rows)
+            async for message in self._topic.scan(one.first, near[-1].first + near[-1].messages):
+                while message.offset >= one.first + one.messages:
+                    one = next(rows)
+                number = None if message.offset < one.first else self._claim(message, one.attempts)
+                if number is None:
+                    continue
+                if given and given[-1][0] + given[-1][2] == message.offset and given[-1][1] + given[-1][2] == number:
+                    given[-1] = (*given[-1][:2], given[-1][2] + 1)
+                else:
+                    given.append((message.offset, number, 1))
+        return Done(None, {"held": given})
+
+    def _claim(self, seen: Message, attempts: int) -> int | None:
+        """Hand out a ready message out of turn; return its delivery number, or None if it is not ready."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        state = engine.state
+        if state is None or not state.is_ready(seen.offset):
+            return None
+        state.count(seen.offset, max(attempts - 1, 0))
+        _, number = state.pick(seen.offset)
+        batch = seen._batch()  # noqa: SLF001 - as above
+        lease = MessageLease.of_one(seen.topic, batch, 0, number=number, attempts=attempts, channel_engine=engine)
+        self._lent.add(LentRun(lease, 0, [seen.body], self._owner.engine.store_ref()))
+        engine.touch(seen.offset, number, None)
+        return number
+
+    async def committed(self, failure: AiodqError | None = None) -> Done:
+        """Wait until what was settled is durable; then raise `failure`, if some of it was not settled."""
+        await self._channel._channel_engine.committed()  # noqa: SLF001 - as above
+        if failure is not None:
+            raise failure
+        return Done()
+
+    async def rejected(self, message: Message, said: Reject) -> Done:
+        """Reject a message, and wait until that is durable."""
+        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        batch = message._batch()  # noqa: SLF001 - as above
+        rejecting = engine.reject(batch, said.delivery, said.attempts, said.reason, Cause(error=said.error))
+        message._committed()  # noqa: SLF001 - as above
+        await asyncio.shield(rejecting)
+        return await self.committed()
+
+    def figures(self) -> Figures:
+        """Return the channel's counts."""
+        channel = self._channel
+        engine = channel._engine  # noqa: SLF001 - as above
+        numbers = channel.qsize(), channel.in_flight(), channel.deferred()
+        return Figures(self._handle, *numbers, engine.log.begin, engine.log.end, engine.log.durable)
+
+    async def give_back(self) -> None:
+        """Make all that the client holds ready again, in order; other tasks run meanwhile."""
+        self._over = True
+        count = 0
+        for run in self._lent:
+            for place in range(len(run.marks)):
+                if run.marks[place] != GONE:
+                    with suppress(AiodqError, QueueShutDown):
+                        run.message(place).release()
+                    self._drop(run, place, place + 1)
+                    count += 1
+                    if not count % _BACK_AT_ONCE:
+                        await asyncio.sleep(0)
+
+
+def _near(held: Iterable[Held]) -> list[list[Held]]:
+    """Group rows to be read at once: each comes after the one before, and not far from it."""
+    found: list[list[Held]] = []
+    for one in held:
+        gap = one.first - (found[-1][-1].first + found[-1][-1].messages) if found else -1
+        if 0 <= gap <= _NEAR:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found

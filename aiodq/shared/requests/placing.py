@@ -1,0 +1,80 @@
+"""Clients' puts that an owner has accepted, until their outcome is known."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+from aiodq.engine.batch.put_batch import PutResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.storage.log.producer_table import Origin
+
+__all__ = ["Placing", "Underway"]
+
+
+class Placing(PutResult):
+    """A put that waits only for the log: the client is told in the step in which the outcome is known.
+
+    Attributes:
+        messages: the number of messages.
+        answered: whether the client knows already.
+    """
+
+    hears: bool = True
+
+    def __init__(
+        self, messages: int, told: Callable[[Placing], None], answer: Callable[[int, int], bool] | None
+    ) -> None:
+        """Start without an outcome.
+
+        Args:
+            messages: the number of messages.
+            told: called once, on the loop, when `offset` or `error` is set.
+            answer: tells the client from whatever thread, by the first offset and the number; returns whether it did.
+        """
+        self.messages = messages
+        self.answered: bool = False
+        self._told = told
+        self._answer = answer
+        self._waiter: asyncio.Future[range] | None = None
+
+    def durable(self, offset: int) -> None:
+        """See `PutResult`."""
+        if self._answer is not None:
+            self.answered = self._answer(offset, self.messages)
+
+    def stored(self, offset: int) -> None:
+        """See `PutResult`."""
+        if self._over:
+            return
+        self.offset = offset
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(range(offset, offset + self.messages))
+        self._told(self)
+
+    def failed(self, error: Exception) -> None:
+        """See `PutResult`."""
+        if self._over:
+            return
+        self.error: Exception | None = error
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+        self._told(self)
+
+    @property
+    def _over(self) -> bool:
+        return self.offset >= 0 or self.error is not None
+
+    def waiter(self) -> asyncio.Future[range]:
+        """Return a future of the offsets, for another connection over which the same put arrived again."""
+        if self._waiter is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody asks
+        return self._waiter
+
+
+Underway: TypeAlias = "dict[tuple[str, Origin], Placing | asyncio.Future[range]]"
+"""Puts in progress, by topic and origin: a put that arrives again meanwhile is not repeated."""

@@ -1,0 +1,103 @@
+"""What whoever serves a client needs: of the owner, and of the connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from aiodq.engine.store.store_engine import StoreEngine
+    from aiodq.shared.requests.placing import Underway
+    from aiodq.shared.requests.visitors import Visitor
+    from aiodq.shared.requests.waiting_bytes import WaitingBytes
+    from aiodq.storage.log.producer_table import Origin
+    from aiodq.store import Store
+    from aiodq.wire.packets import Hello
+    from aiodq.wire.packets import Message as Said
+
+__all__ = ["Owning", "Wire"]
+
+
+class Owning(Protocol):
+    """What a session needs of the owner of a store.
+
+    Attributes:
+        engine: the store's engine.
+        pid: the owner's process.
+        own: the producer of the client that belongs to the owner; 0 for none.
+        epoch: the owner's epoch.
+        largest: bytes of the largest packet.
+        putting: puts in progress that may be repeated, by topic and origin.
+        transacting: transactions in progress that may be repeated.
+        waiting: what waits at the owner for room.
+    """
+
+    engine: StoreEngine
+    store: Store
+    pid: int
+    own: int
+    epoch: int
+    largest: int
+    putting: Underway
+    transacting: dict[Origin, asyncio.Task[Any]]
+    waiting: WaitingBytes
+
+    @property
+    def clients(self) -> Sequence[Visitor]:
+        """The connected clients."""
+        ...
+
+    def lends_to(self, client: Hello) -> None:
+        """Note that a client opens its first channel, so that it may hold messages."""
+        ...
+
+    def came_back(self, client: Hello) -> None:
+        """Note that a client has claimed what it held from the previous owner."""
+        ...
+
+    async def reclaimed(self) -> None:
+        """Wait until it is known what clients hold from the previous owner."""
+        ...
+
+    def failed(self) -> None:
+        """Note that the store has failed: others may open it again."""
+        ...
+
+    def moved(self, place: str) -> None:
+        """Tell every client at once what it no longer holds of a channel, named as `Lending.name` is, or of a topic."""
+        ...
+
+
+class Wire(Protocol):
+    """A connection to a client."""
+
+    def send(self, said: Said, request: int = 0) -> None:
+        """Send a packet."""
+        ...
+
+    def send_soon(self, said: Said, request: int) -> None:
+        """Send a packet in the next turn of the loop, or before anything else is sent."""
+        ...
+
+    def early(self, request: int) -> Callable[[int, int], bool] | None:
+        """Return what answers a put from any thread, by its first offset and number, and returns whether it did."""
+        ...
+
+    def answered(self) -> None:
+        """Note, on the loop, that it did."""
+        ...
+
+    @property
+    def clogged(self) -> bool:
+        """Whether the other end does not read what was sent."""
+        ...
+
+    async def writable(self) -> None:
+        """Wait until the other end reads what was sent."""
+        ...
+
+    def end(self) -> None:
+        """Close, once everything written is sent."""
+        ...

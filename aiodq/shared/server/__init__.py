@@ -1,0 +1,1 @@
+"""The owner's end of the socket: connections, and a session for each client."""

@@ -1,0 +1,225 @@
+"""The connection of the owner's own process: packets are handed over in the next turn of the loop, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from aiodq.errors import ProtocolError, StoreFailedError
+from aiodq.shared.server.session import Session
+from aiodq.wire.layout import UNSAID
+from aiodq.wire.packets import (
+    Ack,
+    Deliver,
+    Done,
+    Fail,
+    Figures,
+    Gone,
+    Message,
+    Nack,
+    Ping,
+    Pong,
+    Put,
+    Release,
+    Touch,
+    Want,
+    read_message,
+)
+from aiodq.wire.stream import Packet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiodq.shared.requests.serving import Owning
+
+__all__ = ["Inside", "Linked", "OwnEnd"]
+
+_AS_IT_IS: Final = frozenset({Ack, Deliver, Figures, Gone, Nack, Ping, Pong, Put, Release, Touch, Want})
+"""Packets of numbers and bytes, which no end changes. Others are encoded: the ends are to have no object in common."""
+
+_Encoded: TypeAlias = "tuple[int, int, bytes]"
+
+
+class Linked(Protocol):
+    """What is needed of the link at the other end; `aiodq.shared.connection.link.Link` implements it."""
+
+    def received(self) -> None:
+        """Note that the owner is alive."""
+        ...
+
+    def heard(self, said: Message, request: int) -> None:
+        """Handle a packet from the owner."""
+        ...
+
+    def lost(self, wire: Inside) -> None:
+        """Handle the end of the connection."""
+        ...
+
+
+class _Way:
+    """Packets on their way to one end, in order."""
+
+    def __init__(self, take: Callable[[Packet], None]) -> None:
+        """Hand packets over to `take`."""
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._packets: list[tuple[Message | _Encoded, int]] = []
+        self._shut = self._dropped = False
+
+    def send(self, said: Message, request: int) -> None:
+        """Hand a packet over in the next turn of the loop.
+
+        Raises:
+            ProtocolError: a text or JSON in it is too long.
+        """
+        if self._shut:
+            return  # what a closed connection loses is sent again, or answered by `lost`
+        as_it_is = type(said) in _AS_IT_IS or (type(said) is Done and said.facts is None)
+        passed = said if as_it_is else (int(said.op), *said.payload())
+        if not self._packets:
+            self._loop.call_soon(self.flush)
+        self._packets.append((passed, request))
+
+    def flush(self) -> None:
+        """Hand over what was sent."""
+        packets, self._packets = self._packets, []
+        for said, request in packets:
+            if self._dropped:
+                return
+            self._take(Packet(_decoded(said), request))
+
+    def shut(self, *, drop: bool = False) -> None:
+        """Take no more packets; with `drop`, hand over none either."""
+        self._shut = True
+        self._dropped = self._dropped or drop
+
+
+def _decoded(said: Message | _Encoded) -> Message:
+    if isinstance(said, tuple):
+        op, flags, payload = said
+        return read_message(op, flags, memoryview(payload))
+    return said
+
+
+class Inside:
+    """The link's end.
+
+    Attributes:
+        reason: why this end closed it, or None.
+        other: the owner's end.
+    """
+
+    def __init__(self, link: Linked, owner: Owning, gone: Callable[[OwnEnd], None]) -> None:
+        """Connect; `gone` is called once the owner's end is closed, and what was held is given back."""
+        self.reason: ProtocolError | None = None
+        self.other: OwnEnd = OwnEnd(owner, self, gone)
+        self._link = link
+        self._there, self._back = _Way(self.other.take), _Way(self._take)
+        self._ending = False
+
+    def _take(self, packet: Packet) -> None:
+        self._link.received()
+        try:
+            self._link.heard(packet.message, packet.request)
+        except ProtocolError as error:
+            self.reason = error
+            self.close()
+
+    def send(self, said: Message, request: int) -> None:
+        """Send a packet to the owner."""
+        self._there.send(said, request)
+
+    def answer(self, said: Message, request: int) -> None:
+        """Send a packet of the owner to the link."""
+        self._back.send(said, request)
+
+    def welcomed(self) -> None:
+        """Do nothing: no size is too large here."""
+
+    def close(self) -> None:
+        """Close, once the owner has what was sent."""
+        self._there.shut()
+        self._back.shut(drop=True)
+        self._end_soon()
+
+    abort = close
+
+    def hang_up(self) -> None:
+        """Close, once the link has what the owner sent."""
+        self._there.shut(drop=True)
+        self._back.shut()
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        if not self._ending:
+            self._ending = True
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        self._there.flush()
+        self._back.flush()
+        self._link.lost(self)
+        self.other.lost()
+
+
+class OwnEnd:
+    """The owner's end; see `Wire`."""
+
+    clogged: bool = False
+
+    def __init__(self, owner: Owning, inside: Inside, gone: Callable[[OwnEnd], None]) -> None:
+        """Made by `Inside`."""
+        self.session: Session = Session(owner, self)
+        self._inside = inside
+        self._gone = gone
+        self._ending: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+
+    def take(self, packet: Packet) -> None:
+        """Handle a packet of the link."""
+        try:
+            self.session.receive(packet)
+        except ProtocolError as error:
+            self.send(Fail("ProtocolError", retriable=False, errno=0, position=UNSAID, pid=0, path="", text=str(error)))
+            self.end()
+        except StoreFailedError:
+            self.end()
+        except BaseException:
+            self.end()
+            raise
+
+    def send(self, said: Message, request: int = 0) -> None:
+        """Send a packet to the link."""
+        self._inside.answer(said, request)
+
+    send_soon = send
+
+    def early(self, _request: int) -> None:
+        """Have the loop answer: all that is here belongs to it."""
+
+    def answered(self) -> None:
+        """Do nothing: nothing is answered from elsewhere."""
+
+    async def writable(self) -> None:
+        """Return: the link takes everything in the next turn."""
+
+    def end(self) -> None:
+        """Close, once everything sent is handed over."""
+        self._inside.hang_up()
+
+    abort = end
+
+    def lost(self) -> None:
+        """Give back what was held."""
+        self._ending = asyncio.get_running_loop().create_task(self._end())
+
+    async def _end(self) -> None:
+        try:
+            await self.session.end()
+        finally:
+            self._gone(self)
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait until the connection is closed, and what was held is given back."""
+        await self._ended.wait()

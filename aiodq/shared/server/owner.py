@@ -1,0 +1,536 @@
+"""The owner's end of the socket: it serves clients for as long as the store is open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.engine.monitoring.reporter import STORE
+from aiodq.errors import ProtocolError, StorageError, StoreFailedError
+from aiodq.shared.connection.place import Place
+from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
+from aiodq.shared.encoding.remote_errors import fail_of
+from aiodq.shared.requests.waiting_bytes import WaitingBytes
+from aiodq.shared.server.early_answers import EarlyAnswers
+from aiodq.shared.server.incoming import Incoming
+from aiodq.shared.server.inside import Inside, OwnEnd
+from aiodq.shared.server.noted_clients import NotedClients
+from aiodq.shared.server.session import Session
+from aiodq.storage.io.lock import lives
+from aiodq.storage.log.topic_log import TopicLog
+from aiodq.store import Store
+from aiodq.wire.packets import Handover
+from aiodq.wire.stream import PacketReader, encode_packet, encode_placed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiodq.engine.store.store_engine import StoreEngine
+    from aiodq.shared.requests.placing import Underway
+    from aiodq.shared.server.inside import Linked
+    from aiodq.storage.log.producer_table import Origin
+    from aiodq.wire.packets import Hello
+    from aiodq.wire.packets import Message as Said
+
+__all__ = ["Owner"]
+
+_LARGEST: Final = 64 << 20
+_LONGEST_RECLAIM: Final = 5.0
+"""Seconds for clients whose processes are alive to come back."""
+
+_LOOK: Final = 1.0
+"""Seconds between two checks whether this owner can still be found."""
+
+_LONGEST_END: Final = 1.0
+"""Seconds for the other end to read what was sent last."""
+
+_AT_ONCE: Final = 64
+"""Connections that are accepted in one turn of the loop."""
+
+_MOST_UNREAD: Final = 4 << 20
+"""Bytes sent to a client that does not read them, from which on nothing that it asks is read either."""
+
+
+class Owner:
+    """Serves a store that this process owns; see `Owning`."""
+
+    def __init__(self, engine: StoreEngine, *, own: int = 0, reclaim: float = 1.0) -> None:
+        """Prepare to serve this store.
+
+        Args:
+            engine: the store's engine.
+            own: the producer of the client that belongs to this owner, and ends with it.
+            reclaim: seconds that clients have to claim what they hold from a previous owner.
+        """
+        self.own: int = own
+        self._reclaim = reclaim
+        self._reclaiming: asyncio.TimerHandle | None = None
+        self._reclaimed = asyncio.Event()
+        self.engine: StoreEngine = engine
+        self.store: Store = Store(engine)
+        self._expected: dict[int, int] = {}
+        self._overdue = 0.0
+        self._failing: asyncio.Task[None] | None = None
+        self.pid: int = os.getpid()
+        self.epoch: int = secrets.randbits(63) | 1
+        self.largest: int = _LARGEST
+        self.putting: Underway = {}
+        self.transacting: dict[Origin, asyncio.Task[Any]] = {}
+        self.waiting: WaitingBytes = WaitingBytes()
+        self.incoming: Incoming = Incoming()
+        self._connections: set[_Connection | OwnEnd] = set()
+        self._closing = False
+        self._listening: Listening | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._place = Place(engine.path)
+        self._noted = NotedClients(engine.path)
+        self._noting = False
+        self._connecting = asyncio.Lock()
+
+    async def reclaimed(self) -> None:
+        """See `Owning`."""
+        await self._reclaimed.wait()
+
+    @property
+    def clients(self) -> list[Session]:
+        """The sessions of the connected clients."""
+        return [connection.session for connection in self._connections]
+
+    async def start(self) -> None:
+        """Listen and serve. The store must have been recovered.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        logs = [topic.log for topic in self.engine.topics.values() if isinstance(topic.log, TopicLog)]
+        # INVARIANT: nobody puts before this is loaded: it tells repeated puts from new ones.
+        await self.engine.threads.call(_recall, logs)
+        # INVARIANT: nobody commits before this is loaded: it tells repeated transactions from new ones.
+        await self.engine.committer.recall()
+        known = self._noted.read()
+        self._place.settle()
+        self._listening = listen(self.engine.path)
+        self._expected = known or {}
+        waits = bool(self._expected) or (known is None and self._listening.after_crash)
+        # INVARIANT: until this step nothing was delivered: no task but the opener's has run on the store. Nor was a
+        # message with no attempts left given up: its holder may be alive.
+        self._hold_back(under_way=waits)
+        if waits:
+            self._overdue = self.engine.loop.time() + _LONGEST_RECLAIM
+            self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
+        else:
+            self._reclaimed.set()
+        self._note_clients()
+        self.engine.at_end.append(self._hang_up)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
+        self._watching = asyncio.get_running_loop().create_task(self._stay_found())
+
+    async def _stay_found(self) -> None:
+        """Take the socket's name again if it was deleted, as cleanup programs do; end if the store has failed."""
+        while self._listening is not None:
+            await asyncio.sleep(_LOOK)
+            if self.engine.failure is not None:
+                self.failed()  # though nobody has asked for anything since
+                return
+            if self._listening.found:
+                continue
+            with suppress(StorageError):  # the directory was renamed or is full: it is tried again
+                self._place.check()
+                before, self._listening = self._listening, listen(self.engine.path)
+                try:
+                    await self._accept_no_more()
+                finally:
+                    before.close()
+                self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
+                self.engine.reporter.warn(STORE, "the socket of the store was deleted; there is another one now")
+
+    async def _accept_no_more(self) -> None:
+        if self._accepting is not None:
+            # INVARIANT: no connection is being set up: uvloop does not notify one that ends before it is.
+            async with self._connecting:
+                self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+
+    # --- clients that hold messages from the previous owner
+
+    def moved(self, place: str) -> None:
+        """See `Owning`."""
+        for session in self.clients:
+            session.look_at(place)
+
+    def _look_for_late(self) -> None:
+        """Go on without clients that are gone. Those alive are late, as on a busy machine, and get more time."""
+        self._expected = {producer: pid for producer, pid in self._expected.items() if lives(pid)}
+        if self._expected and self.engine.loop.time() < self._overdue:
+            self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
+        else:
+            self._end_reclaiming()
+
+    def _end_reclaiming(self) -> None:
+        # As an owner closes, all that it holds back it keeps for the next one.
+        if self._reclaiming is not None and not self._closing:
+            self._reclaiming.cancel()
+            self._reclaiming = None
+            self._expected.clear()
+            self._reclaimed.set()
+            self._hold_back(under_way=False)
+            self._note_clients()
+
+    def _hold_back(self, *, under_way: bool) -> None:
+        self.engine.reclaiming = under_way
+        for topic in self.engine.topics.values():
+            for channel_engine in topic.channel_engines.values():
+                channel_engine.reclaim(under_way=under_way)
+            if not under_way:
+                topic.put_buffer.freed(anyhow=True)
+
+    def lends_to(self, client: Hello) -> None:
+        """See `Owning`."""
+        if client.producer != self.own:
+            self._note_clients()
+
+    def came_back(self, client: Hello) -> None:
+        """See `Owning`."""
+        if client.producer in self._expected:
+            del self._expected[client.producer]
+            if not self._expected:
+                self._end_reclaiming()
+
+    def _note_clients(self) -> None:
+        """Note the clients of this owner that may hold messages, except itself."""
+        try:
+            self._place.check()
+        except StorageError:
+            return  # there is another directory now, in which nothing is to be written
+        # Who only puts, or asks who is there, holds nothing; waiting for it would hold up all others.
+        clients = [session.client for session in self.clients if session.lends]
+        # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
+        those = self._expected | {client.producer: client.pid for client in clients if client is not None}
+        those.pop(self.own, None)
+        if self._reclaiming is not None and not self._expected:
+            self._noted.forget()  # anybody may hold something
+        else:
+            self._noted.write(those)
+
+    # --- the end
+
+    def failed(self) -> None:
+        """See `Owning`: the store is released, so that the next one to open it reads what is really there."""
+        if self._failing is None:
+            self._failing = asyncio.get_running_loop().create_task(self._give_up())
+
+    async def _give_up(self) -> None:
+        await self.close()
+        with suppress(StoreFailedError):
+            await self.engine.close()
+
+    async def close(self) -> None:
+        """Tell all clients to look for another owner, and stop serving."""
+        self._note_gone()
+        if not self._noted.certain:
+            self._note_clients()
+        self._closing = True
+        # INVARIANT: nothing that is given back below is given up, though its time to live be over: who has it in hand
+        # keeps it under the next owner.
+        self._hold_back(under_way=True)
+        if self._reclaiming is not None:
+            self._reclaiming.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        # INVARIANT: the loop no longer watches the socket when it is closed: its number may be another's at once.
+        await self._accept_no_more()
+        if self._listening is not None:
+            self._end_listening(self._listening)
+        for connection in list(self._connections):
+            connection.send(Handover(self.epoch))
+            connection.end()
+        ending = [asyncio.ensure_future(connection.ended()) for connection in list(self._connections)]
+        if ending and (await asyncio.wait(ending, timeout=_LONGEST_END))[1]:
+            for connection in list(self._connections):
+                connection.abort()  # a client that does not read
+        await asyncio.gather(*ending)
+
+    async def _accept(self, listening: Listening) -> None:
+        try:
+            await self._accept_all(listening)
+        except asyncio.CancelledError:
+            # In a forked child, the socket's name and the clients are the parent's.
+            if listening is self._listening and not self._closing and self.pid == os.getpid():
+                self._abandon(listening)
+            raise
+
+    def _abandon(self, listening: Listening) -> None:
+        """Leave the clients to another owner, as the event loop ends with the store open, for which it is released."""
+        self._closing = True
+        # INVARIANT: nobody is left to answer. Who could still connect would wait as for an owner that hangs.
+        self._end_listening(listening)
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _hang_up(self) -> None:
+        """Leave the clients to another owner, as the store is released, perhaps with its event loop closed."""
+        self._closing = True
+        if self._listening is not None:
+            self._end_listening(self._listening)
+        for connection in self._connections:
+            if isinstance(connection, _Connection):
+                connection.hang_up()
+
+    def _end_listening(self, listening: Listening) -> None:
+        # INVARIANT: where the next owner cannot read who may hold messages, it finds what tells it to wait for anybody.
+        listening.close(leave=not self._noted.certain)
+
+    async def _accept_all(self, listening: Listening) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                # Not `sock_accept`: asyncio's fails if it is cancelled just as somebody comes, and loses who came.
+                await _readable(loop, listening.sock)
+                came = _came(listening.sock)
+            except BlockingIOError:
+                continue  # who came has gone
+            except OSError:
+                await asyncio.sleep(0.1)  # usually no descriptor is left: one may be freed soon
+                continue
+            try:
+                async with self._connecting:
+                    await asyncio.gather(*(self._take_in(sock, listening, came) for sock in tuple(came)))
+            finally:
+                for sock in came:  # cancelled before their turn
+                    sock.close()
+
+    async def _take_in(self, sock: socket.socket, listening: Listening, came: set[socket.socket]) -> None:
+        """Set up the connection of one of those who came."""
+        came.remove(sock)
+        try:
+            check_client(sock, listening.path, listening.user)
+            check_room(sock, self.engine.path)
+            await asyncio.get_running_loop().connect_accepted_socket(partial(self._connected, sock), sock)
+        except (ProtocolError, StorageError) as error:
+            with suppress(OSError):  # who connected may be gone
+                sock.send(encode_packet(fail_of(error)))
+            sock.close()
+        except OSError:
+            sock.close()
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+
+    def _connected(self, sock: socket.socket) -> _Connection:
+        connection = _Connection(self, sock)
+        self._connections.add(connection)
+        return connection
+
+    def connect(self, link: Linked) -> Inside | None:
+        """Connect a link of this process without a socket; None if nobody is served any more."""
+        if self._closing or self._listening is None:
+            return None
+        inside = Inside(link, self, self.gone)
+        self._connections.add(inside.other)
+        return inside
+
+    def gone(self, connection: _Connection | OwnEnd) -> None:
+        """Note that a connection has ended and its client's messages were given back."""
+        self._connections.discard(connection)
+        if connection.session.lends and not self._noting:
+            self._noting = True
+            asyncio.get_running_loop().call_soon(self._note_gone)
+
+    def _note_gone(self) -> None:
+        """Note those who are left, of however many have gone; as the owner ends, they come back to the next one."""
+        if self._noting and self._accepting is not None and not self._accepting.done():
+            self._note_clients()
+        self._noting = False
+
+
+def _recall(logs: Sequence[TopicLog]) -> None:
+    for log in logs:
+        log.recall()
+
+
+def _came(listening: socket.socket) -> set[socket.socket]:
+    """Accept those who wait: many may look for a new owner at once, and each round takes turns of the loop.
+
+    Raises:
+        OSError: nobody waits, or the system refused.
+    """
+    came = {listening.accept()[0]}
+    with suppress(OSError):  # nobody else, or the next round is told
+        while len(came) < _AT_ONCE:
+            came.add(listening.accept()[0])
+    return came
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    """Wait until somebody may be accepted."""
+    waiter: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(sock, _set, waiter)
+    try:
+        await waiter
+    finally:
+        loop.remove_reader(sock)
+
+
+class _Connection(asyncio.Protocol):
+    """The connection of one client; see `Wire`.
+
+    Attributes:
+        clogged: see `Wire`.
+    """
+
+    def __init__(self, owner: Owner, sock: socket.socket) -> None:
+        self._owner = owner
+        self._sock = sock
+        self._early = EarlyAnswers(sock)
+        self._reader = PacketReader()
+        self._transport: Any = None
+        self._soon: list[bytes] = []
+        self.clogged: bool = False
+        self._deaf = False
+        self._in_line = False
+        self._coming = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._ending: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+        self.session: Session = Session(owner, self)
+
+    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport of whatever loop it is
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        anew = False
+        try:
+            for packet in self._reader.feed(data):
+                anew = True
+                self.session.receive(packet)
+                if self.session.client is not None:
+                    self._reader.largest = self._owner.largest
+        except ProtocolError as error:
+            self.send(fail_of(error))
+            self.end()
+        except StoreFailedError:
+            self.end()
+        before, self._coming = self._coming, self._reader.coming
+        if (before or self._coming) and not self._in_line:
+            self._owner.incoming.arrived(self, self._coming, anew=anew)
+
+    def pause_writing(self) -> None:
+        self.clogged = True
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self.clogged = False
+        self._writable.set()
+        if self._deaf:
+            self._deaf = False
+            self._hear_again()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.clogged = False
+        self._reader = PacketReader()  # half a packet may be large, and the connection outlive it
+        self._owner.incoming.ended(self)
+        self._early.end()
+        self._writable.set()
+        self._ending = asyncio.get_running_loop().create_task(self._end())
+
+    async def _end(self) -> None:
+        try:
+            await self.session.end()
+        finally:
+            self._owner.gone(self)
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait until the connection is closed, and what the client held is given back."""
+        await self._ended.wait()
+
+    def send(self, said: Said, request: int = 0) -> None:
+        self._send_now(encode_packet(said, request))
+
+    def send_soon(self, said: Said, request: int) -> None:
+        if not self._soon:
+            asyncio.get_running_loop().call_soon(self._send_now)
+        self._soon.append(encode_packet(said, request))
+
+    def _send_now(self, *last: bytes) -> None:
+        data = b"".join((self._early.forbid(), *self._soon, *last))
+        self._soon.clear()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+            if self.clogged:
+                self._hear_no_more()
+
+    def early(self, request: int) -> Callable[[int, int], bool] | None:
+        if self._soon or self._transport.is_closing() or self._transport.get_write_buffer_size():
+            return None
+        self._early.allow()
+        return partial(self._answer, request)
+
+    def _answer(self, request: int, first: int, messages: int) -> bool:
+        return self._early.say(encode_placed(first, messages, request))
+
+    def answered(self) -> None:
+        if self._early.rest:
+            self._send_now()
+
+    def _hear_no_more(self) -> None:
+        """Read nothing from a client until it has read the much that it was sent: each answer would be more."""
+        # INVARIANT: a client reads whatever it sends and waits for, so that the two never wait for each other.
+        transport = self._transport
+        if not (self._deaf or transport.is_closing()) and transport.get_write_buffer_size() > _MOST_UNREAD:
+            self._deaf = True
+            if not self._in_line:
+                transport.pause_reading()
+
+    def _hear_again(self) -> None:
+        if not (self._deaf or self._in_line or self._transport.is_closing()):
+            self._transport.resume_reading()
+
+    def wait(self) -> None:
+        """See `Sender`."""
+        self._in_line = True
+        if not (self._deaf or self._transport.is_closing()):
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """See `Sender`."""
+        self._in_line = False
+        self._hear_again()
+
+    def too_slow(self) -> None:
+        """See `Sender`. It is told nothing: one that was stopped for a while connects again, and repeats its packet."""
+        client = self.session.client
+        if client is not None and not self._transport.is_closing():
+            begun = f"the client with pid {client.pid} began a packet of {self._coming} bytes"
+            self._owner.engine.reporter.warn(STORE, f"{begun}, and others wait for its end: it is cut off")
+            self.abort()
+
+    async def writable(self) -> None:
+        await self._writable.wait()
+
+    def end(self) -> None:
+        if self._transport is not None:
+            self._send_now()
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def hang_up(self) -> None:
+        """Have the client notice the end, whatever becomes of the event loop."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,523 @@
+"""A session: what an owner does for one client, from decoded packets on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.engine.queue_errors import QueueFull
+from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
+from aiodq.format.columns import Columns
+from aiodq.names import check_name, check_topic_name
+from aiodq.shared.encoding.options_json import State, read_channel_options, read_topic_options
+from aiodq.shared.encoding.remote_errors import fail_of
+from aiodq.shared.requests.calls import call_store, call_topic, whole, whole_numbers
+from aiodq.shared.requests.changes import Changes
+from aiodq.shared.requests.client_events import ClientEvents
+from aiodq.shared.requests.client_puts import ClientPuts
+from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
+from aiodq.shared.requests.lending import Lending, answer
+from aiodq.shared.requests.waiting_bytes import ClientsBytes
+from aiodq.shared.server.refusals import Refusals, deletion
+from aiodq.storage.log.producer_table import MOST_PENDING, Origin
+from aiodq.topic import Topic
+from aiodq.wire.frames import decode_lone, decode_messages
+from aiodq.wire.layout import UNSAID, VERSION
+from aiodq.wire.packets import (
+    Ack,
+    Bye,
+    Call,
+    Done,
+    Figures,
+    Hello,
+    Nack,
+    Open,
+    Ping,
+    Pong,
+    Put,
+    Reject,
+    Release,
+    Resume,
+    Touch,
+    Txn,
+    Want,
+    Welcome,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.shared.requests.serving import Owning, Wire
+    from aiodq.wire.packets import Message
+    from aiodq.wire.payload import Held
+    from aiodq.wire.stream import Packet
+
+__all__ = ["Session"]
+
+_SECOND: Final = 1_000_000_000
+
+_WAITS: Final = frozenset({"drain", "join"})
+"""Calls that wait for what others do: the client says if nobody waits any more."""
+
+_MOVES: Final = frozenset({"purge", "seek"})
+"""Calls that take away what is in flight."""
+
+_ENDS: Final = frozenset({"back", "closing", "deaf", "forget", "withdraw"})
+"""Calls that end what waits, or are made once."""
+
+_MOST_UNDER_WAY: Final = 50_000
+"""Requests of one client that are not answered yet, from which on the owner refuses more."""
+
+_MOST_OPEN: Final = 50_000
+"""Topics and channels that one client may have open at once."""
+
+_FIGURES: Final = 0.1
+"""Seconds between two checks of the counts, and of whether clients still hold what they think."""
+
+
+class Session:
+    """The session of one client.
+
+    Attributes:
+        client: its introduction; None before that.
+        lends: whether it has opened a channel, so that it may hold messages.
+    """
+
+    def __init__(self, owner: Owning, wire: Wire) -> None:
+        """Start with a new connection."""
+        self.client: Hello | None = None
+        self.lends: bool = False
+        self._owner = owner
+        self._wire = wire
+        self._topics: dict[int, Topic] = {}
+        self._lendings: dict[int, Lending] = {}
+        self._refusals = Refusals()
+        self._figures: dict[int, Figures] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._names: dict[str, int] = {}
+        self._changes = Changes(wire)
+        self._awaited: dict[int, asyncio.Task[None]] = {}
+        waiting = ClientsBytes(owner.waiting)
+        self._puts = ClientPuts(owner, wire, self._start, self._fail, waiting)
+        self._transactions = ClientTransactions(owner, waiting)
+        self._events = ClientEvents(owner)
+        self._says: dict[type[Any], Callable[[Any, int], None]] = {
+            Open: self._open,
+            Put: self._put,
+            Want: self._want,
+            Ack: self._ack,
+            Nack: self._nack,
+            Touch: self._touch,
+            Release: self._release,
+            Reject: self._reject,
+            Txn: self._transact,
+            Resume: self._resume,
+            Call: self._call,
+            Ping: self._ping,
+            Bye: self._bye,
+        }
+
+    def receive(self, packet: Packet) -> None:
+        """Handle a packet of the client.
+
+        Raises:
+            ProtocolError: the packet violates the protocol; the connection is to be closed.
+        """
+        # INVARIANT: whoever was told of a put from another thread, and those who hear of it, find it in the topic.
+        self._owner.engine.threads.tell_ended()
+        said, request = packet
+        if self.client is None:
+            if not isinstance(said, Hello):
+                raise ProtocolError(f"{said.op.name} comes before HELLO")
+            self._welcome(said, request)
+            return
+        does = self._says.get(type(said))
+        if does is None:
+            raise ProtocolError(f"{said.op.name} is nothing for an owner, or for one of this version")
+        try:
+            if len(self._tasks) >= _MOST_UNDER_WAY:
+                _refuse_more(said)
+            does(said, request)
+        except ProtocolError:
+            raise
+        except (AiodqError, asyncio.QueueEmpty, asyncio.QueueFull) as error:
+            self._fail(error, request)
+
+    def _welcome(self, said: Hello, request: int) -> None:
+        if not said.oldest <= VERSION <= said.newest:
+            both = f"this owner speaks version {VERSION}, the client {said.oldest} to {said.newest}"
+            raise ProtocolError(f"{both}: have all processes run one version of aiodq, or one and the next")
+        self.client, self._puts.producer = said, said.producer
+        owner = self._owner
+        self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
+        self._begin(self._look())
+
+    async def end(self) -> None:
+        """End the session: what the client held goes back, as if it had never been delivered."""
+        self._puts.end()
+        self._transactions.end()
+        tasks = [*self._tasks, *(lending.stop() for lending in self._lendings.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for lending in self._lendings.values():
+            await lending.give_back()
+
+    def look_at(self, place: str) -> None:
+        """Tell the client what it no longer holds and the counts of a topic, or of a channel, by its name."""
+        for handle, lending in self._lendings.items():
+            if place in {lending.name, lending.topic}:
+                self._say_figures(handle)
+
+    def holds(self) -> dict[str, int]:
+        """Return how many messages the client holds, by `topic/channel`."""
+        return {lending.name: lending.holding for lending in self._lendings.values() if lending.holding}
+
+    # --- answers
+
+    def _fail(self, error: Exception, request: int) -> None:
+        engine = self._owner.engine
+        if not engine.usable:
+            # The next owner is to answer.
+            if engine.failure is not None:
+                self._owner.failed()
+            error = OwnerLostError("this owner ends", engine.path)
+        self._wire.send(fail_of(error), request)
+
+    def _start(self, doing: Coroutine[Any, Any, Done], request: int) -> asyncio.Task[None]:
+        """Run something that takes longer, and answer."""
+        task = self._begin(self._answered(doing, request))
+        # A task that is cancelled before its first turn has not begun to await it.
+        task.add_done_callback(lambda _: doing.close())
+        return task
+
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answered(self, doing: Awaitable[Done], request: int) -> None:
+        try:
+            self._wire.send(await doing, request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is not left waiting
+            self._fail(error, request)
+
+    async def _look(self) -> None:
+        """Send counts regularly, and which messages were taken away; not to a client that does not read them."""
+        while True:
+            await asyncio.sleep(_FIGURES)
+            if self._owner.engine.usable and not self._wire.clogged:
+                for handle in [*self._topics, *self._lendings]:
+                    self._say_figures(handle)
+                self._let_go_of_deleted()
+
+    def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
+        self._owner.engine.threads.tell_ended()  # counts that are told after a put include it
+        lending = self._lendings.get(handle)
+        if lending is None:
+            topic = self._topics[handle]
+            log = topic._engine.log  # noqa: SLF001 - a session is a topic's other half
+            figures = Figures(handle, 0, 0, 0, log.begin, log.end, log.durable)
+            self._changes.look(handle, _state(topic))
+        else:
+            lending.look()
+            figures = lending.figures()
+            self._changes.look(handle, lending.state)
+            # The client has corrected its counts by what it got and let go, until it hears others. They may be the same
+            # as before: what it gave back is another's at once, what timed out in its hands is in them again.
+            anyhow = anyhow or lending.stirred
+            lending.stirred = False
+        if anyhow or figures != self._figures.get(handle):
+            self._figures[handle] = figures
+            self._wire.send(figures)
+
+    def _let_go_of_deleted(self) -> None:
+        """Drop the state of deleted topics and channels; keep the reason for packets that still use their handles."""
+        for handle, lending in list(self._lendings.items()):
+            if (error := lending.error) is not None:
+                del self._lendings[handle]
+                lending.stop().cancel()
+                self._let_go(handle, error)
+        for handle, topic in list(self._topics.items()):
+            if (error := deletion(topic)) is not None:
+                del self._topics[handle]
+                self._puts.let_go(topic._engine)  # noqa: SLF001 - as above
+                self._let_go(handle, error, topic.name)
+
+    def _let_go(self, handle: int, error: Exception, topic: str = "") -> None:
+        self._figures.pop(handle, None)
+        self._changes.ended(handle, error)
+        self._refuse(handle, error, topic)
+
+    def _refuse(self, handle: int, error: Exception, topic: str = "") -> None:
+        """Refuse whatever comes with a handle from now on."""
+        forgotten, name = self._refusals.add(handle, error, topic)
+        if forgotten and self._names.get(name) == forgotten:
+            del self._names[name]
+
+    # --- topics
+
+    def _open(self, said: Open, request: int) -> None:
+        if said.handle in self._topics or said.handle in self._lendings or said.handle in self._refusals:
+            raise ProtocolError(f"the handle {said.handle} is in use")
+        try:
+            self._opened(said, request)
+        except (AiodqError, asyncio.QueueFull) as error:
+            # Packets with this handle were sent before the client could know.
+            self._refuse(said.handle, error)
+            raise
+
+    def _opened(self, said: Open, request: int) -> None:
+        if len(self._topics) + len(self._lendings) >= _MOST_OPEN:
+            raise QueueFull(f"this process has {_MOST_OPEN} topics and channels open; the owner opens no more for it")
+        engine = self._owner.engine
+        check_topic_name(said.topic, engine.topics)
+        engine.check()
+        if not said.channel:
+            self._names[said.topic] = said.handle
+            named = read_topic_options(said.options) if said.options else None
+            if named is not None and said.options.get("stored") is True:
+                named = engine.unnamed(said.topic).effective_options.named_again(named)
+            topic = self._topics[said.handle] = Topic(engine, engine.engine(said.topic, named))
+            facts = {"window": MOST_PENDING, "orderly": True, **self._changes.told(said.handle, _state(topic))}
+            self._wire.send(Done(None, facts), request)
+            return
+        self._check_topic(said.topic)
+        topic = Topic(engine, engine.unnamed(said.topic))
+        check_name(said.channel, "channel")
+        self._begin_lending()
+        channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
+        lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
+        self._start(self._settled_in(said.handle, lending), request)
+
+    def _begin_lending(self) -> None:
+        if not self.lends and self.client is not None:
+            self.lends = True
+            self._owner.lends_to(self.client)
+
+    def _check_topic(self, name: str) -> None:
+        """Raise if the topic that the client opened by this name was deleted or refused, of which it may not know."""
+        handle = self._names.get(name, 0)
+        self._refusals.check(handle)
+        topic = self._topics.get(handle)
+        if topic is not None and (error := deletion(topic)) is not None:
+            self._let_go_of_deleted()  # so that the client knows it before it is refused this
+            raise error
+
+    async def _settled_in(self, handle: int, lending: Lending) -> Done:
+        await lending.settled_in()
+        return Done(None, self._changes.told(handle, lending.state))
+
+    def _put(self, said: Put, request: int) -> None:
+        topic = self._topics.get(said.handle)
+        if topic is None:
+            self._refusals.check(said.handle)
+            raise ProtocolError(f"PUT: the handle {said.handle} is no topic's")
+        engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
+        self._puts.put(engine, said.sequence, _columns(said), request)
+
+    # --- channels
+
+    def _lending(self, handle: int) -> Lending:
+        lending = self._lendings.get(handle)
+        if lending is None:
+            self._refusals.check(handle)
+            raise ProtocolError(f"the handle {handle} is no channel's")
+        return lending
+
+    def _want(self, said: Want, _request: int) -> None:
+        self._lending(said.handle).want(said.total)
+
+    def _ack(self, said: Ack, request: int) -> None:
+        lending = self._lending(said.handle)
+        failure = lending.ack(said.epoch, said.ranges)
+        if request:
+            self._start(lending.committed(failure), request)
+
+    def _release(self, said: Release, request: int) -> None:
+        lending = self._lending(said.handle)
+        lending.release(said.epoch, said.ranges)
+        if request:
+            self._start(lending.committed(), request)
+
+    def _nack(self, said: Nack, request: int) -> None:
+        lending = self._lending(said.handle)
+        for item in said.items:
+            message = lending.take(said.epoch, item.offset, item.delivery)
+            delay = None if item.span == UNSAID else item.span / _SECOND
+            try:
+                message.nack_nowait(delay, count_attempt=item.attempts >= message.attempts)
+            except AiodqError:
+                lending.keep(message)
+                raise
+        if request:
+            self._start(lending.committed(), request)
+
+    def _touch(self, said: Touch, request: int) -> None:
+        lending = self._lending(said.handle)
+        for item in said.items:
+            message = lending.find(said.epoch, item.offset, item.delivery)
+            span = None if item.span == UNSAID else item.span
+            message._take().touch(item.offset, item.delivery, span)  # noqa: SLF001 - as above
+        if request:
+            self._wire.send(Done(), request)
+
+    def _reject(self, said: Reject, request: int) -> None:
+        lending = self._lending(said.handle)
+        message = lending.take(said.epoch, said.offset, said.delivery)
+        self._start(lending.rejected(message, said), request)
+
+    def _resume(self, said: Resume, request: int) -> None:
+        lending = self._lending(said.handle)
+        lending.begin_resume()
+        self._start(self._resumed(lending, said.epoch, said.held), request)
+
+    async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
+        if self.client is not None:
+            await self._transactions.over(self.client.producer)
+        return await lending.resume(epoch, held)
+
+    # --- transactions
+
+    def _transact(self, said: Txn, request: int) -> None:
+        if self.client is None:
+            raise ProtocolError("TXN comes before HELLO")
+        origin = Origin(self.client.producer, said.sequence)
+        if self._transactions.knows(origin):
+            # Before its contents are looked at: that may no longer be possible, and it is done.
+            self._wire.send(Done(), request)
+            return
+        asked = Asked.read(said, self._topic_engine, self._lending)
+        self._start(self._transacted(origin, asked), request)
+
+    def _topic_engine(self, handle: int) -> TopicEngine:
+        # A transaction names the topic, which is created again if it was deleted since it was opened.
+        if name := self._refusals.topic(handle):
+            return self._owner.engine.engine(name)
+        topic = self._topics.get(handle)
+        if topic is None:
+            self._refusals.check(handle)
+            raise ProtocolError(f"TXN: the handle {handle} is no topic's")
+        engine = topic._engine  # noqa: SLF001 - as above
+        return self._owner.engine.engine(engine.name) if engine.closed else engine
+
+    async def _transacted(self, origin: Origin, asked: Asked) -> Done:
+        await self._transactions.commit(origin, asked)
+        # The client sees the changes as soon as it knows of the commit.
+        changed = asked.topics
+        for handle, topic in self._topics.items():
+            if topic.name in changed:
+                self._say_figures(handle, anyhow=True)
+        for handle, lending in self._lendings.items():
+            if lending.topic in changed:
+                self._say_figures(handle, anyhow=True)
+        return Done()
+
+    # --- calls
+
+    def _call(self, said: Call, request: int) -> None:
+        handle = said.arguments.get("handle")
+        if said.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
+            self._changes.ask(handle, request)
+        elif said.name == "forget":
+            if (joining := self._awaited.pop(whole(said.arguments, "request"), None)) is not None:
+                joining.cancel()
+            self._wire.send(Done(), request)
+        elif handle is None:
+            calling = self._start(self._called(said, request), request)
+            self._awaiting(said.name, calling, request)
+        elif isinstance(handle, int) and handle in self._topics:
+            self._start(self._topic_called(handle, self._topics[handle], said), request)
+        else:
+            handle = handle if isinstance(handle, int) else -1
+            lending = self._lending(handle)
+            calling = self._start(self._lending_called(handle, lending, said, request), request)
+            self._awaiting(said.name, calling, request)
+
+    def _awaiting(self, name: str, calling: asyncio.Task[None], request: int) -> None:
+        """Note a call that only waits, so that `forget` ends it."""
+        if name in _WAITS:
+            self._awaited[request] = calling
+            calling.add_done_callback(lambda _: self._awaited.pop(request, None))
+
+    async def _until_forgotten(self, name: str, calling: Awaitable[Done], request: int) -> Done:
+        """Wait for a call, unless nobody waits for it any more."""
+        try:
+            return await calling
+        except asyncio.CancelledError:
+            if name in _WAITS and request not in self._awaited:
+                raise AiodqError("nobody waits for this any more") from None
+            raise
+
+    async def _topic_called(self, handle: int, topic: Topic, said: Call) -> Done:
+        if said.name == "withdraw":
+            self._puts.withdraw(topic.name, whole_numbers(said.arguments, "sequences"))
+            return Done()
+        await self._puts.settled(topic.name)
+        done = await answer(call_topic(self._owner, topic, said.name, said.arguments))
+        self._changes.assumed(handle, said.name)
+        if said.name == "purge":
+            # INVARIANT: as for a channel below.
+            self._owner.moved(topic.name)
+        return done
+
+    async def _lending_called(self, handle: int, lending: Lending, said: Call, request: int) -> Done:
+        if said.name != "ended":
+            await self._puts.settled(lending.topic)
+        done = await self._until_forgotten(said.name, lending.called(said, self._say_figures), request)
+        self._changes.assumed(handle, said.name)
+        if said.name in _MOVES:
+            # INVARIANT: with the answer, each client knows what it no longer holds, and claims it from no later owner.
+            self._owner.moved(lending.name)
+        return done
+
+    async def _called(self, said: Call, request: int) -> Done:
+        if said.name == "closing":
+            self._puts.close()
+            self._transactions.close()
+            return Done()
+        if said.name == "withdraw" and self.client is not None:
+            origin = Origin(self.client.producer, whole(said.arguments, "sequence"))
+            return Done(None, {"result": await self._transactions.withdraw(origin)})
+        if said.name == "events":
+            return Done(None, {"result": await self._events.several(whole(said.arguments, "listener"))})
+        if said.name == "deaf":
+            self._events.end(whole(said.arguments, "listener"))
+            return Done()
+        if said.name != "back":
+            calling = answer(call_store(self._owner, said.name, said.arguments))
+            return await self._until_forgotten(said.name, calling, request)
+        # INVARIANT: the client's messages were claimed before: RESUME arrived, and was begun, before this.
+        await asyncio.gather(*(lending.resumed.wait() for lending in self._lendings.values()))
+        if self.client is not None:
+            self._owner.came_back(self.client)
+        return Done()
+
+    def _ping(self, said: Ping, request: int) -> None:
+        self._wire.send(Pong(said.token), request)
+
+    def _bye(self, _said: Bye, _request: int) -> None:
+        self._wire.end()
+
+
+def _refuse_more(said: Message) -> None:
+    if isinstance(said, Txn) or (isinstance(said, Call) and said.name not in _ENDS):
+        raise QueueFull(f"{_MOST_UNDER_WAY} requests of this process are not answered yet; the owner takes no more")
+
+
+def _state(topic: Topic) -> State:
+    engine = topic._engine  # noqa: SLF001 - as above
+    return State(engine.options, engine.paused, engine.effective_options.stored)
+
+
+def _columns(said: Put) -> Columns:
+    """Return the messages of a put."""
+    body = decode_lone(said.frames, said.count)
+    if body is not None:
+        return Columns([body])
+    batches = decode_messages(said.frames, 0, said.count)
+    columns = batches[0].columns if len(batches) == 1 else Columns.joined([batch.columns for batch in batches])
+    columns.times = None
+    return columns

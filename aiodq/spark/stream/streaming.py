@@ -1,0 +1,590 @@
+"""Topics as a stream: offsets `{"v": 1, "topics": {"orders": 123}, "ids": {"orders": "7f1c…"}}`.
+
+Each is the one behind the last message taken in, and says by its uuid of which topic: one that was deleted and made
+anew has other messages under the same numbers. An offset without a uuid is taken for that of the topic that is there.
+Of the message before it says `"marks"` what it is known again by: `aiodq.spark.stream.stream_marks`.
+Those of a stream over several stores name each topic with its store, `{"v": 2, "topics": {"/shops/a/orders": 123}}`.
+Where a query begins has `"initial": true`; Spark asks for that again until the first batch is finished, and keeps no
+record of what it was told.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, StoreNotFoundError
+from aiodq.spark.objects import AnyFileSystem
+from aiodq.spark.packing import pack_splits
+from aiodq.spark.planning import (
+    Split,
+    beside_its_owner,
+    bound_offset,
+    check_bounds,
+    cut_for_all,
+    is_wanted,
+    moment_of,
+    read_topics,
+    snapshot,
+    splits_of,
+    topics_of,
+)
+from aiodq.spark.reading import Partition, read_partition
+from aiodq.spark.stream.shares import shares, up_to_bytes
+from aiodq.spark.stream.stream_hold import StreamHold
+from aiodq.spark.stream.stream_marks import StreamMark, StreamMarks, marks_of
+from aiodq.spark.visible import Place, store_uuid
+from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.segments.segment_files import list_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from uuid import UUID
+
+    from pyspark.sql.datasource import InputPartition
+
+    from aiodq.spark.options import ReadOptions
+    from aiodq.storage.read.snapshot import LogSnapshot
+
+__all__ = ["StreamReader"]
+
+_LOG: Final = logging.getLogger("aiodq.spark")
+
+_ONE, _SEVERAL = 1, 2
+"""The versions of offsets that name topics of one store, and of several."""
+_WAYS_ON: Final = (
+    "A new checkpoint begins anew; with failOnDataLoss=false the query goes on, with a topic that was made anew at its "
+    "beginning, with one that has become shorter where what is left of what was read ends"
+)
+_UNTIL_KNOWN: Final = 1.0
+"""Seconds after which an owner that has looked for holds before one was made deletes nothing by that any more."""
+
+
+class _Range(NamedTuple):
+    """What a batch reads of a topic: from where and up to where, of which one, and what its end is known again by."""
+
+    start: int
+    stop: int
+    uuid: str | None
+    mark: StreamMark | None
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One per query, in a process beside the driver; another, that only reads, in each task."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        """Read with these options; it is made in several processes, so nothing is looked at yet."""
+        self._options = options
+        self._target: Mapping[str, int] | None = None
+        self._known: dict[str, LogSnapshot] = {}
+        self._ends: dict[str, int] = {}
+        self._initial: dict[str, Any] | None = None
+        self._deleted: set[str] = set()
+        self._waits_since: float | None = None
+        self._marks = StreamMarks()
+
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
+        """Travel to tasks without what is only known here."""
+        return StreamReader, (self._options,)
+
+    # Spark's names
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a new query begins: at the oldest messages, unless options say otherwise.
+
+        A topic that is to be read from its end is left out: the first batch notes where that is.
+
+        Raises:
+            OffsetError: a topic does not have the offset at which the query is to begin.
+            InvalidOptionError: `startingOffsets` names a topic that is not read.
+        """
+        if self._initial is None:
+            # Asked again, another end, or another beginning, would not fit what the first answer has led to.
+            self._initial = self._begin()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return what `maxRecordsPerTrigger`, `maxBytesPerTrigger` or `minRecordsPerTrigger` say."""
+        if self._options.most_records is not None:
+            return ReadMaxRows(self._options.most_records)
+        if self._options.most_bytes is not None:
+            return ReadMaxBytes(self._options.most_bytes)
+        if self._options.least_records is not None:
+            return ReadMinRows(self._options.least_records)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take in nothing that comes after this moment."""
+        self._target = {topic: log.view.stop for topic, log in self._logs(self._named()).items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return up to where the next batch may go. Each topic gets a share of the limit by what waits in it.
+
+        Raises:
+            OffsetError: a topic was deleted and made anew, or is another store's, or ends before what was taken in
+                already; or the hold is gone, or another query's; and `failOnDataLoss` is not `false`.
+            StoreNotFoundError: a topic that was named in full was deleted, likewise.
+            CorruptionError: messages at the end of a topic are damaged or missing, likewise.
+            InvalidOptionError: the query was begun with one store and goes on with several, or the other way round; or
+                it begins, and the hold is another query's.
+        """
+        self._check_offsets(start)
+        logs = self._logs(start["topics"])
+        if "initial" in start:
+            self._check_bounds({**start["topics"], **logs})
+        self._refuse_deleted(start["topics"], logs)
+        known = self._without_anew(start, logs)
+        self._check_hold(start, known, logs)
+        self._ends = {topic: log.view.stop for topic, log in logs.items()}
+        # Of a topic that has come, only where it begins is taken in at first: both ends of a batch are to be on record.
+        come = self._start if "initial" in start else _begin_of
+        marks = {topic: mark for topic, mark in marks_of(start).items() if topic in known}
+        moved = _moved(start, known, marks, logs)
+        self._warn_of_deleted(known, logs)
+        before = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()} | moved
+        taken = {topic: self._within_log(topic, log, before[topic], marks.get(topic)) for topic, log in logs.items()}
+        ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
+        # Where it goes back, too: from there on, the next batch reads.
+        still = {topic for topic in logs if topic in known and taken[topic] >= before[topic]}
+        waiting = {topic: ends[topic] - taken[topic] if topic in still else 0 for topic in logs}
+        found = {**known, **taken}
+        if not self._is_to_wait(limit, sum(waiting.values())):
+            given = shares(waiting, limit.max_rows, sum(taken.values())) if isinstance(limit, ReadMaxRows) else {}
+            for topic in (topic for topic in logs if waiting[topic]):
+                if isinstance(limit, ReadMaxRows):
+                    found[topic] = taken[topic] + given[topic]
+                elif isinstance(limit, ReadMaxBytes):
+                    share = limit.max_bytes * waiting[topic] // sum(waiting.values())
+                    found[topic] = self._within(topic, taken[topic], ends[topic], share)
+                else:
+                    found[topic] = ends[topic]
+        return self._marked(self._offsets(found, {**_ids(start), **_uuids(logs)}), marks, logs)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where the topics ended when this trigger looked at them."""
+        ends = self._ends or {topic: log.view.stop for topic, log in self._logs(self._named()).items()}
+        return self._offsets(ends, {})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return what lies between two offsets. Of a topic that only the second one knows it is nothing.
+
+        Raises:
+            OffsetError: messages in between were deleted, or the topic was, and `failOnDataLoss` is not `false`.
+            CorruptionError: messages in between are missing, likewise.
+            InvalidOptionError: as `latestOffset`.
+        """
+        self._check_offsets(start)
+        begin, stops, before, after = start["topics"], end["topics"], _ids(start), _ids(end)
+        known = [topic for topic in stops if topic in begin and not _differ(before.get(topic), after.get(topic))]
+        new = [topic for topic in known if begin[topic] != stops[topic]]
+        if "initial" in start:
+            if self._hold is not None:
+                # Spark has the batch on record. Tried again, it comes here, and asks for no `latestOffset` before.
+                self._hold.mark()
+            # Where the query begins lies behind its first batch by now: by its time there was nothing in it.
+            new = [topic for topic in new if begin[topic] < stops[topic]]
+            self._tell_of_deleted({topic: stop for topic, stop in stops.items() if topic not in begin})
+        marks, stores = marks_of(end), {self._place(topic)[0] for topic in new}
+        ranges = {topic: _Range(begin[topic], stops[topic], after.get(topic), marks.get(topic)) for topic in new}
+        uuids = {store: store_uuid(AnyFileSystem(), store) for store in stores}
+
+        def planned(options: ReadOptions) -> list[Split]:
+            looks = [partial(self._splits, topic, ranges[topic], uuids, options) for topic in new]
+            return [split for topic, look in zip(new, looks, strict=True) for split in self._unless_gone(topic, look)]
+
+        return [Partition(splits) for splits in pack_splits(cut_for_all(planned, self._options), self._options)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """Yield the messages of a partition as `pyarrow.RecordBatch` objects."""
+        return read_partition(AnyFileSystem(), partition, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let retention have what a finished batch has read, where the query has a hold."""
+        hold = self._hold
+        if hold is not None and self._options.advance_hold:
+            # One that is made anew begins at 0 again: where the earlier one was read up to would let go of some of it.
+            there = {topic: offset for topic, offset in end["topics"].items() if topic not in self._deleted}
+            hold.move(self._places(there))
+
+    # ---
+
+    @property
+    def _hold(self) -> StreamHold | None:
+        name = self._options.hold
+        return None if name is None else StreamHold(name, self._options.stores, self._options.topics)
+
+    def _begin(self) -> dict[str, Any]:
+        # Spark may ask because a first batch was broken off, of which a topic was deleted since. For a name that no
+        # topic ever had `latestOffset` has an error; it is not asked then.
+        may_miss = () if self._options.strict else self._named()
+        logs, hold = self._logs(may_miss), self._hold
+        if self._options.strict:
+            self._check_bounds(logs)
+        start = {topic: self._start(topic, log) for topic, log in logs.items()}
+        if hold is not None:
+            # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
+            hold.begin(self._places(start))
+            time.sleep(_UNTIL_KNOWN)
+            logs = self._logs(may_miss)
+            begins = {topic: log.begin for topic, log in logs.items()}
+            start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
+        kept = {topic: offset for topic, offset in start.items() if not self._is_latest(topic)}
+        return {**self._offsets(kept, _uuids(logs)), "initial": True}
+
+    def _check_bounds(self, topics: Iterable[str]) -> None:
+        check_bounds(self._options, {self._place(topic)[1] for topic in topics})
+
+    def _tell_of_deleted(self, stops: Mapping[str, int]) -> None:
+        """Tell of topics that a first batch was to read up to somewhere, and that are there no more.
+
+        Raises:
+            OffsetError: there is one, and `failOnDataLoss` is not `false`.
+            StoreNotFoundError: its store is not here.
+        """
+        for topic, stop in stops.items():
+            wanted = stop and not self._is_latest(topic) and is_wanted(self._place(topic)[1], self._options)
+            if wanted and not self._is_there(topic):
+                self._tell_that_it_was_deleted(topic)
+
+    def _tell_that_it_was_deleted(self, topic: str) -> None:
+        if self._options.strict:
+            raise OffsetError(
+                f"topic {topic!r} was deleted, and the query had still to read messages of it: set "
+                f"failOnDataLoss=false to go on without them"
+            )
+        _LOG.warning("topic %r was deleted: what a batch was to read of it is gone", topic)
+
+    def _splits(
+        self, topic: str, between: _Range, uuids: Mapping[str, UUID | None], options: ReadOptions
+    ) -> list[Split]:
+        first, stop, uuid, mark = between
+        log = self._log(topic, stop)
+        if _differ(uuid, _uuids({topic: log}).get(topic)):
+            if self._options.strict:
+                raise _anew(topic, stop)
+            _LOG.warning("topic %r was made anew: what a batch was to read of the earlier one is gone", topic)
+            return []
+        if self._options.strict and first < stop and not log.begin <= first <= stop <= log.view.stop:
+            raise OffsetError(
+                f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
+                f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
+            )
+        if self._options.strict and first < stop and mark is not None and not self._marks.holds(topic, log, mark):
+            raise OffsetError(
+                f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, and there are others by "
+                f"those numbers now, since a power cut, or as an earlier copy of the store is there. {_WAYS_ON}"
+            )
+        if stop <= first:
+            # Its end had gone back below what was read of it: the batch only says where the query goes on.
+            return []
+        if first < log.begin:
+            gone = min(stop, log.begin) - 1
+            _LOG.warning("topic %r: left out, as they were deleted before they were read: %d to %d", topic, first, gone)
+        store, name = self._place(topic)
+        place = Place(log.directory, log.meta.uuid, uuids[store], socket.gethostname())
+        whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
+        return list(splits_of(AnyFileSystem(), log, whole, options))
+
+    def _unless_gone(self, topic: str, look: Callable[[], list[Split]]) -> list[Split]:
+        """Return what `look` finds; nothing of a topic that was deleted.
+
+        Raises:
+            OffsetError: the topic was deleted, and `failOnDataLoss` is not `false`.
+            StoreNotFoundError: its store is not here.
+        """
+        try:
+            return beside_its_owner(look)
+        except StoreNotFoundError:
+            if self._is_there(topic):
+                raise
+            self._tell_that_it_was_deleted(topic)
+            return []
+
+    def _within(self, topic: str, start: int, end: int, size: int) -> int:
+        """Return up to where about `size` bytes go; nowhere in a topic that was deleted meanwhile."""
+        try:
+            return beside_its_owner(lambda: up_to_bytes(self._log(topic), start, end, size))
+        except StoreNotFoundError:
+            if self._is_there(topic):
+                raise
+            return start
+
+    def _is_there(self, topic: str) -> bool:
+        """Return whether a topic is still in its store.
+
+        Raises:
+            StoreNotFoundError: its store is not here.
+        """
+        store, name = self._place(topic)
+        return name in topics_of(AnyFileSystem(), store, None)
+
+    def _without_anew(self, start: Mapping[str, Any], logs: Mapping[str, LogSnapshot]) -> dict[str, int]:
+        """Return what was taken in of topics that are still the same; one that was made anew counts as one that came.
+
+        Raises:
+            OffsetError: one was made anew, and `failOnDataLoss` is not `false`.
+        """
+        before, now = _ids(start), _uuids(logs)
+        known: dict[str, int] = dict(start["topics"])
+        for topic in [topic for topic in known if _differ(before.get(topic), now.get(topic))]:
+            taken, begin = known.pop(topic), logs[topic].begin
+            if self._options.strict:
+                raise _anew(topic, taken)
+            _LOG.warning("topic %r was made anew after %d: the query goes on at its beginning, %d", topic, taken, begin)
+        return known
+
+    def _refuse_deleted(self, taken: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
+        """Make sure that topics that were named in full, and read, are still there.
+
+        Raises:
+            StoreNotFoundError: one is not, and `failOnDataLoss` is not `false`.
+        """
+        gone = [topic for topic in self._named() if topic in taken and topic not in logs]
+        if gone and self._options.strict:
+            raise StoreNotFoundError(
+                f"there is no topic {gone[0]!r} any more, which was read up to {taken[gone[0]]}: take it off the "
+                f"topics that are read, or set failOnDataLoss=false to go on without it",
+                self._place(gone[0])[0],
+            )
+
+    def _warn_of_deleted(self, known: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
+        """Tell once of each topic that is there no more: whether all of it was read, nobody can say."""
+        gone = {topic for topic in known if topic not in logs and is_wanted(self._place(topic)[1], self._options)}
+        for topic in sorted(gone - self._deleted):
+            _LOG.warning("topic %r was deleted: it was read up to %d, and what came after is gone", topic, known[topic])
+        self._deleted = gone
+
+    def _check_hold(self, start: Mapping[str, Any], known: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
+        """Make sure that what the query has still to read is kept.
+
+        Raises:
+            OffsetError: the hold is gone, or another query's, and `failOnDataLoss` is not `false`.
+            InvalidOptionError: the query begins, and the hold is another's.
+        """
+        hold = self._hold
+        if hold is None:
+            return
+        if "initial" in start:
+            hold.require_own()
+        taken = {topic: known.get(topic, logs[topic].begin) for topic in start["topics"] if topic in logs}
+        hold.check(self._places(taken), strict=self._options.strict, under_way="initial" not in start)
+
+    def _places(self, topics: Mapping[str, int]) -> dict[tuple[str, str], int]:
+        return {self._place(topic): offset for topic, offset in topics.items()}
+
+    def _logs(self, known: Iterable[str] = ()) -> dict[str, LogSnapshot]:
+        """Return the topics that there are; those `known` need not be there any more, even if named in full."""
+        fs = AnyFileSystem()
+        found: dict[str, LogSnapshot] = {}
+        places = set(map(self._place, known))
+        for store in self._options.stores:
+            may_miss = {topic for where, topic in places if where == store}
+            for topic in read_topics(fs, store, self._options, may_miss):
+                key = self._key(store, topic)
+                try:
+                    found[key] = self._log(key)
+                except StoreNotFoundError:
+                    # Deleted since it was listed: the next look does not find it.
+                    if topic in read_topics(fs, store, self._options, may_miss):
+                        raise
+        return found
+
+    def _named(self) -> list[str]:
+        """Return the topics that were named in full, and whatever else stands beside them."""
+        return [self._key(store, topic) for store in self._options.stores for topic in self._options.topics or ()]
+
+    def _key(self, store: str, topic: str) -> str:
+        return topic if len(self._options.stores) == 1 else f"{store}/{topic}"
+
+    def _place(self, key: str) -> tuple[str, str]:
+        """Return (store, topic) of what offsets name: no topic's name has a slash."""
+        if len(self._options.stores) == 1:
+            return self._options.stores[0], key
+        store, _, topic = key.rpartition("/")
+        return store or "/", topic
+
+    def _check_offsets(self, start: Mapping[str, Any]) -> None:
+        """Make sure that offsets name topics as this query does: else all of them would be new, and be read again.
+
+        Raises:
+            InvalidOptionError: they do not.
+        """
+        if not isinstance(start, dict) or start.get("v") not in {_ONE, _SEVERAL}:
+            raise InvalidOptionError(
+                f"the checkpoint is another source's: it says {start!r:.80} of where to go on; name a new checkpoint"
+            )
+        if start["v"] != self._version:
+            begun = "one store" if start["v"] == _ONE else "several stores"
+            raise InvalidOptionError(
+                f"the query was begun over {begun} and is to go on over {len(self._options.stores)}: that takes a new "
+                f"checkpoint, with startingOffsets where it is to begin"
+            )
+
+    @property
+    def _version(self) -> int:
+        return _ONE if len(self._options.stores) == 1 else _SEVERAL
+
+    def _offsets(self, topics: Mapping[str, int], ids: Mapping[str, str]) -> dict[str, Any]:
+        names = sorted(topics)
+        found = {"v": self._version, "topics": {name: topics[name] for name in names}}
+        return {**found, "ids": {name: ids[name] for name in names if name in ids}}
+
+    def _marked(
+        self, offsets: dict[str, Any], before: Mapping[str, StreamMark], logs: Mapping[str, LogSnapshot]
+    ) -> dict[str, Any]:
+        """Return offsets with what they are known again by. A topic that has not moved keeps what it had."""
+        found: dict[str, list[int]] = {}
+        for topic, offset in offsets["topics"].items():
+            mark = before.get(topic)
+            if topic in logs and (mark is None or mark.offset != offset):
+                mark = self._marks.make(topic, logs[topic], offset)
+            if mark is not None and mark.offset == offset:
+                found[topic] = mark.encode()
+        return {**offsets, "marks": found} if found else offsets
+
+    def _is_to_wait(self, limit: ReadLimit, count: int) -> bool:
+        """Return whether so many messages are too few for a batch, and not kept waiting for too long."""
+        least = self._options.least_records
+        if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        now = time.monotonic()
+        if count and self._waits_since is None:
+            self._waits_since = now
+        if count >= least or (self._waits_since is not None and now - self._waits_since >= self._options.longest_delay):
+            self._waits_since = None
+            return False
+        return count > 0
+
+    def _log(self, topic: str, stop: int | None = None) -> LogSnapshot:
+        """Return a topic's log as it is now; only what is new is looked at.
+
+        With `stop`, as it was when the trigger looked at it, if it went as far, was whole, and is still there: to look
+        again is most of what a batch of many topics costs.
+        """
+        log = self._known.get(topic)
+        if log is None:
+            log = self._known[topic] = snapshot(AnyFileSystem(), *self._place(topic))
+        elif stop is None or log.view.stop < stop or _is_doubtful(log):
+            log.refresh()
+        return log
+
+    def _is_latest(self, topic: str) -> bool:
+        bound = self._options.starting
+        return bound == "latest" or (isinstance(bound, dict) and bound.get(self._place(topic)[1]) == "latest")
+
+    def _start(self, topic: str, log: LogSnapshot) -> int:
+        options, begin, end, name = self._options, log.begin, log.view.stop, self._place(topic)[1]
+        start = bound_offset(options.starting, name, begin, end, default=begin)
+        if options.strict and not begin <= start <= end:
+            raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the query is to start at {start}")
+        since = moment_of(options.starting_ns, name)
+        if since is not None:
+            reader = LogReader(AnyFileSystem())
+            try:
+                start = max(start, reader.offset_at(log.view, since))
+            finally:
+                reader.close()
+        return min(max(start, begin), end)
+
+    def _within_log(self, topic: str, log: LogSnapshot, taken: int, mark: StreamMark | None) -> int:
+        """Return where the query goes on in a topic: where it was, unless messages are gone there, or are others.
+
+        Raises:
+            CorruptionError: nothing follows that can be read, as it is damaged or missing, and `failOnDataLoss` is not
+                `false`.
+            OffsetError: the topic ends before, or others have come to have the numbers of what was read, likewise.
+        """
+        if log.view.stop <= taken and (log.view.stop < taken or log.damages):
+            # What its owner is putting right just now is no loss.
+            log.refresh()
+        begin, end, strict = log.begin, log.view.stop, self._options.strict
+        lost = log.lost(end, end) if strict and end <= taken else None
+        if lost is not None and lost.stop > end:
+            raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
+        if end < taken and log.damages and not strict:
+            return max(taken, begin)
+        kept = self._marks.kept(topic, log, taken, mark)
+        if kept >= taken:
+            return taken if strict else max(taken, begin)
+        ends = f"topic {topic!r} ends at {end}, and was read up to {taken}"
+        others = f"topic {topic!r} was read up to {taken}, and from {kept} on, about, there are other messages now"
+        said = ends if end < taken else others
+        if strict:
+            raise OffsetError(
+                f"{said}: a power cut took what was not synced, it was made anew, or an earlier copy of the store is "
+                f"there. {_WAYS_ON}"
+            )
+        kept = max(kept, begin)
+        why = "a power cut took the rest, or an earlier copy of the store is there"
+        _LOG.warning("%s: %s; the query goes on at %d", said, why, kept)
+        return kept
+
+    def _end(self, topic: str, log: LogSnapshot, taken: int) -> int:
+        end = log.view.stop
+        if self._target is not None:
+            end = min(end, self._target.get(topic, taken))
+        return max(end, taken)
+
+
+def _is_doubtful(log: LogSnapshot) -> bool:
+    """Return whether something was wrong when a topic was looked at, or a file was deleted since.
+
+    An owner that opens the topic may be putting it right. Whether it is the same topic, a task finds out.
+    """
+    if log.damages:
+        return True
+    there = {path for _, path in list_segments(AnyFileSystem(), log.directory)}
+    return any(segment.path not in there for segment in log.view.segments)
+
+
+def _begin_of(_topic: str, log: LogSnapshot) -> int:
+    return log.begin
+
+
+def _ids(offsets: Mapping[str, Any]) -> dict[str, str]:
+    """Return which topics offsets mean, as far as they say so."""
+    return dict(offsets.get("ids", {}))
+
+
+def _uuids(logs: Mapping[str, LogSnapshot]) -> dict[str, str]:
+    """Return which topics there are. Whose description is missing or damaged may be any."""
+    return {topic: str(log.meta.uuid) for topic, log in logs.items() if log.described}
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    return None not in {one, other} and one != other
+
+
+def _moved(
+    start: Mapping[str, Any], known: dict[str, int], marks: dict[str, StreamMark], logs: Mapping[str, LogSnapshot]
+) -> dict[str, int]:
+    """Return how far topics were read whose store was elsewhere before, and forget them there."""
+    before = {uuid: topic for topic, uuid in _ids(start).items() if topic in known and topic not in logs}
+    found: dict[str, int] = {}
+    for topic, uuid in _uuids(logs).items():
+        if topic not in known and uuid in before:
+            found[topic] = known.pop(before[uuid])
+            if before[uuid] in marks:
+                marks[topic] = marks.pop(before[uuid])
+            _LOG.info("topic %r is what was %r, read up to %d", topic, before[uuid], found[topic])
+    return found
+
+
+def _anew(topic: str, taken: int) -> OffsetError:
+    return OffsetError(
+        f"topic {topic!r} was deleted and made anew after it was read up to {taken}, or the checkpoint is that of "
+        f"another store: what was not read of the earlier topic is gone. {_WAYS_ON}"
+    )

@@ -1,0 +1,1 @@
+"""What is known of a topic besides its messages: its description, and the options stored there."""

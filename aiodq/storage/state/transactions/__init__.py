@@ -1,0 +1,1 @@
+"""The transaction log, and what transactions leave in files beside it."""
