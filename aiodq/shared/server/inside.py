@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from aiodq.errors import ProtocolError, StoreFailedError
@@ -37,6 +38,9 @@ __all__ = ["Inside", "Linked", "OwnEnd"]
 _AS_IT_IS: Final = frozenset({Ack, Deliver, Figures, Gone, Nack, Ping, Pong, Put, Release, Touch, Want})
 """Packets of numbers and bytes, which no end changes. Others are encoded: the ends are to have no object in common."""
 
+_LONGEST_TURN: Final = 0.001
+"""Seconds for which packets are handed over in one turn of the loop: thousands may be sent together."""
+
 _Encoded: TypeAlias = "tuple[int, int, bytes]"
 
 
@@ -59,15 +63,16 @@ class Linked(Protocol):
 class _Way:
     """Packets on their way to one end, in order."""
 
-    def __init__(self, take: Callable[[Packet], None]) -> None:
-        """Hand packets over to `take`."""
+    def __init__(self, take: Callable[[Packet], None], monotonic: Callable[[], float]) -> None:
+        """Hand packets over to `take`, for as long as a turn of the loop lasts by this clock."""
         self._take = take
+        self._monotonic = monotonic
         self._loop = asyncio.get_running_loop()
-        self._packets: list[tuple[Message | _Encoded, int]] = []
+        self._packets: deque[tuple[Message | _Encoded, int]] = deque()
         self._shut = self._dropped = False
 
     def send(self, said: Message, request: int) -> None:
-        """Hand a packet over in the next turn of the loop.
+        """Hand a packet over in the next turn of the loop, or a later one if there are many.
 
         Raises:
             ProtocolError: a text or JSON in it is too long.
@@ -77,15 +82,28 @@ class _Way:
         as_it_is = type(said) in _AS_IT_IS or (type(said) is Done and said.facts is None)
         passed = said if as_it_is else (int(said.op), *said.payload())
         if not self._packets:
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._turn)
         self._packets.append((passed, request))
 
+    def _turn(self) -> None:
+        """Hand over what was sent, and leave what comes after a turn's length to the next one."""
+        packets, end = self._packets, self._monotonic() + _LONGEST_TURN
+        try:
+            for _ in range(len(packets)):
+                self._hand_over(*packets.popleft())
+                if self._monotonic() >= end:
+                    break
+        finally:
+            if packets:
+                self._loop.call_soon(self._turn)
+
     def flush(self) -> None:
-        """Hand over what was sent."""
-        packets, self._packets = self._packets, []
-        for said, request in packets:
-            if self._dropped:
-                return
+        """Hand over all that was sent."""
+        while self._packets:
+            self._hand_over(*self._packets.popleft())
+
+    def _hand_over(self, said: Message | _Encoded, request: int) -> None:
+        if not self._dropped:
             self._take(Packet(_decoded(said), request))
 
     def shut(self, *, drop: bool = False) -> None:
@@ -114,7 +132,8 @@ class Inside:
         self.reason: ProtocolError | None = None
         self.other: OwnEnd = OwnEnd(owner, self, gone)
         self._link = link
-        self._there, self._back = _Way(self.other.take), _Way(self._take)
+        monotonic = owner.engine.clock.monotonic
+        self._there, self._back = _Way(self.other.take, monotonic), _Way(self._take, monotonic)
         self._ending = False
 
     def _take(self, packet: Packet) -> None:

@@ -28,7 +28,7 @@ from aiodq.wire.packets import Handover
 from aiodq.wire.stream import PacketReader, encode_packet, encode_placed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.shared.requests.placing import Underway
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from aiodq.storage.log.producer_table import Origin
     from aiodq.wire.packets import Hello
     from aiodq.wire.packets import Message as Said
+    from aiodq.wire.stream import Packet
 
 __all__ = ["Owner"]
 
@@ -54,6 +55,9 @@ _AT_ONCE: Final = 64
 
 _MOST_UNREAD: Final = 4 << 20
 """Bytes sent to a client that does not read them, from which on nothing that it asks is read either."""
+
+_LONGEST_TURN: Final = 0.001
+"""Seconds for which packets of one client are handled in one turn of the loop: thousands may arrive together."""
 
 
 class Owner:
@@ -400,6 +404,8 @@ class _Connection(asyncio.Protocol):
         self.clogged: bool = False
         self._deaf = False
         self._in_line = False
+        self._rest: Iterator[Packet] | None = None
+        self._anew = False
         self._coming = 0
         self._writable = asyncio.Event()
         self._writable.set()
@@ -411,21 +417,53 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        anew = False
+        if self._rest is not None:  # the transport had this, too, before reading was paused
+            self._handle(self._rest, whole=True)
         try:
-            for packet in self._reader.feed(data):
-                anew = True
+            packets = self._reader.feed(data)
+        except ProtocolError as error:
+            self._break_off(error)
+        else:
+            self._handle(packets)
+
+    def _handle(self, packets: Iterator[Packet], *, whole: bool = False) -> None:
+        """Handle what has arrived: all of it, or what is not handled within a turn in the next one."""
+        monotonic = self._owner.engine.clock.monotonic
+        end, self._rest = monotonic() + _LONGEST_TURN, None
+        try:
+            for packet in packets:
+                self._anew = True
                 self.session.receive(packet)
                 if self.session.client is not None:
                     self._reader.largest = self._owner.largest
+                if not whole and monotonic() >= end:
+                    self._leave(packets)
+                    return
         except ProtocolError as error:
-            self.send(fail_of(error))
-            self.end()
+            self._break_off(error)
         except StoreFailedError:
             self.end()
         before, self._coming = self._coming, self._reader.coming
+        anew, self._anew = self._anew, False
         if (before or self._coming) and not self._in_line:
             self._owner.incoming.arrived(self, self._coming, anew=anew)
+
+    def _leave(self, packets: Iterator[Packet]) -> None:
+        """Leave the rest to the next turn of the loop."""
+        # INVARIANT: nothing is read meanwhile: the rest comes before it.
+        if not (self._deaf or self._in_line or self._transport.is_closing()):
+            self._transport.pause_reading()
+        self._rest = packets
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._rest is not None:
+            self._handle(self._rest)
+            self._hear_again()
+
+    def _break_off(self, error: ProtocolError) -> None:
+        self.send(fail_of(error))
+        self.end()
 
     def pause_writing(self) -> None:
         self.clogged = True
@@ -439,6 +477,8 @@ class _Connection(asyncio.Protocol):
             self._hear_again()
 
     def connection_lost(self, _error: Exception | None) -> None:
+        if self._rest is not None:
+            self._handle(self._rest, whole=True)  # an ack that has arrived counts, whatever became of who sent it
         self.clogged = False
         self._reader = PacketReader()  # half a packet may be large, and the connection outlive it
         self._owner.incoming.ended(self)
@@ -492,17 +532,17 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if not (self._deaf or transport.is_closing()) and transport.get_write_buffer_size() > _MOST_UNREAD:
             self._deaf = True
-            if not self._in_line:
+            if not self._in_line and self._rest is None:
                 transport.pause_reading()
 
     def _hear_again(self) -> None:
-        if not (self._deaf or self._in_line or self._transport.is_closing()):
+        if not (self._deaf or self._in_line or self._rest is not None or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def wait(self) -> None:
         """See `Sender`."""
         self._in_line = True
-        if not (self._deaf or self._transport.is_closing()):
+        if not (self._deaf or self._rest is not None or self._transport.is_closing()):
             self._transport.pause_reading()
 
     def go_on(self) -> None:

@@ -75,6 +75,9 @@ _MOST_OPEN: Final = 50_000
 _FIGURES: Final = 0.1
 """Seconds between two checks of the counts, and of whether clients still hold what they think."""
 
+_LONGEST_TURN: Final = 0.001
+"""Seconds of such a check without giving way to others."""
+
 
 class Session:
     """The session of one client.
@@ -206,12 +209,26 @@ class Session:
 
     async def _look(self) -> None:
         """Send counts regularly, and which messages were taken away; not to a client that does not read them."""
+        monotonic = self._owner.engine.clock.monotonic
         while True:
             await asyncio.sleep(_FIGURES)
-            if self._owner.engine.usable and not self._wire.clogged:
-                for handle in [*self._topics, *self._lendings]:
-                    self._say_figures(handle)
-                self._let_go_of_deleted()
+            end = monotonic() + _LONGEST_TURN
+            for handle in [*self._topics, *self._lendings]:
+                if monotonic() >= end:
+                    await asyncio.sleep(0)
+                    end = monotonic() + _LONGEST_TURN
+                if self._owner.engine.usable and not self._wire.clogged:
+                    self._look_at(handle)
+
+    def _look_at(self, handle: int) -> None:
+        """Send the counts of a topic or channel, unless it was deleted: its handle keeps the reason."""
+        lending, topic = self._lendings.get(handle), self._topics.get(handle)
+        if lending is not None and (error := lending.error) is not None:
+            self._let_go_of_lending(handle, lending, error)
+        elif topic is not None and (error := deletion(topic)) is not None:
+            self._let_go_of_topic(handle, topic, error)
+        elif lending is not None or topic is not None:
+            self._say_figures(handle)
 
     def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
         self._owner.engine.threads.tell_ended()  # counts that are told after a put include it
@@ -237,14 +254,20 @@ class Session:
         """Drop the state of deleted topics and channels; keep the reason for packets that still use their handles."""
         for handle, lending in list(self._lendings.items()):
             if (error := lending.error) is not None:
-                del self._lendings[handle]
-                lending.stop().cancel()
-                self._let_go(handle, error)
+                self._let_go_of_lending(handle, lending, error)
         for handle, topic in list(self._topics.items()):
             if (error := deletion(topic)) is not None:
-                del self._topics[handle]
-                self._puts.let_go(topic._engine)  # noqa: SLF001 - as above
-                self._let_go(handle, error, topic.name)
+                self._let_go_of_topic(handle, topic, error)
+
+    def _let_go_of_lending(self, handle: int, lending: Lending, error: Exception) -> None:
+        del self._lendings[handle]
+        lending.stop().cancel()
+        self._let_go(handle, error)
+
+    def _let_go_of_topic(self, handle: int, topic: Topic, error: Exception) -> None:
+        del self._topics[handle]
+        self._puts.let_go(topic._engine)  # noqa: SLF001 - a session is a topic's other half
+        self._let_go(handle, error, topic.name)
 
     def _let_go(self, handle: int, error: Exception, topic: str = "") -> None:
         self._figures.pop(handle, None)
