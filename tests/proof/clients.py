@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.shared.requests.placing import Underway
+    from aiodq.shared.requests.placing import Placing, Underway
     from aiodq.shared.requests.visitors import Visitor
     from aiodq.storage.log.producer_table import Origin
     from tests.proof.world import World
@@ -105,17 +105,18 @@ class _Client:
 
     send_soon = send
 
-    def early(self, request: int) -> Callable[[int, int], bool]:
+    def early(self, request: int) -> Callable[[Placing, int], None]:
         """Its puts are answered by who has synced them."""
 
-        def answer(first: int, messages: int) -> bool:
-            self.send(packets.Done((first, messages)), request)
-            return True
+        def answer(put: Placing, first: int) -> None:
+            self.send(packets.Done((first, put.messages)), request)
+            put.answered = True
 
         return answer
 
-    def answered(self) -> None:
-        """Nothing is left to send."""
+    def answered(self, put: Placing) -> bool:
+        """All is done by one thread here."""
+        return put.answered
 
     clogged = False
 

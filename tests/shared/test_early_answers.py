@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+from aiodq.engine.batch.put_batch import Part
 from aiodq.errors import StoreFailedError
 from aiodq.format.columns import Columns
 from aiodq.shared.connection.rendezvous import connect
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import aiodq
+    from aiodq.shared.server.early_answers import Answerable
     from aiodq.storage.io.filesystem import File
 
 
@@ -41,17 +43,29 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
+class Asked:
+    """A put that is to be answered."""
+
+    answered = False
+
+
+def said(answers: EarlyAnswers, packet: bytes) -> bool:
+    """Have a thread answer a put; return whether it did."""
+    answers.say(packet, put := Asked())
+    return answers.over(put)
+
+
 def test_a_thread_sends_only_while_it_may(pair: tuple[socket.socket, socket.socket]) -> None:
     answers = EarlyAnswers(pair[0])
-    assert not answers.say(b"before")
+    assert not said(answers, b"before")
     answers.allow()
-    assert answers.say(b"one")
-    assert answers.say(b"two")
+    assert said(answers, b"one")
+    assert said(answers, b"two")
     assert answers.forbid() == b""
-    assert not answers.say(b"later")
+    assert not said(answers, b"later")
     answers.end()
     answers.allow()
-    assert not answers.say(b"behind the end")
+    assert not said(answers, b"behind the end")
     assert pair[1].recv(100) == b"onetwo"
 
 
@@ -59,13 +73,13 @@ def test_a_client_that_reads_nothing_is_left_to_the_loop(pair: tuple[socket.sock
     answers = EarlyAnswers(pair[0])
     answers.allow()
     for _ in range(1_000_000):
-        if not answers.say(bytes(1000)):
+        if not said(answers, bytes(1000)):
             break
     pair[1].recv(1 << 20)
-    assert not answers.say(b"out of turn"), "the loop has something to send first"
+    assert not said(answers, b"out of turn"), "the loop has something to send first"
     pair[1].close()
     answers.allow()
-    assert not answers.say(b"to nobody")
+    assert not said(answers, b"to nobody")
 
 
 def test_what_a_socket_took_half_of_is_sent_to_the_end_before_anything_else() -> None:
@@ -75,13 +89,35 @@ def test_what_a_socket_took_half_of_is_sent_to_the_end_before_anything_else() ->
 
     answers = EarlyAnswers(cast("socket.socket", Half()))
     answers.allow()
-    assert answers.say(b"packet")
-    assert not answers.say(b"next")
+    assert said(answers, b"packet")
+    assert not said(answers, b"next")
     answers.allow()
-    assert not answers.say(b"next")
+    assert not said(answers, b"next")
     assert answers.forbid() == b"ket"
     answers.allow()
-    assert answers.say(b"next")
+    assert said(answers, b"next")
+
+
+def test_a_put_whose_answer_a_thread_is_about_to_send_is_not_answered_by_the_loop() -> None:
+    sending, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def send(self, packet: bytes, _flags: int) -> int:
+            sending.set()
+            assert go_on.wait(PATIENCE)
+            return len(packet)
+
+    answers, put, found = EarlyAnswers(cast("socket.socket", Slow())), Asked(), list[bool]()
+    answers.allow()
+    thread = threading.Thread(target=answers.say, args=(b"packet", put))
+    loop = threading.Thread(target=lambda: found.append(answers.over(put)))
+    thread.start()
+    assert sending.wait(PATIENCE)
+    loop.start()
+    go_on.set()
+    for each in (thread, loop):
+        each.join(PATIENCE)
+    assert found == [True]
 
 
 class Blocking:
@@ -173,9 +209,9 @@ def late(store: aiodq.Store) -> Iterator[None]:
     """Have the loop hear of nothing from threads, from when one of them tells a client to the end of the block."""
     loop, say = Late(asyncio.get_running_loop()), EarlyAnswers.say
 
-    def saying(answers: EarlyAnswers, packet: bytes) -> bool:
+    def saying(answers: EarlyAnswers, packet: bytes, put: Answerable) -> None:
         loop.deaf = True
-        return say(answers, packet)
+        say(answers, packet, put)
 
     with (
         mock.patch.object(store._store_engine.threads, "_loop", loop),
@@ -236,6 +272,34 @@ async def test_whoever_hears_from_a_client_that_was_told_early_finds_the_put_in_
         elif isinstance(found, Awaitable):
             found = getattr(message := await found, "body", message)
         assert found == expected
+        await client.close()
+
+
+async def test_a_put_that_the_loop_has_answered_is_not_answered_by_a_thread_that_comes_late(tmp_path: Path) -> None:
+    go_on, over, durable = threading.Event(), threading.Event(), Part.durable
+
+    def late(part: Part) -> None:
+        if part.first == 1:
+            assert go_on.wait(PATIENCE)
+        durable(part)
+        if part.first == 1:
+            over.set()
+
+    async with owned(tmp_path / "s") as (store, _):
+        await store.topic("jobs").put(b"first")
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        with mock.patch.object(Part, "durable", late):
+            request = client.put(1, 1, [b"x"])
+            while request not in client.answers:
+                await client.ask(Ping(1))  # the owner looks what has ended
+            assert client.answers.pop(request) == Done((1, 1))
+            assert await client.answer(client.put(1, 2, [b"y"])) == Done((2, 1))
+            go_on.set()
+            await until(over.is_set)
+        await client.ask(Ping(2))
+        assert client.answers == {}
         await client.close()
 
 

@@ -164,9 +164,9 @@ class ClientPuts:
         returning = engine.group_commit.returning if engine.durably else None  # no sync, nobody to share it
         if returning is not None and not (self._closing or self._ending):
             returning.told(self)
-        if placed.answered:
-            self._wire.answered()
-        elif placed.error is None:
+        if self._wire.answered(placed):
+            return
+        if placed.error is None:
             # What waits is written, and its sync begun, in this step: who is told, and so woken, takes the processor.
             send = self._wire.send if engine.put_buffer.next_batch() is None else self._wire.send_soon
             send(Done((placed.offset, placed.messages)), request)

@@ -20,20 +20,20 @@ class Placing(PutResult):
 
     Attributes:
         messages: the number of messages.
-        answered: whether the client knows already.
+        answered: whether the client is told, or is to be told by the loop and no thread: see `EarlyAnswers`.
     """
 
     hears: bool = True
 
     def __init__(
-        self, messages: int, told: Callable[[Placing], None], answer: Callable[[int, int], bool] | None
+        self, messages: int, told: Callable[[Placing], None], answer: Callable[[Placing, int], None] | None
     ) -> None:
         """Start without an outcome.
 
         Args:
             messages: the number of messages.
             told: called once, on the loop, when `offset` or `error` is set.
-            answer: tells the client from whatever thread, by the first offset and the number; returns whether it did.
+            answer: tells the client from whatever thread, by the first offset, if it can.
         """
         self.messages = messages
         self.answered: bool = False
@@ -44,7 +44,7 @@ class Placing(PutResult):
     def durable(self, offset: int) -> None:
         """See `PutResult`."""
         if self._answer is not None:
-            self.answered = self._answer(offset, self.messages)
+            self._answer(self, offset)
 
     def stored(self, offset: int) -> None:
         """See `PutResult`."""

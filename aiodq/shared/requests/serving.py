@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.shared.requests.placing import Underway
+    from aiodq.shared.requests.placing import Placing, Underway
     from aiodq.shared.requests.visitors import Visitor
     from aiodq.shared.requests.waiting_bytes import WaitingBytes
     from aiodq.storage.log.producer_table import Origin
@@ -81,12 +81,12 @@ class Wire(Protocol):
         """Send a packet in the next turn of the loop, or before anything else is sent."""
         ...
 
-    def early(self, request: int) -> Callable[[int, int], bool] | None:
-        """Return what answers a put from any thread, by its first offset and number, and returns whether it did."""
+    def early(self, request: int) -> Callable[[Placing, int], None] | None:
+        """Return what may answer a put from any thread, by its first offset; None if only the loop may."""
         ...
 
-    def answered(self) -> None:
-        """Note, on the loop, that it did."""
+    def answered(self, put: Placing) -> bool:
+        """Return whether a thread has answered a put; from here on none does. On the loop."""
         ...
 
     @property

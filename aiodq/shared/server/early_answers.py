@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import socket
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
-__all__ = ["EarlyAnswers"]
+__all__ = ["Answerable", "EarlyAnswers"]
 
 _NO_WAIT: Final = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+class Answerable(Protocol):
+    """A put that is to be answered once, by a thread or by the loop.
+
+    Attributes:
+        answered: whether it is.
+    """
+
+    answered: bool
 
 
 class EarlyAnswers:
@@ -47,16 +57,23 @@ class EarlyAnswers:
         self.forbid()
         self._over = True
 
-    def say(self, packet: bytes) -> bool:
-        """Send a packet, from any thread; return whether it is on its way. Otherwise the loop has to send it."""
+    def say(self, packet: bytes, put: Answerable) -> None:
+        """Send the answer to a put, from any thread. If it cannot be sent now, the loop has to send it."""
         with self._lock:
-            if not self._allowed:
-                return False
+            if not self._allowed or put.answered:
+                return
             try:
                 sent = self._sock.send(packet, _NO_WAIT)
             except OSError:  # the client does not read, or is gone, of which the loop hears as well
                 self._allowed = False
-                return False
+                return
+            put.answered = True
             if sent < len(packet):
                 self._allowed, self.rest = False, packet[sent:]
-            return True
+
+    def over(self, put: Answerable) -> bool:
+        """Return whether a thread has answered a put; from here on none does. On the loop."""
+        # INVARIANT: a client that was told may be heard, and its put reported, before the thread's `send` returns.
+        with self._lock:
+            answered, put.answered = put.answered, True
+        return answered

@@ -31,6 +31,7 @@ from aiodq.wire.stream import Packet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiodq.shared.requests.placing import Placing
     from aiodq.shared.requests.serving import Owning
 
 __all__ = ["Inside", "Linked", "OwnEnd"]
@@ -216,8 +217,9 @@ class OwnEnd:
     def early(self, _request: int) -> None:
         """Have the loop answer: all that is here belongs to it."""
 
-    def answered(self) -> None:
-        """Do nothing: nothing is answered from elsewhere."""
+    def answered(self, _put: Placing) -> bool:
+        """Return False: the loop answers everything."""
+        return False
 
     async def writable(self) -> None:
         """Return: the link takes everything in the next turn."""

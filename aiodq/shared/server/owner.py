@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.shared.requests.placing import Underway
+    from aiodq.shared.requests.placing import Placing, Underway
     from aiodq.shared.server.inside import Linked
     from aiodq.storage.log.producer_table import Origin
     from aiodq.wire.packets import Hello
@@ -513,18 +513,20 @@ class _Connection(asyncio.Protocol):
             if self.clogged:
                 self._hear_no_more()
 
-    def early(self, request: int) -> Callable[[int, int], bool] | None:
+    def early(self, request: int) -> Callable[[Placing, int], None] | None:
         if self._soon or self._transport.is_closing() or self._transport.get_write_buffer_size():
             return None
         self._early.allow()
         return partial(self._answer, request)
 
-    def _answer(self, request: int, first: int, messages: int) -> bool:
-        return self._early.say(encode_placed(first, messages, request))
+    def _answer(self, request: int, put: Placing, first: int) -> None:
+        self._early.say(encode_placed(first, put.messages, request), put)
 
-    def answered(self) -> None:
+    def answered(self, put: Placing) -> bool:
+        answered = self._early.over(put)
         if self._early.rest:
             self._send_now()
+        return answered
 
     def _hear_no_more(self) -> None:
         """Read nothing from a client until it has read the much that it was sent: each answer would be more."""
