@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import aiodq
 from aiodq.shared.connection.place import Place, refuse_network
 from aiodq.storage.io import mounts as system
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.shared.support import two
 
 
 @pytest.fixture
@@ -93,3 +92,11 @@ def test_a_place_is_the_directory_and_not_its_name(tmp_path: Path) -> None:
     path.rmdir()
     (tmp_path / "t").rename(path)
     here.check()
+
+
+async def test_an_error_is_told_though_the_directory_s_name_is_no_text(tmp_path: Path) -> None:
+    async with two(path := Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))) as stores:
+        (path / "jobs").touch()
+        for store in stores:
+            with pytest.raises(aiodq.StorageError, match="something lies there"):
+                await store.topic("jobs").put(b"x")

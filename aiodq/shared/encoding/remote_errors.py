@@ -23,16 +23,20 @@ _TEXTS: Final = ("name", "path", "text")
 def fail_of(error: Exception) -> Fail:
     """Return an error as an owner sends it."""
     position = getattr(error, "position", None)
-    text = str(getattr(error, "message", None) or error).encode()[:_LONGEST].decode(errors="ignore")
     return Fail(
         type(error).__name__,
         bool(getattr(error, "retriable", False)),
         getattr(error, "errno", None) or 0,
         -1 if position is None else position,
         getattr(error, "pid", None) or 0,
-        getattr(error, "path", ""),
-        text,
+        _utf8(getattr(error, "path", "")),
+        _utf8(str(getattr(error, "message", None) or error)),
     )
+
+
+def _utf8(text: str) -> str:
+    """Return a text that a packet takes: the name of a file need not be UTF-8."""
+    return text.encode(errors="backslashreplace")[:_LONGEST].decode(errors="ignore")
 
 
 def gone(directory: str) -> Fail:
