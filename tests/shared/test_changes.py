@@ -106,3 +106,15 @@ async def test_the_counts_of_a_channel_are_known_as_soon_as_it_is_named(tmp_path
             await message.ack()
             await channel.refresh()
             assert (channel.qsize(), channel.in_flight(), channel.deferred(), channel.depth) == (4, 0, 1, 5)
+
+
+async def test_who_has_asked_so_often_that_numbers_come_again_is_told_of_changes_all_the_same(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as stores, asyncio.timeout(PATIENCE):
+        channels = [store.topic("jobs").channel("c") for store in stores]
+        for channel in channels:
+            await channel.refresh()
+        stores[1]._remote.link._request = 0xFFFFFFFF - 3  # type: ignore[attr-defined]  # as after days
+        for _ in range(20):
+            await channels[1].refresh()
+        await channels[0].configure(TRIES)
+        await until(lambda: channels[1].options == TRIES)

@@ -375,9 +375,12 @@ class Link:
         if self._wire is None:
             then(gone(self._directory))
             return
-        self._request = self._request % 0xFFFFFFFF + 1
-        self._answers[self._request] = then, patient
-        self._wire.send(said, self._request)
+        request = self._request % 0xFFFFFFFF + 1
+        while request in self._answers:  # some are answered after days, or never
+            request = request % 0xFFFFFFFF + 1
+        self._request = request
+        self._answers[request] = then, patient
+        self._wire.send(said, request)
 
     async def _run(self) -> None:
         while True:
