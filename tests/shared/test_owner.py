@@ -182,6 +182,31 @@ async def test_what_cannot_be_requeued_as_said_stays_in_hand(tmp_path: Path) -> 
         assert (await queue.get(timeout=PATIENCE)).attempts == 1
 
 
+@pytest.mark.parametrize("kind", [Nack, Touch])
+async def test_one_of_several_that_is_held_no_more_keeps_nothing_from_the_others(
+    tmp_path: Path, kind: type[Nack | Touch]
+) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue = store.queue("jobs", aiodq.ChannelOptions(visibility_timeout=PATIENCE))
+        await queue.put(b"a")
+        client = await joined(tmp_path / "s")
+        [(offset, delivery, _)] = await client.take(2, 1, 1)
+        items = Item(offset, delivery + 1, 0, 1), Item(offset, delivery, 0, 1), Item(offset, delivery + 1, 0, 1)
+        assert isinstance(fail := await client.ask(kind(2, owner.epoch, items)), Fail)
+        assert fail.name == "NotInFlightError"
+        await until(queue.qsize)
+        await client.close()
+
+
+async def test_what_is_asked_without_a_number_is_refused_without_a_word(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (_, owner):
+        client = await joined(tmp_path / "s")
+        client.writer.write(encode_packet(Touch(2, owner.epoch, (Item(0, 1, UNSAID, 1),))))
+        assert await client.ask(Ping(1)) == Pong(1)
+        assert [said for said in client.said if isinstance(said, Fail)] == []
+        await client.close()
+
+
 async def test_every_way_to_settle(tmp_path: Path) -> None:
     async with owned(tmp_path / "s") as (store, owner):
         queue, client = store.queue("jobs"), None

@@ -45,12 +45,12 @@ from aiodq.wire.packets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.shared.requests.serving import Owning, Wire
     from aiodq.wire.packets import Message
-    from aiodq.wire.payload import Held
+    from aiodq.wire.payload import Held, Item
     from aiodq.wire.stream import Packet
 
 __all__ = ["Session"]
@@ -186,7 +186,8 @@ class Session:
             if engine.failure is not None:
                 self._owner.failed()
             error = OwnerLostError("this owner ends", engine.path)
-        self._wire.send(fail_of(error), request)
+        if request:
+            self._wire.send(fail_of(error), request)
 
     def _start(self, doing: Coroutine[Any, Any, Done], request: int) -> asyncio.Task[None]:
         """Run something that takes longer, and answer."""
@@ -367,7 +368,8 @@ class Session:
 
     def _nack(self, said: Nack, request: int) -> None:
         lending = self._lending(said.handle)
-        for item in said.items:
+
+        def nack(item: Item) -> None:
             message = lending.take(said.epoch, item.offset, item.delivery)
             delay = None if item.span == UNSAID else item.span / _SECOND
             try:
@@ -375,15 +377,20 @@ class Session:
             except AiodqError:
                 lending.keep(message)
                 raise
+
+        _each(nack, said.items)
         if request:
             self._start(lending.committed(), request)
 
     def _touch(self, said: Touch, request: int) -> None:
         lending = self._lending(said.handle)
-        for item in said.items:
+
+        def touch(item: Item) -> None:
             message = lending.find(said.epoch, item.offset, item.delivery)
             span = None if item.span == UNSAID else item.span
             message._take().touch(item.offset, item.delivery, span)  # noqa: SLF001 - as above
+
+        _each(touch, said.items)
         if request:
             self._wire.send(Done(), request)
 
@@ -523,6 +530,18 @@ class Session:
 
     def _bye(self, _said: Bye, _request: int) -> None:
         self._wire.end()
+
+
+def _each(do: Callable[[Item], None], items: Iterable[Item]) -> None:
+    """Do something with each message with which it can be done; raise why not with the last of the others."""
+    failure: AiodqError | None = None
+    for item in items:
+        try:
+            do(item)
+        except AiodqError as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def _refuse_more(said: Message) -> None:
