@@ -1,10 +1,10 @@
 """The wire protocol between the processes of a shared store and its owner: packets, without I/O. The specification.
 
-A shared store is owned by one process; the others talk to it over a stream socket, usually a Unix one. A connection
-carries packets in both directions, one after the other. This page is about their bytes, version 1; who connects when,
-and what is repeated after an owner is gone, is described where that is done. All numbers are little-endian. u8, u16,
-u32, u64 are unsigned, i32 and i64 signed; times are i64 nanoseconds. `tests/wire/test_spec.py` reads the tables below
-and checks them against the code: neither changes without the other.
+A shared store is owned by one process; the others talk to it over a Unix stream socket, `#socket` in the store's
+directory. A connection carries packets in both directions, one after the other. This page is about their bytes,
+version 1; who connects when, and what is repeated after an owner is gone, `aiodq.shared` describes. All numbers are
+little-endian. u8, u16, u32, u64 are unsigned, i32 and i64 signed; times are i64 nanoseconds. `tests/wire/test_spec.py`
+reads the tables below and checks them against the code: neither changes without the other.
 
 
 ## Packet
@@ -39,7 +39,7 @@ OPERATIONS
     REJECT     0x09    client  rejects a message. Answer likewise
     TXN        0x0A    client  a transaction: puts and acks, all or none. Answer: DONE
     CALL       0x0B    client  anything rare, by name. Answer: DONE
-    RESUME     0x0C    client  what it holds of a channel from a previous owner. Answer: DONE, then GONE for the rest
+    RESUME     0x0C    client  what it holds of a channel from a previous owner. Answer: DONE with what is left to it
     PING       0x0D    client  asks whether the owner's loop runs. Answer: PONG
     BYE        0x0E    client  it leaves; what it holds is released. No answer
     WELCOME    0x81    owner   the answer to HELLO
@@ -73,7 +73,7 @@ WELCOME: 32 bytes
          8     8  epoch     a number that the owner chose at random, which identifies its deliveries
         16     4  largest   bytes of the largest packet that the client may send from now on
         20     4  zero      reserved, 0
-        24     8  reclaim   i64, how long clients may claim by RESUME what they hold
+        24     8  reclaim   i64, how long clients may claim by RESUME what they hold; 0 if it is not said
 
 OPEN: 8 bytes, then the topic's name, the channel's, and options as JSON
 
@@ -83,15 +83,16 @@ OPEN: 8 bytes, then the topic's name, the channel's, and options as JSON
          5     1  channel   bytes of the channel's name, 0 for the topic itself
          6     2  zero      reserved, 0
 
-The options of a topic may say `stored`: they were on disk once, as named for it. What concerns its data is then taken
-from disk, and the rest as others have named it since. The answer has the effective options, `paused` and `stored`; the
-CALL `changed` with the handle is answered likewise as soon as one of them is another.
+The options are those of `aiodq.shared.encoding.options_json`. Those of a topic may say `stored`: they were on disk
+once, as named for it. What concerns its data is then taken from disk, and the rest as others have named it since. The
+answer has the effective options, `paused` and `stored`; the CALL `changed` with the handle is answered likewise as soon
+as one of them is another.
 
 PUT: 16 bytes, then FRAMES
 
     offset  size  name      meaning
          0     4  handle    a topic's
-         4     8  sequence  one more than that of the client's previous put into that topic; it counts once
+         4     8  sequence  above that of the client's previous put into that topic; it counts once
         12     4  count     messages, at least 1, consecutive in the log
 
 With the flag EACH, every message is a put of its own: they need not be stored together. Without it, it is all or none.
@@ -113,7 +114,8 @@ ACK, RELEASE, GONE: 16 bytes, then ranges
          4     4  count     ranges, at least 1
          8     8  epoch     of the owner that delivered them
 
-Of an ACK's messages, only those taken away meanwhile are refused: GONE names them first, then FAIL answers the ACK.
+Of several messages, here and in NACK and TOUCH, only those taken away meanwhile are refused, and FAIL is the answer;
+of an ACK's, GONE names them first.
 
 RANGE: 20 bytes
 
@@ -129,6 +131,10 @@ HELD: 24 bytes
     offset  size  name      meaning
          0    20  range     RANGE
         20     4  attempts  how often each was delivered
+
+DONE has, as `held`, the messages that are in flight in the client's hands again: rows of a first offset, its new
+delivery number, and a count. The others were settled, or are somebody else's. Who has said all that it holds makes the
+CALL `back`, for which this owner waits before it delivers what was there before, though not for ever.
 
 NACK, TOUCH: 16 bytes as ACK, then items
 
@@ -170,14 +176,14 @@ CALL: 2 bytes, then the name and its arguments as JSON
     offset  size  name      meaning
          0     2  name      bytes of the name, 1 to 255
 
-The calls are described where they are done. One with a handle is done after the client's earlier PUTs into that topic,
-except those that wait for room; an owner that knows this order says `orderly` in its answer to OPEN of a topic. The
-CALL `withdraw` with a topic's handle and `sequences` gives up PUTs that wait for room: each is answered with FAIL. The
-CALL `forget` with a `request` gives up a `join` that nobody waits for any more, which is answered with FAIL.
-`ended` with a channel's handle is answered with FAIL once the channel no longer exists, and with DONE, which has the
-fields of FAIL as the reason, when it cannot deliver what a client wants.
+`aiodq.shared.requests.calls` has most of them; DONE has what one returns as `result`. One with a handle is done after
+the client's earlier PUTs into that topic, except those that wait for room; an owner that knows this order says
+`orderly` in its answer to OPEN of a topic. The CALL `withdraw` with a topic's handle and `sequences` gives up PUTs that
+wait for room: each is answered with FAIL. The CALL `forget` with a `request` gives up a `join` or `drain` that nobody
+waits for any more, which is answered with FAIL. `ended` with a channel's handle is answered with FAIL once the channel
+no longer exists, and with DONE, which has the fields of FAIL as the reason, when it cannot deliver what a client wants.
 
-DONE: nothing, PLACED if the request was PUT, or JSON if it was OPEN, TXN or CALL: see its flags
+DONE: nothing, PLACED if the request was PUT, or JSON if it was OPEN, RESUME or CALL: see its flags
 
 PLACED: 12 bytes
 
