@@ -32,7 +32,7 @@ from aiodq.wire.packets import (
     Welcome,
 )
 from aiodq.wire.stream import PacketReader, encode_packet
-from tests.shared.support import PATIENCE
+from tests.shared.support import PATIENCE, owned, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -239,3 +239,20 @@ async def settled(queue: aiodq.Queue, message: aiodq.Message, how: str) -> None:
         await message.reject()
     else:
         await message.ack()
+
+
+async def test_who_comes_back_too_late_is_not_given_anew_what_it_has_in_hand(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner), asyncio.timeout(PATIENCE):
+        await store.queue("jobs").put(b"0")
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            queue = client.queue("jobs")
+            first = await queue.get()
+            getting = asyncio.create_task(queue.get())
+            [session] = owner.clients
+            session._wire.end()  # which gives back what it holds, as after the time in which it may be claimed
+            await until(lambda: [each for each in owner.clients if each is not session and each.holds()])
+            await store.topic("jobs").put(b"1")
+            second = await getting
+            assert (second.body, first.held) == (b"1", True)
+            await first.ack()
+            await second.ack()

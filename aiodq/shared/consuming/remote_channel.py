@@ -206,10 +206,11 @@ class RemoteChannel(RemoteSettlement):
         for numbers in self._ready.take_back():
             self.forget(numbers)
         self.counts.reset()
-        self._want()
+        # INVARIANT: before more is wanted: an owner that waits for nobody any more would deliver what is held here.
         if held := self.to_resume():
             answers = [self._request(partial(_resume, before, part)) for part in portions(held, _RESUMED)]
             asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch))
+        self._want()
 
     def _claimed(self, answers: list[Said], epoch: int) -> None:
         """Handle the owner's answer about which messages this process still holds."""

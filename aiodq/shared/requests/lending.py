@@ -118,7 +118,7 @@ class Lending:
             if self._getting is not None:
                 self._getting.cancel()  # a cancelled get takes nothing
             return
-        if self._idle and not self._wire.clogged:
+        if self._idle and not self._resuming and not self._wire.clogged:
             # What is available is delivered at once. Others have their turn before more, and `_run` reports errors.
             with suppress(AiodqError):
                 self._deliver(self._take_more())
@@ -132,6 +132,7 @@ class Lending:
             self._idle = False
             self._changed.clear()
             while self._wanted > self._given:
+                await self.resumed.wait()
                 try:
                     if not await self._give():
                         break
