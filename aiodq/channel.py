@@ -115,6 +115,7 @@ class Channel(ChannelHandle):
         Raises:
             OffsetError: it is not deferred here: it is ready, in flight, settled, or not written yet. Nothing changed.
             InvalidOptionError: it is not an offset; also a `TypeError`.
+            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
             QueueShutDown: the store is closed.
             DiskFullError: settled, but not durably so; it will be once there is space.
             StoreFailedError: the store has stopped; after opening again the message may be delivered.
@@ -219,6 +220,7 @@ class Channel(ChannelHandle):
         """Settle everything accepted so far, in flight or not; return the number of messages.
 
         Raises:
+            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
         Cancellation: it is done all the same.

@@ -122,6 +122,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
 
         Raises:
             StorageError: nothing was dropped.
+            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.

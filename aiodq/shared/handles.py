@@ -203,7 +203,7 @@ class SharedChannel(Channel):
     async def cancel(self, offset: int) -> None:
         """See `Channel.cancel`."""
         check_offset("offset", offset)
-        await self._call("cancel", read_nothing, {"offset": offset})
+        await self._call("cancel", read_nothing, {"offset": offset}, once=True)
 
     async def peek(self) -> Message | None:
         """See `Channel.peek`."""

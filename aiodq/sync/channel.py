@@ -210,6 +210,7 @@ class Channel(Uncopied):
         Raises:
             OffsetError: it is not deferred here, but ready, in flight, settled, or not written yet. Nothing changed.
             InvalidOptionError: it is not an offset; also a `TypeError`.
+            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
             QueueShutDown: the store is closed.
             DiskFullError: settled, but not durably until there is space.
             StoreFailedError: the store has stopped; after opening again the message may be delivered.
@@ -222,6 +223,7 @@ class Channel(Uncopied):
         """Settle everything accepted so far, in flight or not; return the number of messages.
 
         Raises:
+            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 

@@ -195,6 +195,7 @@ class Queue(Producer, Channel):
         After a crash all of it is gone or none.
 
         Raises:
+            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
             QueueShutDown: the store is closed.
             StorageError: it was not done.
             StoreFailedError: the store has stopped.

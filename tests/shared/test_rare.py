@@ -14,6 +14,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.store.opening import open_store
+from aiodq.shared.requests.lending import Lending
 from aiodq.testing import WatchedFileSystem
 from tests.shared.support import PATIENCE, QUICK, counts, until
 from tests.shared.support import two as stores_of_two
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.opened_files import OpenedStore
     from aiodq.testing.watched import Gate
+    from aiodq.wire.packets import Call, Done
 
 
 two = partial(stores_of_two, options=QUICK)
@@ -301,3 +303,25 @@ async def test_a_process_that_closes_while_it_takes_over_has_let_go_of_the_store
     await closing
     async with aiodq.open(tmp_path / "s") as alone:
         assert alone.topics() == ["jobs"]
+
+
+async def test_a_cancellation_whose_answer_is_lost_is_not_said_to_have_changed_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = Lending.called
+
+    async def gone_before_it_answers(lending: Lending, said: Call, say_figures: Any) -> Done:
+        done = await called(lending, said, say_figures)
+        if said.name == "cancel":
+            lending._wire.end()
+            await asyncio.Event().wait()  # until the connection has ended
+        return done
+
+    monkeypatch.setattr(Lending, "called", gone_before_it_answers)
+    async with two(tmp_path / "s") as stores, asyncio.timeout(PATIENCE):
+        for store in stores:
+            queue = store.queue("jobs")
+            offset = await queue.put(b"late", delay=3600)
+            with pytest.raises(aiodq.OwnerLostError):
+                await queue.cancel(offset)
+            assert await counts(queue) == (0, 0, 0)
