@@ -45,8 +45,8 @@ __all__ = [
 
 SyncPolicy: TypeAlias = Literal["always", "interval", "os"]
 Overflow: TypeAlias = Literal["block", "reject", "drop_oldest"]
-Position: TypeAlias = "Literal['earliest', 'latest'] | int | datetime"
-Start: TypeAlias = "Position | None"
+Position: TypeAlias = Literal["earliest", "latest"] | int | datetime
+Start: TypeAlias = Position | None
 
 _MIB: Final = 1 << 20
 _LARGEST_BODY: Final = 1 << 31

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
+from dataclasses import is_dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 import pytest
 
@@ -143,6 +144,13 @@ def test_an_error_of_an_option_can_be_sent_to_another_process() -> None:
         ChannelOptions(max_in_flight=half)
     copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - made in the line itself
     assert (type(copy), str(copy)) == (type(caught.value), str(caught.value))
+
+
+@pytest.mark.parametrize("kind", [kind for name in aiodq.__all__ if is_dataclass(kind := getattr(aiodq, name))])
+def test_types_of_fields_are_there_at_run_time(kind: type) -> None:
+    """What reads settings from a file, or makes a form of them, evaluates the types."""
+    assert get_type_hints(kind)
+    assert get_type_hints(vars(kind)["__init__"])
 
 
 class TestPositions:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - as timedelta: who reads the types of `Draft` evaluates them
 from dataclasses import dataclass, field
+from datetime import timedelta  # noqa: TC003
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
-    from datetime import timedelta
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     Waiter: TypeAlias = "asyncio.Future[Any] | PutResult"
