@@ -10,7 +10,7 @@ from aiodq.errors import AiodqError, StoreFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-__all__ = ["as_failure", "release", "settle", "tell_all", "to_its_end", "wait_in"]
+__all__ = ["as_failure", "begin_later", "release", "settle", "tell_all", "to_its_end", "wait_in"]
 
 T = TypeVar("T")
 
@@ -23,6 +23,15 @@ def settle(done: asyncio.Future[Any], result: object, error: BaseException | Non
         done.set_exception(error)
     else:
         done.set_result(result)
+
+
+def begin_later(doing: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Return a task that begins in a later turn of the loop, also where the loop's tasks begin at once.
+
+    It is for what must not run, nor tell anybody anything, before its caller has returned.
+    """
+    # Not made by the loop: its factory (`asyncio.eager_task_factory`) would run the first step here.
+    return asyncio.Task(doing, loop=asyncio.get_running_loop())
 
 
 async def to_its_end(doing: Coroutine[Any, Any, T]) -> T:

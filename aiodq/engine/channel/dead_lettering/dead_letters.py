@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from aiodq.engine.batch.put_batch import Accepted
 from aiodq.engine.channel.addressed import FOR
-from aiodq.engine.loop.futures import settle, tell_all
+from aiodq.engine.loop.futures import begin_later, settle, tell_all
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.errors import AiodqError, StorageError
 
@@ -142,11 +142,17 @@ class DeadLetterOffice:
 
     def send(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
         """Put a dead letter; `done` is called once it is durable, or with the error."""
-        task = asyncio.get_running_loop().create_task(self._put(letter, put_buffer, done))
+        # INVARIANT: `done` is called after this has returned: who sends is amid a change of the channel's state.
+        task = begin_later(self._put(letter, put_buffer, done))
         self._under_way.add(task)
         self._waiting.add(task)
-        task.add_done_callback(self._under_way.discard)
-        task.add_done_callback(self._waiting.discard)
+        task.add_done_callback(partial(self._ended, done))
+
+    def _ended(self, done: Callable[[Exception | None], None], task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        self._waiting.discard(task)
+        if task.cancelled():  # perhaps before its first step
+            done(QueueShutDown("the store was closed before the dead letter was put"))
 
     async def _put(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
         try:
@@ -158,9 +164,6 @@ class DeadLetterOffice:
             done(_refused(letter, full))
         except AiodqError as error:
             done(error)
-        except asyncio.CancelledError:
-            done(QueueShutDown("the store was closed before the dead letter was put"))
-            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             tell_all(error, [self._fail, done])
         else:
