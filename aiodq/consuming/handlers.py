@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
     from aiodq.message import Message
 
-__all__ = ["Handler", "checked_choice", "checked_concurrency", "checked_handler", "checked_hook", "chooses"]
+__all__ = [
+    "Handler",
+    "checked_choice",
+    "checked_concurrency",
+    "checked_handler",
+    "checked_hook",
+    "chooses",
+    "is_asynchronous",
+]
 
 _MOST_AT_ONCE: Final = 100_000
 """A worker is a task of some 2 KiB: many more would hold up the loop, and fill memory, before the first message."""
@@ -47,7 +55,17 @@ def checked_handler(handler: Callable[[Any], object]) -> Handler:
     function = _function(handler)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidOptionError(f"the handler {handler!r} has a `yield`, so calling it does nothing; write it without")
-    return Handler(handler, threaded=not inspect.iscoroutinefunction(function))
+    return Handler(handler, threaded=not is_asynchronous(handler))
+
+
+def is_asynchronous(function: object) -> bool:
+    """Return whether a call of the function returns a coroutine: an `async def`, or what is marked as one.
+
+    An object may be marked itself, by `inspect.markcoroutinefunction`, or as `AsyncMock` does, or be one by its class.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_function(function))
 
 
 def checked_hook(hook: Callable[[Any, BaseException], object] | None) -> None:
@@ -83,7 +101,7 @@ def checked_choice(where: Callable[[Any], object] | None) -> None:
     if not callable(where):
         raise InvalidOptionTypeError(f"where is a function of a letter, not {where!r}: {_CHOICE}")
     function = _function(where)
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+    if is_asynchronous(where) or inspect.isasyncgenfunction(function):
         raise InvalidOptionTypeError(f"where {where!r} is an `async def`, which nobody awaits: {_CHOICE}")
     if inspect.isgeneratorfunction(function):
         raise InvalidOptionTypeError(f"where {where!r} has a `yield`, so calling it tells nothing: {_CHOICE}")

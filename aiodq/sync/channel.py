@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from aiodq.consuming.consumer import Consumer
-from aiodq.consuming.handlers import Handler, checked_concurrency, checked_handler, checked_hook
+from aiodq.consuming.handlers import Handler, checked_concurrency, checked_handler, checked_hook, is_asynchronous
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError
 from aiodq.sync.handlers import HandlerThreads
@@ -316,7 +315,7 @@ class Channel(Uncopied):
         checked_hook(hook)
         if not checked_handler(handler).threaded:
             _refuse_coroutine("handler", handler)
-        if inspect.iscoroutinefunction(hook):
+        if is_asynchronous(hook):
             _refuse_coroutine("on_error", hook)
         return Handler(lambda given: handler(Message(self._loop_thread, given)), threaded=True)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
+import sys
 import threading
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -942,6 +944,26 @@ class TestHandlers:
                     await soon(jobs.join())
                 assert jobs.stats().acked == number
         assert threads == [threading.get_ident()] * len(handlers)
+
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 is the first to mark what is asynchronous")
+    async def test_an_object_that_is_marked_as_asynchronous_is_called_on_the_loop(self, machine: Machine) -> None:
+        called = 0
+
+        class Marked:
+            def __call__(self, _: aiodq.Message) -> asyncio.Task[None]:
+                nonlocal called
+                called += 1
+                return asyncio.create_task(asyncio.sleep(0))  # which no thread could do
+
+        async with machine.jobs() as jobs:
+            await jobs.put(b"x")
+            handler = Marked()
+            if sys.version_info >= (3, 12):
+                inspect.markcoroutinefunction(handler)
+            async with consuming(jobs, handler):
+                await until(lambda: called)
+                await soon(jobs.join())
+            assert jobs.stats().acked == 1
 
     async def test_what_is_no_handler_is_refused_before_a_message_is_taken(self, machine: Machine) -> None:
         async def good(_: aiodq.Message) -> None: ...

@@ -104,6 +104,7 @@ class SaysNo:
         (says_no, "async def"),
         (SaysNo(), "async def"),
         (partial(says_no), "async def"),
+        (mock.AsyncMock(), "async def"),
         (lambda letter: says_no(letter), "nobody awaits"),  # noqa: PLW0108 - what it returns is what is tried
         (lambda _: asyncio.get_running_loop().create_future(), "nobody awaits"),
         (lambda letter: (yield letter), "yield"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -199,12 +200,21 @@ def test_a_handler_may_close(tmp_path: Path) -> None:
 async def _coroutine(_: object, __: object = None) -> None: ...
 
 
-def test_only_plain_functions_are_handlers(store: aiodq.sync.Store) -> None:
+class _Asynchronous:
+    async def __call__(self, _: object, __: object = None) -> None: ...
+
+
+@pytest.mark.parametrize("function", [_coroutine, _Asynchronous(), AsyncMock()], ids=["def", "class", "mock"])
+def test_only_plain_functions_are_handlers(store: aiodq.sync.Store, function: Any) -> None:
     jobs = store.queue("jobs")
-    with pytest.raises(aiodq.InvalidOptionError, match="calls plain functions"):
-        jobs.consume(_coroutine)
-    with pytest.raises(aiodq.InvalidOptionError, match="calls plain functions"):
-        jobs.consume(print, on_error=_coroutine)
+    with pytest.raises(aiodq.InvalidOptionError, match=r"handler .* calls plain functions"):
+        jobs.consume(function)
+    with pytest.raises(aiodq.InvalidOptionError, match=r"on_error .* calls plain functions"):
+        jobs.consume(print, on_error=function)
+
+
+def test_functions_that_cannot_be_called_and_numbers_out_of_range_are_refused(store: aiodq.sync.Store) -> None:
+    jobs = store.queue("jobs")
     with pytest.raises(TypeError, match="called with the message"):
         jobs.consume(lambda: None)  # type: ignore[arg-type, misc]
     with pytest.raises(aiodq.InvalidOptionError):
