@@ -173,19 +173,22 @@ class Consumer:
         renewed = self._renew and not message.settled
         if renewed:
             message._renew()  # noqa: SLF001 - as above
-        call = Call(self._channel_engine, self._handler, message, in_thread=self._in_thread)
-        self._under_way[call] = message
+        call: Call | None = None
         try:
+            # It raises what ends the program, where tasks begin at once (`asyncio.eager_task_factory`).
+            call = Call(self._channel_engine, self._handler, message, in_thread=self._in_thread)
+            self._under_way[call] = message
             error = await call.wait(self._timeout)
             await self._settle(message, error, late=call.late)
         except BaseException:
             # Cancelled, or the store has failed, or the process ends. If the handler returned, its message is acked.
-            if await call.end():
+            if call is not None and await call.end():
                 message._done()  # noqa: SLF001 - as above
             message._given_back(None)  # noqa: SLF001 - as above
             raise
         finally:
-            del self._under_way[call]
+            if call is not None:
+                del self._under_way[call]
             self._acquit(message)
             if renewed:
                 message._renew_no_more()  # noqa: SLF001 - as above

@@ -1,39 +1,30 @@
-"""A loop whose tasks begin at once: a dead letter is put, or is not and is said not to be, as the store closes."""
+"""A loop whose tasks begin at once: what their first step may do, and what follows from it."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 import aiodq
-from tests.channels.support import soon
+from tests.channels.support import Machine, soon
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from tests.channels.support import Machine
-
-pytestmark = [
-    pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 is the first with eager tasks"),
-    pytest.mark.asyncio(loop_factories=["asyncio"]),  # uvloop does not take asyncio's factory from 3.13 on
-]
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 is the first with eager tasks")
 
 
-@pytest.fixture(autouse=True)
-async def _eager() -> AsyncIterator[None]:
+def _begin_at_once() -> None:
     if sys.version_info < (3, 12):
         raise AssertionError("it is skipped")
-    loop = asyncio.get_running_loop()
-    loop.set_task_factory(asyncio.eager_task_factory)
-    yield
-    loop.set_task_factory(None)
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
 
 
+@pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop does not take asyncio's factory from 3.13 on
 @pytest.mark.parametrize("turns", [0, 1])
 async def test_a_letter_is_put_or_refused_as_the_store_closes(machine: Machine, turns: int) -> None:
+    """It is put, or it is not and is said not to be."""
+    _begin_at_once()
     async with machine.jobs(dead_letter="dead") as jobs:
         await jobs.put(b"x")
         rejecting = asyncio.create_task((await jobs.get()).reject())
@@ -45,3 +36,27 @@ async def test_a_letter_is_put_or_refused_as_the_store_closes(machine: Machine, 
     async with machine.store() as store:
         jobs, dead = store.queue("jobs"), store.topic("dead")
         assert (jobs.depth, dead.end_offset) == ((1, 0) if refused else (0, 1))
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_what_ends_the_program_gives_its_message_back(error: type[BaseException]) -> None:
+    machine = Machine()
+
+    async def main() -> None:
+        _begin_at_once()
+
+        async def handler(_: aiodq.Message) -> None:
+            raise error
+
+        async with machine.jobs(max_attempts=3) as jobs:
+            await jobs.put(b"x")
+            await jobs.consume(handler)
+
+    async def attempts() -> int:
+        async with machine.jobs() as jobs:
+            return (await jobs.get()).attempts
+
+    with pytest.raises(error):
+        asyncio.run(main())
+    assert asyncio.run(attempts()) == 1
+    gc.collect()  # asyncio tells of the handler's task that nobody asked for its exception: here, not amid another test
