@@ -360,7 +360,7 @@ class TestExtras:
     @pytest.mark.parametrize("given", BAD, ids=lambda given: repr(given)[:40])
     async def test_what_cannot_be_stored_is_refused_before_anything_is(self, path: Path, given: dict[str, Any]) -> None:
         async with queue(path) as jobs:
-            with pytest.raises(aiodq.InvalidMessageError):
+            with pytest.raises(aiodq.InvalidMessageError, match=next(iter(given))):
                 await jobs.put(b"body", **given)
             with pytest.raises(aiodq.InvalidMessageError):
                 jobs.put_nowait(b"body", **given)

@@ -66,7 +66,7 @@ def check_labels(tag: str | None, key: BytesLike | None) -> None:
     Raises:
         InvalidMessageError: one is of another type, or too long.
     """
-    if tag is not None and (not isinstance(tag, str) or len(_utf8(tag)) > LONGEST_TAG):
+    if tag is not None and (not isinstance(tag, str) or len(_utf8(tag, "tag")) > LONGEST_TAG):
         _refuse("tag", f"a tag is text of up to {LONGEST_TAG} bytes, or None", tag, str, "tag='red'")
     if key is not None and (not isinstance(key, (bytes, bytearray, memoryview)) or _size(key) > LONGEST_KEY):
         expected = f"a key is up to {LONGEST_KEY} bytes, or None"
@@ -124,7 +124,7 @@ def span_ns(span: float | timedelta | None, what: str) -> int | None:
         raise InvalidMessageError(str(error)) from None
 
 
-def _utf8(text: object) -> bytes:
+def _utf8(text: object, what: str) -> bytes:
     if not isinstance(text, str):
         raise InvalidMessageTypeError(
             f"headers are a mapping of text to text, not {shown(text)} ({type(text).__name__}): "
@@ -133,7 +133,7 @@ def _utf8(text: object) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as cause:
-        raise InvalidMessageError(f"text that is not Unicode: {cause}") from cause
+        raise InvalidMessageError(f"{what}: text that is not Unicode: {cause}") from cause
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -149,6 +149,6 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
         )
     if len(headers) >= MOST_HEADERS:
         raise InvalidMessageError(f"up to {MOST_HEADERS - 1} headers, not {len(headers)}")
-    if sum(len(_utf8(name)) + len(_utf8(value)) for name, value in headers.items()) > LONGEST_KEY:
+    if sum(len(_utf8(name, "headers")) + len(_utf8(value, "headers")) for name, value in headers.items()) > LONGEST_KEY:
         raise InvalidMessageError(f"headers of up to {LONGEST_KEY} bytes in all")
     return {str.__str__(name): str.__str__(value) for name, value in headers.items()}

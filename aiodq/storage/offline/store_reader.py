@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiodq.errors import CorruptionError, InvalidOptionError, MissingExtraError, StorageError, StoreNotFoundError
+from aiodq.errors import CorruptionError, MissingExtraError, StorageError, StoreNotFoundError
 from aiodq.format.journal import unsettled
 from aiodq.names import check_name
 from aiodq.stats import HeldSegment
@@ -28,6 +28,7 @@ from aiodq.storage.state.assessment import channel_images
 from aiodq.storage.state.holds import held_by, read_holds
 from aiodq.storage.state.owner_stats import ChannelFigures, read_figures
 from aiodq.storage.store_layout import check_store_directory, has_topic, list_topics
+from aiodq.values import check_scan, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -127,9 +128,14 @@ class TopicReader:
             strict: raise on damage, instead of adding it to `damages` and continuing after it.
 
         Raises:
+            InvalidOptionError: `start` or `stop` is negative, or not an offset; in the latter case also a `TypeError`.
             CorruptionError: with `strict`, messages are damaged or missing.
             StorageError: as mapped from the system's error.
         """
+        check_scan(start, stop)
+        return self._records(start, stop, strict=strict)
+
+    def _records(self, start: int | None, stop: int | None, *, strict: bool) -> Iterator[StoredMessage]:
         for batch in self._rows(LogReader(self._fs), start, stop, strict=strict):
             yield from records_of(batch, self.name)
 
@@ -159,15 +165,15 @@ class TopicReader:
             `key` and `headers` are null where a message has none.
 
         Raises:
-            InvalidOptionError: there is no such column, or `most_rows` is below 1.
+            InvalidOptionError: there is no such column, or `most_rows` is below 1; or as for `scan`.
             MissingExtraError: pyarrow is not installed.
             CorruptionError: with `strict`, messages are damaged or missing.
             StorageError: as mapped from the system's error.
         """
+        check_scan(start, stop)
+        check_whole("most_rows", most_rows, least=1, example=65_536)
         arrow = _arrow()
         wanted = arrow.columns_of(columns)
-        if most_rows < 1:
-            raise InvalidOptionError(f"most_rows must be at least 1, not {most_rows}")
         rows = self._rows(arrow.arrow_reader(self._fs, wanted, verify=verify), start, stop, strict=strict)
         found: Iterator[Any] = arrow.as_record_batches(rows, self.name, wanted, most_rows)
         return found
@@ -210,9 +216,11 @@ class TopicReader:
         """Yield the messages that a channel has not settled, in order: ready, in flight and deferred.
 
         Raises:
+            InvalidNameError: no channel can have that name.
             StoreNotFoundError: there is no such channel.
             StorageError: as mapped from the system's error.
         """
+        channel = check_name(channel, "channel")
         log = self._log
         self.refresh()
         image = channel_images(self._fs, log.directory, log.meta).get(channel)

@@ -6,12 +6,18 @@ import itertools
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
-from aiodq.errors import CorruptionError, InvalidNameError, NotAStoreError, StoreNotFoundError
+from aiodq.errors import (
+    CorruptionError,
+    InvalidNameError,
+    InvalidOptionError,
+    NotAStoreError,
+    StoreNotFoundError,
+)
 from aiodq.format.columns import Columns
 from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.storage.offline.store_reader import StoreReader, TopicReader
@@ -192,8 +198,26 @@ def test_a_scan_between_two_offsets(store: Path) -> None:
     for start, stop in itertools.product((None, 0, 2, 7, 29, 30, 100), (None, 0, 3, 8, 30, 100)):
         expected = list(range(30))[start:stop]
         assert list(scanned(reader, start, stop)) == expected
-    assert list(scanned(reader, -5, 2)) == [0, 1]
     log.close()
+
+
+@pytest.mark.parametrize("wrong", ["3", 1.5, True, -1])
+def test_what_is_no_offset_is_refused_when_asked_for(store: Path, wrong: Any) -> None:
+    open_log(store / "t").close()
+    reader = topic_of(store)
+    for ask, (start, stop) in itertools.product(
+        (reader.scan, reader.record_batches, reader.to_arrow), ((wrong, None), (0, wrong))
+    ):
+        with pytest.raises(InvalidOptionError) as caught:
+            ask(start, stop)
+        assert isinstance(caught.value, TypeError) == (wrong != -1)
+
+
+@pytest.mark.parametrize("wrong", ["a b", None, ["c"]])
+def test_what_cannot_be_a_channels_name_is_refused(store: Path, wrong: Any) -> None:
+    open_log(store / "t").close()
+    with pytest.raises(InvalidNameError):
+        topic_of(store).waiting(wrong)
 
 
 def test_messages_come_with_all_they_have(store: Path) -> None:
