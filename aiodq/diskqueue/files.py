@@ -6,14 +6,15 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import InvalidNameError
+from aiodq.errors import InvalidNameError, StorageError
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.values import refuse, shown
 
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
 
-__all__ = ["check_name", "data_numbers", "data_path", "files_of", "list_queues", "metadata_path"]
+__all__ = ["check_directory", "check_name", "data_numbers", "data_path", "files_of", "list_queues", "metadata_path"]
 
 _INFIX: Final = ".diskqueue."
 _MOST: Final = 2**63 - 1
@@ -21,12 +22,30 @@ _FILE: Final = re.compile(r"(.+)\.diskqueue\.(?:meta|[0-9]{6,19})\.dat", re.DOTA
 _NUMBER: Final = re.compile(r"([0-9]{6,19})\.dat")
 
 
+def check_directory(directory: str | os.PathLike[str]) -> str:
+    """Return the path of a directory, if there can be one.
+
+    Raises:
+        InvalidOptionError: it is no path; a `TypeError` too.
+        StorageError: it is empty, or has a zero in it.
+    """
+    path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
+    if not isinstance(path, str):
+        expected = "the name of a directory (str or os.PathLike)"
+        refuse("directory", expected, directory, "write '/var/lib/nsqd'", type_is_wrong=True)
+    if not path or "\0" in path:
+        raise StorageError(f"directory is the name of a directory, not {path!r}: write '/var/lib/nsqd'", "")
+    return path
+
+
 def check_name(name: str) -> str:
     """Return a queue's name, if files can be called so.
 
     Raises:
-        InvalidNameError: it is empty, or has a path's separator or a zero in it.
+        InvalidNameError: it is empty, has a path's separator or a zero in it, or is no text.
     """
+    if not isinstance(name, str):
+        raise InvalidNameError(f"{shown(name)} ({type(name).__name__}) is no name of files: write 'orders'")
     if not name or "\0" in name or os.sep in name or (os.altsep is not None and os.altsep in name):
         raise InvalidNameError(f"{name!r} is no name of files")
     return name
@@ -68,8 +87,9 @@ def list_queues(directory: str | os.PathLike[str], *, fs: FileSystem | None = No
 
     Raises:
         StorageError: as mapped from the system's error.
+        InvalidOptionError: that is no path; a `TypeError` too.
     """
-    found = (_FILE.fullmatch(file) for file in _listed(fs or OsFileSystem(), os.fspath(directory)))
+    found = (_FILE.fullmatch(file) for file in _listed(fs or OsFileSystem(), check_directory(directory)))
     return sorted({match[1] for match in found if match is not None})
 
 

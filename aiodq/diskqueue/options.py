@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from aiodq.errors import InvalidOptionError, StorageError
+from aiodq.values import check_whole
 
 __all__ = ["MAX_MESSAGE_BYTES", "NSQD_MAX_BYTES_PER_FILE", "DiskQueueExistsError", "Limits", "RollRule"]
 
@@ -52,8 +53,10 @@ class Limits(NamedTuple):
         """Return the limits.
 
         Raises:
-            InvalidOptionError: they are none, or beyond what a length can say.
+            InvalidOptionError: they are none, or beyond what a length can say; a `TypeError` too if of another type.
         """
+        check_whole("min_message_bytes", self.least, least=0, example=26)
+        check_whole("max_message_bytes", self.most, least=0, example=1 << 20)
         if not 0 <= self.least <= self.most <= MAX_MESSAGE_BYTES:
             raise InvalidOptionError(f"messages of {self.least} to {self.most} bytes are not possible")
         return self

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiodq.diskqueue.files import check_name, data_numbers, data_path, files_of, metadata_path
+from aiodq.diskqueue.files import check_directory, check_name, data_numbers, data_path, files_of, metadata_path
 from aiodq.diskqueue.findings import Finding, FindingKind
 from aiodq.diskqueue.metadata import LONGEST, DiskQueueMetadata
 from aiodq.diskqueue.options import MAX_MESSAGE_BYTES, Limits
@@ -16,6 +15,7 @@ from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     from aiodq.storage.io.filesystem import FileSystem
@@ -68,7 +68,7 @@ class DiskQueueReader:
         fs: FileSystem | None = None,
     ) -> None:
         """Look at the directory and the metadata; no message is read yet. See `read`."""
-        self.directory: str = os.fspath(directory)
+        self.directory: str = check_directory(directory)
         self.name: str = check_name(name)
         self._limits = Limits(min_message_bytes, max_message_bytes).check()
         self._fs: FileSystem = fs or OsFileSystem()
@@ -247,7 +247,7 @@ def read(
         StoreNotFoundError: there is no file of such a queue.
         StorageError: as mapped from the system's error.
         InvalidNameError: no file can be called so.
-        InvalidOptionError: the sizes are not possible.
+        InvalidOptionError: the sizes are not possible; a `TypeError` too where one is no whole number, or this no path.
     """
     return DiskQueueReader(
         directory, name, min_message_bytes=min_message_bytes, max_message_bytes=max_message_bytes, fs=fs

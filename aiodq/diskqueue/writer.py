@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from aiodq.diskqueue.files import check_name, data_path, files_of, metadata_path
+from aiodq.diskqueue.files import check_directory, check_name, data_path, files_of, metadata_path
 from aiodq.diskqueue.metadata import DiskQueueMetadata
 from aiodq.diskqueue.options import (
     MAX_MESSAGE_BYTES,
@@ -16,13 +17,14 @@ from aiodq.diskqueue.options import (
     RollRule,
 )
 from aiodq.diskqueue.records import PREFIX
-from aiodq.errors import InvalidOptionError, MessageSizeError, StorageError, StoreFailedError
+from aiodq.errors import InvalidMessageTypeError, MessageSizeError, StorageError, StoreFailedError
 from aiodq.storage.io.durable_io import TEMPORARY, replace_file, sync_directory, sync_file, write_all
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.values import check_whole, refuse, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
 
     from aiodq.format.layout import BytesLike
@@ -58,9 +60,10 @@ class DiskQueueWriter:
         fs: FileSystem | None = None,
     ) -> None:
         """Make sure that there is no such queue; no file is made yet. See `write`."""
-        if max_bytes_per_file < 1:
-            raise InvalidOptionError(f"a file cannot have {max_bytes_per_file} bytes")
-        self._directory = os.fspath(directory)
+        check_whole("max_bytes_per_file", max_bytes_per_file, least=1, example=NSQD_MAX_BYTES_PER_FILE)
+        if not isinstance(roll, RollRule):
+            refuse("roll", "a RollRule", roll, "write roll=RollRule.BEFORE", type_is_wrong=True)
+        self._directory = check_directory(directory)
         self._name = check_name(name)
         self._limits = Limits(min_message_bytes, max_message_bytes).check()
         self._limit = max_bytes_per_file
@@ -79,6 +82,7 @@ class DiskQueueWriter:
         """Append a message, beginning another file first where the rule wants it (SYSTEMS rows A5, A7, A12, A13).
 
         Raises:
+            InvalidMessageError: it is not bytes-like; a `TypeError` too.
             MessageSizeError: it is smaller or larger than the options allow; nothing was written.
             DiskFullError: nothing of it counts; it may be repeated once there is space.
             StoreFailedError: a sync failed, and nobody knows what is there; `discard` is all that is left to do.
@@ -87,6 +91,10 @@ class DiskQueueWriter:
         if self._closed:
             raise StorageError("the writer is closed", self._path)
         self._check_sound()
+        if not isinstance(body, (bytes, bytearray, memoryview)):
+            raise InvalidMessageTypeError(
+                f"a message is bytes-like, not {shown(body)} ({type(body).__name__}): write put(text.encode())"
+            )
         body = bytes(body)
         if not self._limits.allow(len(body)):
             least, most = self._limits
@@ -234,10 +242,11 @@ def write(
     Raises:
         DiskQueueExistsError: there are files of that name already; they are left untouched.
         StoreNotFoundError: there is no such directory.
+        InvalidMessageError: one is not bytes-like, or these are no messages; a `TypeError` too.
         MessageSizeError: a message is smaller or larger than allowed.
         StorageError: as mapped from the system's error.
         InvalidNameError: no file can be called so.
-        InvalidOptionError: the sizes are not possible.
+        InvalidOptionError: the sizes are not possible; a `TypeError` too where one is no whole number, or this no path.
     """
     writer = DiskQueueWriter(
         directory,
@@ -248,6 +257,11 @@ def write(
         roll=roll,
         fs=fs,
     )
+    if isinstance(messages, (str, bytes, bytearray, memoryview)) or not isinstance(messages, Iterable):
+        raise InvalidMessageTypeError(
+            f"write takes a list of messages, not {shown(messages)} ({type(messages).__name__}): "
+            "write [message] for one"
+        )
     with writer:
         for body in messages:
             writer.put(body)

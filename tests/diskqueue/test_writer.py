@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiodq.diskqueue import DiskQueueExistsError, DiskQueueMetadata, DiskQueueWriter, RollRule, read, write
+from aiodq.diskqueue import DiskQueueExistsError, DiskQueueMetadata, DiskQueueWriter, RollRule, list_queues, read, write
 from aiodq.errors import (
     DiskFullError,
+    InvalidMessageError,
     InvalidNameError,
     InvalidOptionError,
     MessageSizeError,
@@ -250,3 +251,50 @@ def test_what_was_written_is_durable_when_it_returns() -> None:
     fs = disk({})
     write(AT, NAME, BODIES, max_bytes_per_file=60, fs=fs)
     assert outcome(fs.power_cut()) == (BODIES, [])
+
+
+@pytest.mark.parametrize("wrong", [5, True, "text", [1, 2], None, 3.5], ids=repr)
+def test_a_message_is_bytes_and_no_number_of_zeros(wrong: Any) -> None:
+    fs = disk({})
+    with DiskQueueWriter(AT, NAME, fs=fs) as writer:
+        writer.put(b"before")
+        with pytest.raises(InvalidMessageError) as caught:
+            writer.put(wrong)
+        assert isinstance(caught.value, TypeError)
+    assert outcome(fs) == ([b"before"], [])
+
+
+@pytest.mark.parametrize("wrong", [b"abc", bytearray(b"abc"), memoryview(b"abc"), "abc", 3, None], ids=repr)
+def test_one_message_is_not_taken_for_many(wrong: Any) -> None:
+    fs = disk({})
+    with pytest.raises(InvalidMessageError) as caught:
+        write(AT, NAME, wrong, fs=fs)
+    assert isinstance(caught.value, TypeError)
+    assert written(fs) == {}
+
+
+@pytest.mark.parametrize("option", ["max_bytes_per_file", "min_message_bytes", "max_message_bytes", "roll"])
+@pytest.mark.parametrize("wrong", ["1", None, 1.5, True], ids=repr)
+def test_options_of_another_type_are_named(option: str, wrong: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=option) as caught:
+        DiskQueueWriter(AT, NAME, fs=disk({}), **{option: wrong})
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("wrong", [None, 1, b"queues"], ids=repr)
+def test_what_is_no_path_and_no_name_is_refused(wrong: Any) -> None:
+    for use in (DiskQueueWriter, read):
+        with pytest.raises(InvalidOptionError, match="directory") as caught:
+            use(wrong, NAME, fs=disk({}))
+        assert isinstance(caught.value, TypeError)
+        with pytest.raises(InvalidNameError):
+            use(AT, wrong, fs=disk({}))
+    with pytest.raises(InvalidOptionError, match="directory"):
+        list_queues(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", "a\0b"], ids=repr)
+def test_a_directory_that_cannot_be_is_refused(wrong: str) -> None:
+    for use in (DiskQueueWriter, read):
+        with pytest.raises(StorageError):
+            use(wrong, NAME)
