@@ -19,6 +19,7 @@ from tests.queue.support import (
     drain,
     fill,
     numbered,
+    odd_files,
     outcome,
     queue,
     ready_now,
@@ -324,6 +325,50 @@ class TestFailing:
             await soon(jobs.join())
         async with queue(path) as jobs:
             assert jobs.depth == 0
+
+    @pytest.mark.parametrize("first_time", ["set aside", "no space"])
+    async def test_damaged_bytes_are_set_aside_before_their_segment_goes(self, path: Path, first_time: str) -> None:
+        async with queue(path, segment_bytes=528) as jobs:
+            await fill(jobs, [b"<%03d>" % number for number in range(40)])
+        damaged = segments(path)[1]
+        number = int(damaged.stem)
+        data = bytearray(damaged.read_bytes())
+        at = data.index(b"<%03d>" % number)
+        data[at] ^= 1
+        damaged.write_bytes(data)
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            if first_time == "no space":
+                fs.fail(errno.ENOSPC, "create", match="damaged-")
+            messages = await take(jobs, 39)
+            await until(lambda: jobs.topic_stats().damages == 1)
+            assert bool(odd_files(path)) == (first_time == "set aside")
+            fs.heal()
+            await jobs.ack_many(messages)
+            await until(lambda: not damaged.exists())
+            assert jobs.topic_stats().damages == 1
+        (kept,) = odd_files(path)
+        assert kept.startswith(damaged.name)
+        assert data[at : at + 5] in (damaged.parent / kept).read_bytes()
+        async with queue(path) as jobs:
+            assert (jobs.depth, jobs.topic_stats().damages) == (0, 0)
+
+    async def test_what_is_damaged_is_counted_once_however_many_come_to_it(self, path: Path) -> None:
+        async with queue(path, segment_bytes=528) as jobs:
+            await fill(jobs, [b"<%03d>" % number for number in range(40)])
+            others = [jobs.topic.channel(name, aiodq.ChannelOptions(start="earliest")) for name in "abc"]
+            await jobs.sync()
+        found = segments(path)[1]
+        data = bytearray(found.read_bytes())
+        data[data.index(b"<%03d>" % int(found.stem))] ^= 1
+        found.write_bytes(data)
+        async with queue(path) as jobs:
+            others = [jobs.topic.channel(name) for name in "abc"]
+            for channel in (jobs, *others):
+                assert len(await take(channel, 39)) == 39
+            await until(lambda: jobs.topic_stats().damages == 1)
+            assert [channel.stats().lost for channel in (jobs, *others)] == [1, 1, 1, 1]
+            assert len(odd_files(path)) == 1
 
     async def test_a_getter_that_finds_only_damage_waits(self, path: Path, tasks: Tasks) -> None:
         async with queue(path) as jobs:

@@ -120,9 +120,12 @@ class TestKinds:
             found: list[aiodq.Message] = []
             while len(found) < 49:
                 found.append(jobs.get_nowait() if cold else await soon(jobs.get()))
-            (event,) = at_hand(events)
+            event, of_topic = await soon(anext(events)), await soon(anext(events))
             assert (event.kind, event.topic, event.channel) == ("damage", "jobs", "default")
             assert {message.offset for message in found} == set(range(50)) - {event.offset}
+            assert (of_topic.kind, of_topic.channel, of_topic.offset) == ("damage", None, event.offset)
+            assert f"{path} at byte " in of_topic.text
+            assert at_hand(events) == []
 
 
 class TestListening:

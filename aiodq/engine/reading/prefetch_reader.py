@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.format.footer import SegmentIndex
     from aiodq.storage.io.filesystem import FileSystem, Opener
+    from aiodq.storage.io.quarantine import Damage
     from aiodq.storage.read.frame_results import Continuation
     from aiodq.storage.read.log_reader import LogView, ReadResult
     from aiodq.storage.segments.segment_files import Segment
@@ -143,6 +144,7 @@ class PrefetchingReader:
     Attributes:
         bytes_read: bytes read from disk for channels so far.
         ahead: returns how many bytes of memory each channel may use to read ahead.
+        damaged: told of what a read for a channel found damaged; set by whoever wants to know.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class PrefetchingReader:
         self._cached = SharedReader(self._page_cache)
         self._wanted: asyncio.Queue[Prefetched] = asyncio.Queue()
         self.bytes_read: int = 0
+        self.damaged: Callable[[Sequence[Damage]], None] | None = None
 
     def want(self, source: Prefetched) -> None:
         """Queue a source; it is asked what it needs when its turn comes."""
@@ -189,7 +192,7 @@ class PrefetchingReader:
         except AiodqError as error:
             source.fetched(None, offset, epoch, error)
             return
-        self.bytes_read += result.bytes_read
+        self._was_read(result)
         source.fetched(result, offset, epoch)
 
     async def _fetch_missing(self, source: Prefetched) -> None:
@@ -197,14 +200,20 @@ class PrefetchingReader:
         offsets = source.missing
         try:
             read = partial(_read_each, view=self._view(), offsets=offsets)
-            results, bytes_read = await self._threads.call(self._ahead.use, read)
+            results = await self._threads.call(self._ahead.use, read)
         except AiodqError as error:
             source.all_brought(error)
             return
-        self.bytes_read += bytes_read
+        for result in {id(result): result for result in results}.values():
+            self._was_read(result)
         for offset, result in zip(offsets, results, strict=True):
             source.brought(offset, result)
         source.all_brought(None)
+
+    def _was_read(self, result: ReadResult) -> None:
+        self.bytes_read += result.bytes_read
+        if result.damages and self.damaged is not None:
+            self.damaged(result.damages)
 
     def read_cached(self, offset: int, size: int, continuation: Continuation | None) -> ReadResult | None:
         """Read from the page cache, on the caller's time; None if the data is not there, or if it takes long."""
@@ -229,14 +238,14 @@ class PrefetchingReader:
             result = self._cached.use(read)
         except StorageError:
             return None  # a thread reads it again, and reports what is wrong, if anything is
-        self.bytes_read += result.bytes_read
+        self._was_read(result)
         return result
 
     def read_now(self, offset: int, continuation: Continuation | None = None) -> ReadResult:
         """Read a little at once, on the caller's time."""
         read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE, continuation=continuation)
         result = self._at_once.use(read)
-        self.bytes_read += result.bytes_read
+        self._was_read(result)
         return result
 
     def fetch_index(self, segment: Segment, told: Callable[[Segment, SegmentIndex | None], None]) -> None:
@@ -273,14 +282,12 @@ class PrefetchingReader:
             shared.close()
 
 
-def _read_each(reader: LogReader, view: LogView, offsets: Sequence[int]) -> tuple[list[ReadResult], int]:
-    """Read the messages at these offsets; return what holds each of them, and the bytes read. Blocking."""
+def _read_each(reader: LogReader, view: LogView, offsets: Sequence[int]) -> list[ReadResult]:
+    """Read the messages at these offsets; return what holds each of them, one result for several. Blocking."""
     results: list[ReadResult] = []
-    bytes_read = 0
     for offset in offsets:
         if not (results and any(batch.first <= offset < batch.stop for batch in results[-1].batches)):
             results.append(reader.read(view, offset, 1))
-            bytes_read += results[-1].bytes_read
         else:
             results.append(results[-1])
-    return results, bytes_read
+    return results

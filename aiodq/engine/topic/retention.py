@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.topic.no_log import NoLog
-from aiodq.errors import StoreFailedError
+from aiodq.errors import StorageError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.options import seconds
 from aiodq.stats import HeldSegment
+from aiodq.storage.io.filesystem import name_exists
+from aiodq.storage.io.quarantine import quarantine
 from aiodq.storage.log.retention import Verdict, expired, gone_ns, outgrown_ns
 from aiodq.storage.state.holds import held_by, read_holds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.channel.acks.settlement import Settlement
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.creation import Creation
     from aiodq.engine.topic.effective_options import EffectiveOptions
     from aiodq.options import StoreOptions
+    from aiodq.storage.io.quarantine import Damage
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.segments.segment_files import Segment
 
@@ -117,8 +121,8 @@ class TopicRetention:
     """
 
     __slots__ = (
-        "_asked_to", "_engine", "_host", "_known", "_known_until", "_look_at", "_looking", "_newest", "_passed",
-        "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned", "written_at",
+        "_asked_to", "_damaged", "_engine", "_host", "_known", "_known_until", "_look_at", "_looking", "_newest",
+        "_passed", "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned", "written_at",
     )  # fmt: skip
 
     def __init__(
@@ -137,6 +141,8 @@ class TopicRetention:
         self._newest = -1
         self._passed: dict[str, int] = {}
         self._asked_to = self._to_ask = 0
+        self._damaged: dict[tuple[str, int], Damage] = {}
+        reader.damaged = self.met_damage
 
     def is_held(self) -> bool:
         """Return whether `holding` returns any, without checking all of them: each channel that is named asks this."""
@@ -382,7 +388,13 @@ class TopicRetention:
             if missed:
                 self._missed(channel_engine, missed)
 
+        paths = {segment.path for segment in segments}
+        damaged = [self._damaged.pop(key) for key in list(self._damaged) if key[0] in paths]
+
         def work() -> None:
+            # INVARIANT: what could not be read is in quarantine before its file goes, even if that failed before.
+            for damage in damaged:
+                _set_aside(log, damage)
             log.description.give_up(begin)
             log.description.note_deleted(segments, log.segments[0].base)
             self._reader.forget([segment.path for segment in segments])
@@ -390,6 +402,23 @@ class TopicRetention:
 
         self._persister.submit(Job(work, self.ignore, acks_first=True, patient=True))
         self._engine.put_buffer.freed()
+
+    def met_damage(self, found: Iterable[Damage]) -> None:
+        """Quarantine what a read could not make sense of: its segment goes once the rest of it is acked."""
+        log = self._engine.real_log()
+        known = {(damage.path, damage.position) for damage in log.damages}
+        for damage in found:
+            key = damage.path, damage.position
+            if damage.end == damage.position or key in known or key in self._damaged:
+                continue  # a gap, of which there is no byte; or found before
+            self._damaged[key] = damage
+            self._persister.submit(Job(partial(_set_aside, log, damage), partial(self._was_set_aside, log, damage)))
+
+    def _was_set_aside(self, log: TopicLog, damage: Damage, there: object, error: Exception | None) -> None:
+        if there or isinstance(error, StorageError):
+            log.damages.append(damage)
+            self._engine.reporter.damaged(self._engine.name, damage)
+        self.ignore(None, error)
 
     def ignore(self, _: object, error: Exception | None) -> None:
         """Note the end of work that nobody waits for. A file that is still there is found again at the next open."""
@@ -483,3 +512,15 @@ class TopicRetention:
         if log.begin > before:
             self._engine.reporter.dropped(self._engine.name, None, log.begin - before, _OVERFLOW, before)
         return log.begin - before
+
+
+def _set_aside(log: TopicLog, damage: Damage) -> bool:
+    """Copy damaged bytes to quarantine; return whether their file is there, and not deleted meanwhile. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error; they are not in quarantine.
+    """
+    if not name_exists(log.fs, damage.path):
+        return False
+    quarantine(log.fs, damage.path, damage.position, damage.end)
+    return True
