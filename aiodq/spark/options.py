@@ -382,16 +382,21 @@ def _known(
 
 def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
     named = [str(path) for path in json.loads(options["paths"])] if "paths" in options else []
-    named += _list(options["path"]) if "path" in options else []
+    named += _paths(options.get("path", ""))
     stores: list[str] = []
     for path in map(_path, named):
-        found = sorted(glob(path)) if has_magic(path) else [path]
+        found = sorted(glob(path)) if has_magic(path) and not os.path.isdir(path) else [path]
         if not found:
             raise InvalidOptionError(f"no store is found under path {path!r}")
         stores += found
     if not stores:
         raise _no_path("a store's directory, several, or a pattern", options)
     return _told_apart(stores)
+
+
+def _paths(said: str) -> list[str]:
+    """Return the paths of a list; a directory that is there under all of it is meant, as it is by a write."""
+    return [said] if said.strip() and os.path.isdir(_path(said)) else _list(said)
 
 
 def _path(said: str) -> str:

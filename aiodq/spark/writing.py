@@ -73,21 +73,42 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
     Raises:
         InvalidMessageError: a column is missing, unknown, or has a type that it cannot have.
     """
-    types = {column.name: column.dataType.simpleString() for column in schema}
-    for name, found in types.items():
+    types: dict[str, str] = {}
+    for column in schema:
+        name, found = column.name, column.dataType.simpleString()
+        if name in types:
+            raise InvalidMessageError(f"there are two columns {name!r}: a message has one; drop or rename the other")
+        types[name] = found
         if name in _READ_ONLY:
             continue
         if name not in _TYPES:
-            meant = " (Kafka's value is the body here)" if name == "value" else ""
             raise InvalidMessageError(
-                f"there is no place for the column {name!r} in a message{meant}; there are {', '.join(_TYPES)}"
+                f"there is no place for the column {name!r} in a message{_meant(name)}; there are {', '.join(_TYPES)}"
             )
         if found not in _TYPES[name]:
-            raise InvalidMessageError(f"the column {name!r} is {' or '.join(_TYPES[name])}, not {found}: cast it")
+            raise InvalidMessageError(
+                f"the column {name!r} is {' or '.join(_TYPES[name])}, not {found}: write {_as_written(name, found)}"
+            )
     if "body" not in types:
         raise InvalidMessageError("the column 'body' is missing: the bytes or the text of each message")
     if "topic" not in types and options.topic is None:
         raise InvalidMessageError("whose messages are they? Give the option 'topic', or a column of that name")
+
+
+def _meant(name: str) -> str:
+    """Return which column may be meant by one that there is not. Spark takes names of any case; here they have one."""
+    if name.lower() in _TYPES:
+        return f": it is called {name.lower()!r}, in small letters"
+    return " (Kafka's value is the body here)" if name == "value" else ""
+
+
+def _as_written(name: str, found: str) -> str:
+    """Return the expression that makes a column of another type what it can be."""
+    if name == "headers":
+        if found.startswith(("array<struct<", "array<void>")):
+            return "CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
+        return "CAST(headers AS MAP<STRING, STRING>)" if found.startswith("map<") else "map('name', 'value', …)"
+    return f"to_json({name})" if found.startswith(("struct<", "array<", "map<")) else f"CAST({name} AS STRING)"
 
 
 @dataclass
@@ -142,7 +163,7 @@ def columns_by_topic(
         yield into, _columns(batch, names, repeated)
         return
     column = batch.column("topic")
-    topics = pc.unique(column).to_pylist()
+    topics = _values("topic", pc.unique(column))
     for topic in topics:
         if topic is None:
             raise InvalidMessageError(
@@ -158,10 +179,10 @@ def _columns(rows: pa.RecordBatch, names: set[str], repeated: str | None) -> Col
         raise InvalidMessageError("a row's body is null: a message has at least an empty one")
     columns = Columns(bodies.cast(pa.binary()).to_pylist())
     if "tag" in names:
-        columns.tags = _unless_null(rows.column("tag"))
+        columns.tags = _unless_null("tag", rows.column("tag"))
     if "key" in names:
-        columns.keys = _unless_null(rows.column("key").cast(pa.binary()))
-    if "headers" in names and (headers := _unless_null(rows.column("headers"))):
+        columns.keys = _unless_null("key", rows.column("key").cast(pa.binary()))
+    if "headers" in names and (headers := _unless_null("headers", rows.column("headers"))):
         columns.headers = [_headers(row, repeated) for row in headers]
     for tag, key in zip_longest(columns.tags or (), columns.keys or ()):
         check_labels(tag, key)
@@ -198,8 +219,22 @@ def _text(name: str, value: str | bytes) -> str:
         raise InvalidMessageError(f"the value of a row's header {name!r} is no UTF-8: {cause}") from cause
 
 
-def _unless_null(column: pa.Array) -> list[Any] | None:
-    return None if column.null_count == len(column) else column.to_pylist()
+def _unless_null(name: str, column: pa.Array) -> list[Any] | None:
+    return None if column.null_count == len(column) else _values(name, column)
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
+    """Return a column's values. What Spark calls a string may be any bytes.
+
+    Raises:
+        InvalidMessageError: there is text in it that is not UTF-8.
+    """
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError as cause:
+        raise InvalidMessageError(
+            f"the column {name!r} has text in it that is no UTF-8 ({cause}): write make_valid_utf8(…) of it"
+        ) from cause
 
 
 def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterCommitMessage | None]) -> None:

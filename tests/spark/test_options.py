@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,18 @@ def test_stores_by_a_pattern_and_as_spark_gives_several(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     assert read_options({"path": f"{tmp_path}/b*"}).stores == (f"{tmp_path}/b1", f"{tmp_path}/b2")
     assert read_options({"paths": f'["{tmp_path}/c", "/x"]'}).stores == (f"{tmp_path}/c", "/x")
+
+
+@pytest.mark.parametrize("name", ["a,b", "what?", "x*", "[ab]", "end "])
+def test_a_directory_that_is_there_is_meant_whatever_its_name(tmp_path: Path, name: str) -> None:
+    """It can be written to, and so it can be read."""
+    for there in (name, "a", "b", "whats", "xy"):
+        (tmp_path / there).mkdir()
+    path = f"{tmp_path}/{name}"
+    assert write_options({"path": path, "topic": "t"}, stream=False).store == path
+    assert read_options({"path": path}).stores == (path,)
+    assert read_options({"path": f"file://{path}"}).stores == (path,)
+    assert read_options({"paths": json.dumps([path])}).stores == (path,)
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,17 @@ def test_topics_that_look_like_numbers_keep_their_names(spark: SparkSession, tmp
     assert aiodq.open_reader(tmp_path / "again").topics() == ["007"]
 
 
+def test_a_topic_may_be_called_what_spark_calls_a_directory_of_nulls(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["__HIVE_DEFAULT_PARTITION__", "orders"]
+    for name in names:
+        asyncio.run(fill(tmp_path / "s", name, rounds=1))
+    lake = tmp_path / "lake"
+    spark.read.format("aiodq").load(str(tmp_path / "s")).coalesce(1).write.partitionBy("topic").parquet(str(lake))
+    assert replay(spark, lake, tmp_path / "again").rows == 10
+    assert [len(scanned(tmp_path / "again", name)) for name in names] == [5, 5]
+    assert replay(spark, lake, tmp_path / "one", topics=names[:1]).rows == 5
+
+
 def test_questions_in_sql(spark: SparkSession, store: Path) -> None:
     asyncio.run(fill(store, "a.b-c", rounds=1))
     found = query(spark, store, "SELECT topic, count(*) AS n FROM messages GROUP BY topic ORDER BY topic").collect()

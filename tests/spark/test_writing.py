@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 import aiodq
 from aiodq.spark.options import write_options
-from aiodq.spark.writing import BatchWriter, StagedByTask, StreamWriter, columns_by_topic, was_committed
+from aiodq.spark.writing import (
+    BatchWriter,
+    StagedByTask,
+    StreamWriter,
+    check_schema,
+    columns_by_topic,
+    was_committed,
+)
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
@@ -131,6 +151,46 @@ class TestABatch:
         (tmp_path / "other" / "file").touch()
         with pytest.raises(PySparkException, match="is no aiodq store"):
             save(numbers(spark, 1), tmp_path / "other", topic="t")
+
+
+TOPIC = write_options({"path": "/s", "topic": "t"}, stream=False)
+KAFKAS = ArrayType(StructType([StructField("key", StringType()), StructField("value", StringType())]))
+
+
+class TestColumns:
+    """Without Spark."""
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "told"),
+        [
+            ("body", DateType(), "'body' is binary or string, not date: write CAST(body AS STRING)"),
+            ("body", KAFKAS, "write to_json(body)"),
+            ("tag", NullType(), "'tag' is string, not void: write CAST(tag AS STRING)"),
+            ("key", DecimalType(10, 2), "'key' is binary or string, not decimal(10,2): write CAST(key AS STRING)"),
+            ("headers", MapType(StringType(), IntegerType()), "write CAST(headers AS MAP<STRING, STRING>)"),
+            ("headers", KAFKAS, "write CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"),
+            ("headers", StringType(), "not string: write map('name', 'value', …)"),
+            ("Tag", StringType(), "no place for the column 'Tag' in a message: it is called 'tag', in small letters"),
+            ("body", StringType(), "there are two columns 'body'"),
+        ],
+    )
+    def test_another_type_or_name_is_an_error_that_says_what_to_write(
+        self, name: str, kind: DataType, told: str
+    ) -> None:
+        columns = [StructField("body", StringType()), StructField(name, kind)]
+        if name == "body" and kind != StringType():
+            del columns[0]
+        with pytest.raises(aiodq.InvalidMessageError, match=re.escape(told)):
+            check_schema(StructType(columns), TOPIC)
+
+    @pytest.mark.parametrize("name", ["tag", "topic", "headers"])
+    def test_text_that_is_no_utf8_is_an_error_by_its_column(self, name: str) -> None:
+        """To Spark any bytes may be a string."""
+        text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+        column = pa.MapArray.from_arrays(pa.array([0, 1]), pa.array(["n"]), text) if name == "headers" else text
+        batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), column], ["body", name])
+        with pytest.raises(aiodq.InvalidMessageError, match=rf"'{name}' has text in it that is no UTF-8 .*make_valid"):
+            list(columns_by_topic(batch, None if name == "topic" else "t"))
 
 
 def record_batch(*rows: str) -> Any:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
 from aiodq.spark.objects import full_path
-from aiodq.spark.pipelines.places import one_store, refuse_moved, target_path
+from aiodq.spark.pipelines.places import one_store, refuse_moved, target_path, topic_column
 from aiodq.spark.pipelines.session import topics_option
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -160,7 +160,7 @@ def _latest(directory: str) -> int:
 def _archived(spark: SparkSession, target: str, topic: str, first: int, stop: int) -> int:
     """Count the messages of a topic between two offsets in an archive."""
     rows = spark.read.schema("topic STRING, offset BIGINT").parquet(target)
-    return rows.where((f.col("topic") == topic) & (f.col("offset") >= first) & (f.col("offset") < stop)).count()
+    return rows.where((topic_column() == topic) & (f.col("offset") >= first) & (f.col("offset") < stop)).count()
 
 
 class _Run:

@@ -7,6 +7,8 @@ import os
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from pyspark.sql import functions as f
+
 from aiodq.errors import InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import is_url, local_path
 from aiodq.spark.options import read_options
@@ -15,13 +17,15 @@ from aiodq.storage.io.lock import LOCK_NAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["check_archived", "one_store", "refuse_moved", "refuse_store", "some", "target_path"]
+__all__ = ["check_archived", "one_store", "refuse_moved", "refuse_store", "some", "target_path", "topic_column"]
 
 _LOG = "_spark_metadata"
 """Where Spark notes which files of a directory count, with their full paths."""
 _TOPIC = "topic="
+_OF_NULLS = "__HIVE_DEFAULT_PARTITION__"
+"""What Spark calls the directory of rows whose topic is null. There are none; but a topic may be called that."""
 
 
 def target_path(target: str | os.PathLike[str]) -> str:
@@ -105,8 +109,13 @@ def _refuse_elsewhere(archive: str, written: str) -> None:
         )
 
 
-def check_archived(rows: DataFrame, source: str, topics: Sequence[str] | None) -> None:
-    """Make sure that there is something to replay, without a job. Blocking.
+def topic_column() -> Column:
+    """Return the topic of archived rows, by their directory."""
+    return f.coalesce(f.col("topic"), f.lit(_OF_NULLS))
+
+
+def check_archived(rows: DataFrame, source: str, topics: Sequence[str] | None) -> DataFrame:
+    """Make sure that there is something to replay, without a job, and return the rows with their topics. Blocking.
 
     Raises:
         StoreNotFoundError: there are no files; or, where there is a directory for each topic, none of a topic.
@@ -118,6 +127,7 @@ def check_archived(rows: DataFrame, source: str, topics: Sequence[str] | None) -
     for topic in topics or ():
         if there and topic not in there:
             raise StoreNotFoundError(f"there is no topic {topic!r} in the archive; there are: {_named(there)}", source)
+    return rows.withColumn("topic", topic_column()) if _OF_NULLS in there else rows
 
 
 def _named(topics: set[str]) -> str:

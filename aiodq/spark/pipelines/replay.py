@@ -97,7 +97,7 @@ def replay(  # noqa: PLR0913 - what there is to say
     # With their types given, Spark does not take the names of topics in paths for numbers.
     refuse_moved(archived)
     rows = spark.read.schema(_SCHEMA).parquet(archived)
-    check_archived(rows, archived, topics)
+    rows = check_archived(rows, archived, topics)
     if topics:
         rows = rows.where(f.col("topic").isin(topics))
     if tags:
