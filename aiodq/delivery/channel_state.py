@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
+from itertools import count, filterfalse
 from typing import TYPE_CHECKING
 
 from aiodq.delivery.attempts import Attempts
@@ -483,18 +484,27 @@ class ChannelState:
         self._counters.dropped += missed
         return missed
 
-    def drop(self, count: int, *, spare: bool = False) -> list[int]:
-        """Settle the `count` oldest messages not in flight (`spare`: before the first in flight); return them."""
+    def drop(self, most: int, *, spare: bool = False) -> list[int]:
+        """Settle and return up to `most` of the oldest messages not in flight; `spare`: none behind one in flight."""
         dropped, at = list[int](), self.floor
-        for _ in range(min(count, self.depth - self.flying)):
+        for _ in range(min(most, self.depth - self.flying)):
             at = self._progress.settled.next_missing(max(at, self._progress.floor))
-            while (flying := self.delivery(at) is not None) and not spare:
-                at = self._progress.settled.next_missing(at + 1)
-            if flying:
+            while (end := self._past_those_in_flight(at)) > at and not spare:
+                at = self._progress.settled.next_missing(end)
+            if end > at:
                 break
             self._counters.dropped += self._give_up(at, at + 1)
             dropped.append(at)
         return dropped
+
+    def _past_those_in_flight(self, offset: int) -> int:
+        """Return the first offset from this one on that is not in flight."""
+        before = -1
+        while before != offset:
+            # Without a Python statement per message: consumers may hold very many, and each put may ask this.
+            before, offset = offset, next(filterfalse(self._apart.__contains__, count(offset)))
+            offset = self._leases.past_those_in_flight(offset)
+        return offset
 
     def purge(self, start: int = 0, stop: int = sys.maxsize) -> int:
         """Settle everything, or a range; return the number of messages."""

@@ -287,6 +287,16 @@ class Leases:
             start, number = start + end - index, number + end - index
         return True
 
+    def past_those_in_flight(self, offset: int) -> int:
+        """Return the first offset from this one on that is not in flight in a lease."""
+        while (found := self._find(offset)) is not None:
+            lease, index = found
+            left = lease.marks[index : lease.next].lstrip(IN_FLIGHT)
+            offset = lease.first + lease.next - len(left)
+            if left:
+                break
+        return offset
+
     def pop(self, offset: int) -> None:
         """Remove a message that is no longer in flight or has an entry of its own."""
         found = self._find(offset)

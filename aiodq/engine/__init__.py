@@ -1,9 +1,10 @@
 """The asyncio heart of a store: one engine per store, one per topic, one per channel.
 
-Each topic has one *ioLoop*, the only thing that changes the log's positions: a turn of it, `IoLoop.turn`, takes what
-has happened meanwhile and starts what may start now. It decides, others do: the *segment writer* encodes and writes,
-the *syncer* has the device synced (by a thread or the kernel: `SyncBackend`), the *prefetching reader* reads ahead for
-channels that are behind, the *ack persister* keeps journals and checkpoints and deletes files. Data flows one way:
+Each topic has one *ioLoop*: a turn of it, `IoLoop.turn`, takes what has happened meanwhile and starts what may start
+now. Only a put that finds nothing under way does without: it is written in the caller's own step. The ioLoop decides,
+others do: the *segment writer* encodes and writes, the *syncer* has the device synced (by a thread or the kernel:
+`SyncBackend`), the *prefetching reader* reads ahead for channels that are behind, the *ack persister* keeps journals
+and checkpoints and deletes files. Data flows one way:
 
     caller -> open batch -> ioLoop -> segment writer -> disk
                                        disk -> prefetching reader -> lease -> caller
@@ -57,9 +58,10 @@ The life of an ack:
       `AckPersister.flush`         all channels of the topic in one go
         `ChannelState.take_ops`    counts the bytes: a floor, ranges, attempts, due times
         `ChannelJournal.append`    written
+        `TopicRetention.passed`    whether the channel is past the oldest segment: `TopicRetention.retain` deletes that
+                                   once all channels are, and their acks durable
         `TopicEngine.wait_durable` no ack is durable before its message
         `ChannelJournal.sync`      under "always" at once, else with the interval; then those who await are told
-      `TopicRetention.passed`      all channels are past the oldest segment: `TopicRetention.retain` deletes it
 
 Futures of getters carry wake-ups, never messages: a cancelled getter passes its wake-up on and nothing is lost. A
 failure that leaves unknown what the disk holds (a failed sync above all) fails the whole store, with its cause, and

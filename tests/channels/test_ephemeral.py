@@ -1,12 +1,20 @@
-"""Topics and channels that live in memory and end with the store. What is dropped is counted. SYSTEMS B7."""
+"""Topics and channels that live in memory and end with the store. What is dropped is counted."""
 
 from __future__ import annotations
+
+import asyncio
+import gc
+from types import CoroutineType, FrameType, FunctionType, ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
 import aiodq
 from aiodq.testing import Fault, FaultPlan
 from tests.channels.support import Machine, counts, ready, soon, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SMALL = aiodq.StoreOptions(memory_bytes=1 << 18)
 
@@ -157,3 +165,37 @@ async def test_in_a_transaction_they_take_part_and_are_not_written(machine: Mach
     async with machine.store() as store:
         assert store.topics() == ["made", "orders"]
         assert [message.body async for message in store.topic("made").scan()] == [b"2"]
+
+
+def reached(start: object) -> Iterator[object]:
+    """Yield what an object keeps in memory, but neither code nor what runs."""
+    apart = (type, FunctionType, ModuleType, FrameType, CoroutineType, asyncio.Task, asyncio.AbstractEventLoop)
+    found, pending = set[int](), [start]
+    while pending:
+        one = pending.pop()
+        if id(one) not in found and not isinstance(one, apart):
+            found.add(id(one))
+            yield one
+            pending += gc.get_referents(one)
+            pending += one if isinstance(one, dict) else ()  # the collector leaves keys out that are text
+
+
+async def test_nothing_is_kept_of_one_that_was_deleted(machine: Machine) -> None:
+    """Who looks at a log that is kept gives each look a channel of its own, again and again."""
+    keep = aiodq.Retention(consumed="keep")
+    async with machine.store(sync="os", segment_bytes=500, retention=keep) as store:
+        topic = store.topic("t")
+        topic.channel("c")
+        for _ in range(20):
+            await topic.put(bytes(100))
+        name = "look#ephemeral"
+        look = topic.channel(name)
+        await topic.put(b"x")
+        message = await look.get()
+        await message.ack()
+        await topic.sync()
+        await topic.delete_channel(name)
+        del look, message
+        gc.collect()
+        await topic.sync()
+        assert name not in [one for one in reached(topic._engine) if isinstance(one, str)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import threading
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pytest
@@ -564,3 +565,21 @@ class TestMemory:
             assert fault.hits
             put_buffer = jobs._engine.put_buffer
             assert (put_buffer.cost, put_buffer.pending) == (0, 0)
+
+
+async def test_the_bound_is_not_looked_at_from_another_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with queue(path, max_messages=9, sync="os") as jobs:
+        await fill(jobs, numbered(2))
+        looking: list[int] = []
+        bound, ours = jobs.topic._engine.put_buffer.bound, threading.get_ident()
+        admits = bound.admits
+
+        def watched(messages: int, cost: int) -> bool:
+            looking.append(threading.get_ident())
+            return admits(messages, cost)
+
+        monkeypatch.setattr(bound, "admits", watched)
+        with pytest.raises(aiodq.WrongContextError):
+            await asyncio.to_thread(asyncio.run, jobs.topic.put(b"x"))
+        assert await jobs.put(b"y") == 2
+        assert set(looking) == {ours}

@@ -146,3 +146,23 @@ async def test_an_error_while_a_checkpoint_is_written_takes_no_ack_along(
         image = crash_image(path, path.with_name("image"), fs)
     async with queue(image) as jobs:
         assert ready_now(jobs) == numbered(4, start=5)
+
+
+async def test_those_of_a_deleted_channel_are_not_of_a_new_one_of_its_name(path: Path) -> None:
+    fs = WatchedFileSystem()
+    async with store(path, fs=fs, retention=aiodq.Retention(consumed="keep")) as opened:
+        topic = opened.topic("t")
+        old = topic.channel("c")
+        await fill(topic, numbered(4))
+        fs.fail(errno.ENOSPC, "write", match=CHANNELS)
+        for message in await take(old, 2):
+            message.ack_nowait()
+        with pytest.raises(aiodq.DiskFullError):
+            await soon(topic.sync())
+        await soon(topic.delete_channel("c"))
+        fs.heal()
+        new = topic.channel("c", aiodq.ChannelOptions(start="earliest"))
+        await (await soon(new.get())).ack()
+        image = crash_image(path, path.with_name("image"), fs)
+    async with store(image) as opened:
+        assert ready_now(opened.topic("t").channel("c")) == numbered(3, start=1)

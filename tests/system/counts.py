@@ -432,7 +432,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "get_many + ack_many of 1000, redelivered": Count(2.74, 2.79, 0, 0, 0.12),
     "async for + ack_nowait, max_attempts": Count(48, 51, 0, 0, 0.19),
     "await ack, os": Count(70, 113, 2, 2, 0),
-    "await ack, always": Count(91, 168, 3, 4, 55),
+    "await ack, always": Count(97, 168, 3, 4, 55),
     "consume": Count(96, 182, 4, 5.25, 0.26),
 }
 

@@ -289,3 +289,27 @@ def refusals(path: Path, segments: int) -> dict[str, float]:
 @pytest.mark.parametrize("segments", [10, 200])
 def test_at_the_bound_in_bytes(segments: int, tmp_path: Path) -> None:
     alike(refusals(tmp_path / "few", 2), refusals(tmp_path / "many", segments))
+
+
+def droppings(path: Path, flying: int, *, apart: bool) -> dict[str, float]:
+    """Return what a put costs that has the oldest message dropped which nobody has in hand, behind so many."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        async with opened(path, max_messages=3000, overflow="drop_oldest") as store:
+            topic = store.topic("t")
+            channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=10_000))
+            await topic.put_many([SMALL] * 3000)
+            held: list[aiodq.Message] = []
+            while len(held) < flying:
+                held += await channel.get_many(min(flying - len(held), 1000))
+            for message in held if apart else ():
+                await message.touch()
+            await topic.put(SMALL)
+            return {"put": await effort.of(lambda: topic.put(SMALL))}
+
+    return counted(main)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_dropping_behind_many_in_flight(apart: bool, tmp_path: Path) -> None:
+    alike(droppings(tmp_path / "few", 1000, apart=apart), droppings(tmp_path / "many", 2000, apart=apart))

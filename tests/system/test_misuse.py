@@ -501,6 +501,23 @@ async def test_ack_beside_aclose_is_durable_or_refused(tmp_path: Path) -> None:
         assert left == ([b"b"] if told is None else [b"a", b"b"])
 
 
+async def test_reject_beside_aclose_is_told_its_outcome(tmp_path: Path) -> None:
+    """Also if closing comes between its beginning and the first step of putting the dead letter."""
+    for number in range(12):
+        store = await aiodq.open(tmp_path / str(number), fs=QuickFileSystem())
+        topic, dead = store.topic("t"), store.topic("dead")
+        channel = topic.channel("c", aiodq.ChannelOptions(dead_letter="dead"))
+        await topic.put(b"a")
+        await dead.put(b"b")
+        message = await channel.get()
+        closing = asyncio.create_task(store.aclose())
+        await steps(number)
+        async with asyncio.timeout(WATCHDOG):
+            told = await outcome(message.reject)
+        await closing
+        assert told is None or isinstance(told, aiodq.QueueShutDown), told
+
+
 async def test_aclose_twice_at_once(tmp_path: Path) -> None:
     with nothing_left():
         store = await aiodq.open(tmp_path)

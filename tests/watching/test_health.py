@@ -80,6 +80,37 @@ async def test_a_failed_store_tells_why(machine: Machine) -> None:
     assert not store.health()
 
 
+async def test_a_full_disk_does_not_show_any_longer_than_the_topic_is_there(machine: Machine) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put(b"x")
+        machine.fs.plan = FaultPlan.parse("write@1:ENOSPC:lasting")
+        with pytest.raises(aiodq.DiskFullError):
+            await topic.put(b"x")
+        machine.fs.plan = FaultPlan()
+        assert not store.health()
+        await store.delete_topic("t")
+        assert store.health()
+
+
+async def test_a_slow_sync_of_acks_counts_as_one_of_puts() -> None:
+    fs, clock = SimulatedFileSystem(), PlainClock()
+
+    def slow(call: Call, path: str) -> None:
+        if call == "sync" and path.endswith("journal"):
+            clock.move(1.5)
+
+    async with aiodq.open("/s", fs=fs, clock=clock) as store:
+        topic = store.topic("t")
+        channel = topic.channel("c")
+        await topic.put(b"x")
+        message = await channel.get()
+        fs.before = slow
+        await message.ack()
+        fs.before = None
+        assert (store.health().ok, store.health().sync_latency) == (False, 3.0)  # as below
+
+
 async def test_a_slow_sync_is_told_once_and_forgotten_in_time(lines: pytest.LogCaptureFixture) -> None:
     fs, clock = SimulatedFileSystem(), PlainClock()
 

@@ -117,6 +117,7 @@ class Deletions:
         async with host.without_transactions():
             await engine.close(_deleted(engine.name))
             self.ending.discard(engine)
+            engine.metrics.refusing.pop(engine.name, None)
             identity = host.identity_for(engine.name)
             await host.threads.call(_delete_files, host.fs_of(engine.name), host.path, engine.name, identity)
         host.reporter.topic_deleted(engine.name)

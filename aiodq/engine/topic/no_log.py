@@ -22,7 +22,6 @@ class NoLog:
     durable = 0
     cut_bytes = 0
     lost = 0
-    closed = True
     segments: tuple[Segment, ...] = ()
     listed: SegmentList = SegmentList()
     damages: tuple[Damage, ...] = ()

@@ -122,7 +122,7 @@ class TopicRetention:
 
     __slots__ = (
         "_asked_to", "_damaged", "_engine", "_host", "_known", "_known_until", "_look_at", "_looking", "_newest",
-        "_passed", "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned", "written_at",
+        "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned", "written_at",
     )  # fmt: skip
 
     def __init__(
@@ -139,7 +139,6 @@ class TopicRetention:
         self._look_at = self._known_until = 0.0
         self.written_at: float = host.clock.monotonic()
         self._newest = -1
-        self._passed: dict[str, int] = {}
         self._asked_to = self._to_ask = 0
         self._damaged: dict[tuple[str, int], Damage] = {}
         reader.damaged = self.met_damage
@@ -178,9 +177,9 @@ class TopicRetention:
         if len(segments) < 2 or channel_engine.state is None:  # noqa: PLR2004 - the last one does not go
             return False
         end = segments[0].end
-        if channel_engine.state.floor < end or self._passed.get(channel_engine.name) == end:
+        if channel_engine.state.floor < end or channel_engine.passed == end:
             return False
-        self._passed[channel_engine.name] = end
+        channel_engine.passed = end
         return True
 
     def begin_round(self) -> None:

@@ -107,7 +107,7 @@ change(
 change(
     "acks for which a journal has no room wait though a checkpoint has",
     AckPersister._ready_for,
-    "if name in self._refused and",
+    "if channel_engine in self._refused and",
     "if job is None and",
     test=f"{_UNWRITTEN}::test_where_the_journal_has_no_room_a_checkpoint_holds_them",
 )
@@ -121,14 +121,14 @@ change(
 change(
     "acks that were put off are lost where the loop ends",
     AckPersister.write_blocking,
-    "*self._held.pop(name, ())",
+    "*self._held.pop(channel_engine, ())",
     "*()",
     test="tests/queue/test_loop_ends.py::test_acks_that_were_put_off_are_written",
 )
 change(
     "acks of which a checkpoint was being written are lost where the loop ends",
     AckPersister.write_blocking,
-    "if name == self._folding:",
+    "if channel_engine is self._folding:",
     "if False:",
     test="tests/queue/test_loop_ends.py::test_acks_are_written_of_which_a_checkpoint_was_being_written",
 )

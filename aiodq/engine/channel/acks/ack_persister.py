@@ -59,7 +59,7 @@ class AckPersister:
     """The metadata persister of one topic.
 
     Attributes:
-        durable: whether acks are synced as soon as they are written, or left to `sync_all`.
+        durable: whether acks are synced as soon as they are written, or with the next tick.
         syncs: how many syncs there were.
         closing: whether the journals are about to be closed; what was put off is left for the next owner then.
     """
@@ -80,7 +80,7 @@ class AckPersister:
             wait_durable: returns when every message that may be acked is durable.
             timer: times the syncs.
             written: told of each channel whose settlements were written.
-            durable: whether acks are synced as soon as they are written, or left to `sync_all`.
+            durable: whether acks are synced as soon as they are written, or with the next tick.
         """
         self._threads = syncs.threads
         self._syncs = syncs
@@ -90,16 +90,17 @@ class AckPersister:
         self.durable = durable
         self.closing: bool = False
         self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
-        self._dirty: dict[str, Settlement] = {}
-        self._unsynced: dict[str, Settlement] = {}
-        self._held: dict[str, list[Op]] = {}
+        # INVARIANT: all of these are by channel, not by name: a deleted one is not taken for a new one of its name.
+        self._dirty: dict[Settlement, None] = {}
+        self._unsynced: dict[Settlement, None] = {}
+        self._held: dict[Settlement, list[Op]] = {}
         # Of those held: which are, as a thread had the journal when they were to be written.
-        self._busy: set[str] = set()
+        self._busy: set[Settlement] = set()
         # Why the others could not be written.
-        self._refused: dict[str, AiodqError] = {}
+        self._refused: dict[Settlement, AiodqError] = {}
         # For which a full disk has no room for a checkpoint, why, and the loop's time at which to try again.
         self._cramped: dict[Settlement, tuple[DiskFullError, float]] = {}
-        self._folding = ""
+        self._folding: Settlement | None = None
         self._flush_queued = False
         self._over: Exception | None = None
         self._urgent = asyncio.Event()
@@ -107,7 +108,7 @@ class AckPersister:
 
     def settled(self, channel_engine: Settlement) -> None:
         """Note that a channel has something to write; it is written soon if somebody waits for it."""
-        self._dirty[channel_engine.name] = channel_engine
+        self._dirty[channel_engine] = None
         if channel_engine.ack_waiters:
             self._urgent.set()
         if not self._flush_queued:
@@ -116,7 +117,7 @@ class AckPersister:
 
     def note(self, channel_engine: Settlement) -> None:
         """Note that a channel has something to write together with others: it is already durable elsewhere."""
-        self._dirty[channel_engine.name] = channel_engine
+        self._dirty[channel_engine] = None
 
     def write_now(self, channel_engine: Settlement) -> None:
         """Write what a channel has unwritten, on the caller's time; it is synced with the channel's next sync.
@@ -125,16 +126,16 @@ class AckPersister:
         is writing the journal at this moment, it is written right afterwards or with the next call, whichever is first:
         the loop waits for no thread.
         """
-        if channel_engine.name in self._held and channel_engine.name not in self._busy:
+        if channel_engine in self._held and channel_engine not in self._busy:
             return
         error = self._write(channel_engine, wait=False)
         if error is not None:
             self._put_off(channel_engine, [], error)
-        elif channel_engine.name in self._held:
+        elif channel_engine in self._held:
             self.settled(channel_engine)
             self._urgent.set()
         else:
-            self._unsynced[channel_engine.name] = channel_engine
+            self._unsynced[channel_engine] = None
 
     def submit(self, job: Job) -> None:
         """Do a job after those submitted before."""
@@ -190,8 +191,8 @@ class AckPersister:
         """
         # The last of a cramped journal is for what makes room, or is never asked for again.
         await self.flush(sync=True, last=job.patient or job.anyhow)
-        for name, channel_engine in list(self._dirty.items()):
-            if name in self._refused and channel_engine not in self._cramped:
+        for channel_engine in list(self._dirty):
+            if channel_engine in self._refused and channel_engine not in self._cramped:
                 await self._fold(channel_engine)  # where blocks find no room, a checkpoint may
         error = next(iter(self._refused.values()), None)
         # INVARIANT: nothing counts as durable, and nothing is deleted, by acks that are in memory only.
@@ -236,7 +237,7 @@ class AckPersister:
         """
         self._flush_queued = False
         self._urgent.clear()
-        channel_engines, self._dirty = list(self._dirty.values()), {}
+        channel_engines, self._dirty = list(self._dirty), {}
         waiting: list[tuple[Settlement, list[asyncio.Future[None]]]] = []
         try:
             await self._wake(channel_engines)
@@ -246,7 +247,7 @@ class AckPersister:
                 error = await self._write_all(channel_engine, last=last)
                 self._written(channel_engine)
                 if error is None:
-                    self._unsynced[channel_engine.name] = channel_engine
+                    self._unsynced[channel_engine] = None
                 else:
                     waiting.pop()
                     self._put_off(channel_engine, waiters, error)
@@ -268,7 +269,7 @@ class AckPersister:
         They are told and get the next message within one turn of the loop, or within two if `get` gives way to others.
         """
         for _ in range(_TURNS_TO_GATHER):
-            if not 0 < sum(len(channel_engine.ack_waiters) for channel_engine in self._dirty.values()) <= told:
+            if not 0 < sum(len(channel_engine.ack_waiters) for channel_engine in self._dirty) <= told:
                 return
             await asyncio.sleep(0)
 
@@ -293,7 +294,7 @@ class AckPersister:
     async def _keep_up(self, channel_engine: Settlement) -> None:
         """Make room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
         journal = channel_engine.journal
-        if journal is None or channel_engine.name in self._held:
+        if journal is None or channel_engine in self._held:
             return
         scant = journal.scant
         if scant:
@@ -307,16 +308,15 @@ class AckPersister:
             await self._fold(channel_engine)
 
     async def _sync_journals(self) -> None:
-        journals = [
-            channel_engine.journal for channel_engine in self._unsynced.values() if channel_engine.journal is not None
-        ]
+        journals = [channel_engine.journal for channel_engine in self._unsynced if channel_engine.journal is not None]
         self._unsynced = {}
         if not journals:
             return
         # INVARIANT: no ack is durable of a message that is not. A transaction's messages may still lie in its own file
         # only, and be appended to the log at the same offsets again.
         await self._wait_durable()
-        await self._syncs.sync_all(journals)
+        with self._timer:
+            await self._syncs.sync_all(journals)
         self.syncs += len(journals)
 
     async def _write_all(self, channel_engine: Settlement, *, last: bool) -> AiodqError | None:
@@ -334,29 +334,29 @@ class AckPersister:
         if channel_engine.state is None or channel_engine.journal is None:
             # A channel that was deleted holds nothing up; one that was closed without its acks holds up deletions.
             self._cramped.pop(channel_engine, None)
+            self._held.pop(channel_engine, None)
+            self._busy.discard(channel_engine)
             if not self.closing:
-                self._refused.pop(channel_engine.name, None)
+                self._refused.pop(channel_engine, None)
             return None
         if channel_engine in self._cramped:
             # In memory acks become few operations: the last of the reserve holds what lets a segment go, many times.
             if not last and channel_engine.journal.spent:
-                return self._refused.setdefault(channel_engine.name, self._cramped[channel_engine][0])
-            if self._held.pop(channel_engine.name, None) is not None:
+                return self._refused.setdefault(channel_engine, self._cramped[channel_engine][0])
+            if self._held.pop(channel_engine, None) is not None:
                 channel_engine.state.renote()
-        self._refused.pop(channel_engine.name, None)
-        self._busy.discard(channel_engine.name)
-        ops = [
-            *self._held.pop(channel_engine.name, ()),
-            *channel_engine.state.take_ops(*channel_engine.times(), _PIECE),
-        ]
+        self._refused.pop(channel_engine, None)
+        self._busy.discard(channel_engine)
+        held = self._held.pop(channel_engine, ())
+        ops = [*held, *channel_engine.state.take_ops(*channel_engine.times(), _PIECE)]
         if not ops:
             return None
         try:
             if not channel_engine.journal.append(ops, wait=wait):
-                self._held[channel_engine.name] = ops
-                self._busy.add(channel_engine.name)
+                self._held[channel_engine] = ops
+                self._busy.add(channel_engine)
         except AiodqError as error:
-            self._held[channel_engine.name], self._refused[channel_engine.name] = ops, error
+            self._held[channel_engine], self._refused[channel_engine] = ops, error
             return error
         return None
 
@@ -366,7 +366,7 @@ class AckPersister:
             if not waiter.done():
                 waiter.set_exception(error)
         # A flush that needs all acks to be durable, such as that of a close, does not wait for the timer.
-        self._dirty[channel_engine.name] = channel_engine
+        self._dirty[channel_engine] = None
         asyncio.get_running_loop().call_later(_RETRY, self.settled, channel_engine)
 
     def write_blocking(self, channel_engine: Settlement) -> None:
@@ -375,12 +375,12 @@ class AckPersister:
         Raises:
             StorageError: it could not be written, or it is unknown what is on disk.
         """
-        journal, state, name = channel_engine.journal, channel_engine.state, channel_engine.name
+        journal, state = channel_engine.journal, channel_engine.state
         if journal is None or state is None:
             return
-        if name == self._folding:
+        if channel_engine is self._folding:
             state.renote()  # nobody was told whether the checkpoint holds it
-        if ops := [*self._held.pop(name, ()), *state.take_ops(*channel_engine.times())]:
+        if ops := [*self._held.pop(channel_engine, ()), *state.take_ops(*channel_engine.times())]:
             journal.append(ops)
             journal.sync()
 
@@ -389,14 +389,14 @@ class AckPersister:
         if journal is None or state is None:
             return
         await self._wait_durable()
-        if channel_engine.name in self._busy:
+        if channel_engine in self._busy:
             return
         # The image holds them, too.
-        self._held.pop(channel_engine.name, None)
+        self._held.pop(channel_engine, None)
         snapshot = state.snapshot(*channel_engine.times())
         state.all_noted()
         journal.imaged()
-        self._folding = channel_engine.name
+        self._folding = channel_engine
         try:
             await self._threads.call(lambda: journal.fold(snapshot.image()))
         except StoreFailedError:
@@ -404,14 +404,14 @@ class AckPersister:
         except StorageError as error:
             # The journal stands as it was; the operations that the image would have replaced are written again.
             state.renote()
-            self._refused[channel_engine.name] = error
+            self._refused[channel_engine] = error
             if isinstance(error, DiskFullError):
                 self._cramped[channel_engine] = error, asyncio.get_running_loop().time() + _CRAMPED_FOR
             self._put_off(channel_engine, [], error)
         else:
-            self._refused.pop(channel_engine.name, None)
+            self._refused.pop(channel_engine, None)
             self._cramped.pop(channel_engine, None)
-        self._folding = ""
+        self._folding = None
 
 
 def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:

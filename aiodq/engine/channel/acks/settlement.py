@@ -59,6 +59,7 @@ class Settlement(ABC):
         transaction_holds: the messages that transactions are about to settle.
         crash_suspects: those of the store.
         counting: whether deliveries are written down before the getter has the message.
+        passed: the end of the oldest segment when everything in it was last found to be settled (`TopicRetention`).
     """
 
     def __init__(self, name: str, host: ChannelEngineHost[Settlement], clock: Clock) -> None:
@@ -71,6 +72,7 @@ class Settlement(ABC):
         self.source: MessageSource = MessageSource(self, host.tail, host.reader)
         self.ack_waiters: list[asyncio.Future[None]] = []
         self.counting: bool = False
+        self.passed: int = 0
         self.latency: LatencyMeter = LatencyMeter(clock)
         self._measured = self.latency.open
         self.transaction_holds: TransactionHolds = TransactionHolds(self)

@@ -142,32 +142,31 @@ class DeadLetterOffice:
 
     def send(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
         """Put a dead letter; `done` is called once it is durable, or with the error."""
-        # INVARIANT: `done` is called after this has returned: who sends is amid a change of the channel's state.
-        task = begin_later(self._put(letter, put_buffer, done))
+        task = begin_later(self._put(letter, put_buffer))
         self._under_way.add(task)
         self._waiting.add(task)
-        task.add_done_callback(partial(self._ended, done))
+        task.add_done_callback(partial(self._ended, letter, done))
 
-    def _ended(self, done: Callable[[Exception | None], None], task: asyncio.Task[None]) -> None:
+    async def _put(self, letter: DeadLetter, put_buffer: LetterBox) -> None:
+        message, body = letter.accepted(self._clock.now_ns())
+        waiter = await put_buffer.enter(partial(put_buffer.accept_letter, message, body))
+        self._waiting -= {asyncio.current_task()}
+        await waiter
+
+    def _ended(self, letter: DeadLetter, done: Callable[[Exception | None], None], task: asyncio.Task[None]) -> None:
+        """Report the outcome, also of a task that was cancelled before its first step."""
         self._under_way.discard(task)
         self._waiting.discard(task)
-        if task.cancelled():  # perhaps before its first step
+        if task.cancelled():
             done(QueueShutDown("the store was closed before the dead letter was put"))
-
-    async def _put(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
-        try:
-            message, body = letter.accepted(self._clock.now_ns())
-            waiter = await put_buffer.enter(partial(put_buffer.accept_letter, message, body))
-            self._waiting -= {asyncio.current_task()}
-            await waiter
-        except QueueFull as full:
-            done(_refused(letter, full))
-        except AiodqError as error:
+            return
+        error = task.exception()
+        if isinstance(error, QueueFull):
+            done(_refused(letter, error))
+        elif error is None or isinstance(error, AiodqError):
             done(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        elif isinstance(error, Exception):  # whatever it is, the store stops and nobody is left waiting
             tell_all(error, [self._fail, done])
-        else:
-            done(None)
 
     async def close(self) -> None:
         """Stop. A message whose dead letter still waits for room is redelivered after the next open."""

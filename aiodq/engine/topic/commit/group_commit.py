@@ -296,9 +296,9 @@ class GroupCommit:
         log, engine = self._log, self._engine
         if not self.inline or log is None or type(body) is not bytes or not self._least <= len(body) <= self._most:
             return NOT_NOW
-        if self._bounded and not engine.put_buffer.has_room(1, len(body) + OVERHEAD):
-            return NOT_NOW
         if get_ident() != self._home.thread:
+            return NOT_NOW
+        if self._bounded and not engine.put_buffer.has_room(1, len(body) + OVERHEAD):
             return NOT_NOW
         # Of this loop: until 3.12, Python asks the system for the process's number each time to tell which loop runs.
         task = task_of(self._loop)

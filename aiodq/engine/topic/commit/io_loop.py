@@ -1,4 +1,4 @@
-"""A topic's ioLoop: the only task that moves the log's positions, in turns of the event loop."""
+"""A topic's ioLoop: decides what is written, synced, and done with the log, and when, in turns of the event loop."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Operation:
 
     work: Callable[[], object]
     finish: Callable[[object, Exception | None], None]
-    after: int = field(default=0)
+    after: int
 
 
 Request = Operation | SyncWanted
