@@ -49,13 +49,12 @@ class LogReader(FrameReader[Batch]):
             StorageError: the system refused.
         """
         offset = min(offset, view.stop)
-        segments = [segment for segment in view.segments if segment.base < offset and not segment.empty]
-        if not segments:
+        segment = next((each for each in reversed(view.between(0, offset)) if not each.empty), None)
+        if segment is None:
             return ReadResult(next=0)
-        segment = segments[-1]
         try:
             opened = self.opened(segment)
-        except CorruptionError as error:
+        except (CorruptionError, StoreNotFoundError) as error:
             lost = lost_segment(segment, error, view)
             lost.next = segment.base
             return lost

@@ -379,6 +379,25 @@ def test_a_segment_that_vanished_is_reported_and_stepped_over(topic: Path) -> No
     log.close()
 
 
+def test_backward_a_segment_that_vanished_is_reported_and_stepped_over(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=428)
+    put_each(log, [bytes([n]) * 60 for n in range(20)])
+    gone = log.segments[1]
+    os.unlink(gone.path)
+    reader, at = LogReader(WatchedFileSystem()), log.end
+    found: list[int] = []
+    damages: list[tuple[int, int]] = []
+    while at > 0:
+        result = reader.read_back(log.view(), at, 1000)
+        found += [offset for batch in reversed(result.batches) for offset in reversed(range(batch.first, batch.stop))]
+        damages += [(damage.first, damage.stop) for damage in result.damages]
+        at = result.next
+    assert found == [offset for offset in reversed(range(20)) if not gone.base <= offset < gone.end]
+    assert damages == [(gone.base, gone.end)]
+    reader.close()
+    log.close()
+
+
 def test_offsets_that_no_message_has_are_told(topic: Path) -> None:
     log = open_log(topic, segment_bytes=428)
     put_each(log, [b"x" * 60] * 20)
