@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aiodq.format.transactions import Acks, Puts
     from aiodq.storage.bulk.commits import CommitKey
     from aiodq.storage.io.filesystem import Lock
+    from aiodq.storage.io.quarantine import Damage
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.channel_journal import ChannelJournal
     from aiodq.storage.state.store_identity import StoreIdentity
@@ -73,6 +74,7 @@ class OpenedStore(NamedTuple):
         owing: likewise, why a topic could not be created; that may be retried at any time.
         blocked: bulk commits that are to be left as they are.
         identity: the identity of the store.
+        damages: what was damaged of the store's own files.
     """
 
     lock: Lock
@@ -84,6 +86,7 @@ class OpenedStore(NamedTuple):
     owing: dict[str, StorageError]
     blocked: set[CommitKey]
     identity: StoreIdentity
+    damages: list[Damage]
 
     def abandon(self) -> None:
         """Close everything."""

@@ -82,7 +82,7 @@ class StoreClosing:
     def store_ref(self) -> object:
         """Return the reference that a handle holds to keep the store open; None if it is being dropped already."""
         if self._store_ref is None:
-            store_ref = StoreRef(self)
+            store_ref = StoreRef(self.dropped)
             self._store_ref = weakref.ref(store_ref)
             return store_ref
         return self._store_ref()

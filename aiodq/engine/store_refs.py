@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["StoreRef", "nobody"]
-
-
-class Droppable(Protocol):
-    """A store's engine."""
-
-    def dropped(self) -> None:
-        """Note that no handle is left. May be called from any thread, between any two instructions."""
-        ...
 
 
 class StoreRef:
@@ -24,15 +16,15 @@ class StoreRef:
     When the last handle is collected, so is this reference, and the engine closes itself.
     """
 
-    __slots__ = ("__weakref__", "_engine")
+    __slots__ = ("__weakref__", "_dropped")
 
-    def __init__(self, engine: Droppable) -> None:
-        """Tell `engine` when no handle is left."""
-        self._engine: Final = engine
+    def __init__(self, dropped: Callable[[], None]) -> None:
+        """Call `dropped` when no handle is left: in any thread, between any two instructions."""
+        self._dropped: Final = dropped
 
     def __del__(self) -> None:
         """Tell the engine."""
-        self._engine.dropped()
+        self._dropped()
 
 
 def _no_lease() -> None:

@@ -29,6 +29,7 @@ from aiodq.testing import Fault
 from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, numbered, shown, staged
 from tests.channels.support import Machine, counts, ready, soon
 from tests.transactions.test_commit import transact
+from tests.watching.support import at_hand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -330,7 +331,10 @@ async def test_verify_takes_an_adoption_under_way_for_no_damage(
     assert not reading
 
 
-async def test_a_record_that_cannot_be_read_is_told_and_set_aside(machine: Machine) -> None:
+async def test_a_record_that_cannot_be_read_is_told_and_set_aside(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.engine.store.bulk_adoption._INTERVAL", 0.01)
     async with machine.store() as store:
         await store.topic("jobs").put(b"before")
     assert load(machine, CommitKey("junk"), {"jobs": numbered(2)})
@@ -339,7 +343,13 @@ async def test_a_record_that_cannot_be_read_is_told_and_set_aside(machine: Machi
     file.close()
     machine.clock.advance(3 * DAY)
     async with machine.store() as store:
+        events = store.events()
         assert await shown(store.topic("jobs")) == [b"before"]
+        for _ in range(2):
+            assert load(machine, ONCE, {"jobs": [b"whole"]})
+            await adopted(machine)
+        (event,) = [event for event in at_hand(events) if event.kind == "damage"]
+        assert "junk.json" in event.text
     assert [damage.path for damage in verify_store(STORE, machine.fs).damages] == [f"{STORE}/{COMMITS}/junk.json"]
     assert len(repair_store(STORE, machine.fs)) == 1
     assert verify_store(STORE, machine.fs).ok

@@ -55,7 +55,7 @@ def _topic(fs: SimulatedFileSystem, name: str, number: int, puts: list[Columns |
             log.flush()
             log.commit()
             log.sync()
-    log.description.add_channel("c", 0)
+    log.description.add_channels({"c": (0, None)})
     fs.make_directory(f"{directory}/channels")
     journal = ChannelJournal(fs, f"{directory}/channels/c", 0)
     journal.fold(ChannelImage(1, [(2, 3)], {1: 2}))

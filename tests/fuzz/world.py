@@ -97,7 +97,7 @@ def _write_topic(
         log.sync()
     fs.make_directory(f"{directory}/channels")
     for channel in ("one", "two"):
-        log.description.add_channel(channel, 0)
+        log.description.add_channels({channel: (0, None)})
         journal = ChannelJournal(fs, f"{directory}/channels/{channel}", 0)
         journal.fold(ChannelImage(2, [(4, 5)]))
         journal.append([Op(OpKind.ACK, 6)])

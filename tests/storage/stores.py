@@ -27,7 +27,7 @@ def a_store(directory: Path) -> None:
     put_each(log, [bytes([97 + n]) * 50 for n in range(8)])
     (directory / "t" / "channels").mkdir()
     for name, floor in (("one", 2), ("two", 0)):
-        log.description.add_channel(name, 0)
+        log.description.add_channels({name: (0, None)})
         journal = ChannelJournal(WatchedFileSystem(), str(directory / "t" / "channels" / name), 0)
         journal.fold(ChannelImage(floor, [(14, 16)]))
         journal.append([Op(OpKind.ACK, 17)])

@@ -182,7 +182,7 @@ def a_topic(directory: Path, mark: bytes) -> dict[int, bytes]:
     """Write four segments and a channel with checkpoint and journal."""
     log = open_log(directory, segment_bytes=428)
     put_each(log, [mark + bytes([n]) * 50 for n in range(10)])
-    log.description.add_channel("c", 0)
+    log.description.add_channels({"c": (0, None)})
     (directory / "channels").mkdir()
     journal = ChannelJournal(WatchedFileSystem(), str(directory / "channels" / "c"), 0)
     journal.fold(ChannelImage(1, [(4, 5)]))

@@ -19,6 +19,7 @@ from tests.channels.one_case import OneCase
 from tests.channels.support import Machine, counts, soon
 from tests.transactions.test_commit import transact
 from tests.transactions.test_recovery import shown, started
+from tests.watching.support import at_hand, flip
 
 if TYPE_CHECKING:
     import logging
@@ -56,6 +57,19 @@ async def committed(machine: Machine) -> None:
         jobs = await started(store)
         await transact(store, {"made": [b"a", b"b"], "log": [b"x"]}, await jobs.get())
         machine.crash()
+
+
+async def test_damage_to_what_is_parked_is_told(machine: Machine) -> None:
+    await committed(machine)
+    planted(machine, "made")
+    async with machine.store():
+        pass
+    machine.fs.remove("/s/made")
+    ((one,),) = read_owed(machine.fs, "/s").values()
+    flip(machine.fs, one.path, (machine.fs.image()[one.path] or b"").rindex(b"b"))
+    async with machine.store() as store:
+        (event,) = [event for event in at_hand(store.events()) if event.kind == "damage"]
+        assert one.path in event.text
 
 
 async def test_a_transaction_into_a_place_that_is_taken_does_nothing(machine: Machine) -> None:

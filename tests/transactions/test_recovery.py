@@ -15,6 +15,7 @@ from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, read_
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
 from tests.transactions.test_commit import transact
+from tests.watching.support import at_hand, flip
 
 
 async def started(store: aiodq.Store, count: int = 3) -> aiodq.Queue:
@@ -42,6 +43,20 @@ async def test_what_was_committed_outlives_a_power_cut_under_any_policy(machine:
             assert await shown(store, "log") == [b"x"]
             assert counts(store.queue("jobs")) == (2, 0, 0)
             machine.crash()
+
+
+async def test_one_that_is_not_as_it_was_written_is_told(machine: Machine) -> None:
+    async with machine.store() as store:
+        for body in (b"first", b"second", b"third"):
+            await transact(store, {"made": [body]})
+        machine.crash()
+    path = f"/s/{TRANSACTIONS}"
+    flip(machine.fs, path, (machine.fs.image()[path] or b"").index(b"second"))
+    async with machine.store() as store:
+        assert await shown(store, "made") == [b"first", b"third"]
+        (event,) = at_hand(store.events())
+        assert (event.kind, event.topic) == ("damage", None)
+        assert path in event.text
 
 
 async def test_many_large_ones_at_once_are_no_more_than_the_next_owner_reads(

@@ -117,7 +117,7 @@ class Reporter:
     def opened(self, seconds: float, topics: Mapping[str, OpenedTopic], damages: Sequence[Damage] = ()) -> None:
         """Report that the store is open, with the damages found, in its own files too, and what was recovered."""
         for damage in damages:
-            self._store_damaged(damage)
+            self.store_damaged(damage)
         for name, topic in topics.items():
             for damage in topic.log.damages:
                 self.damaged(name, damage)
@@ -143,7 +143,7 @@ class Reporter:
         self.note(STORE, text, None, None, seconds=seconds, **extra)
         self.listeners.opened()
 
-    def _store_damaged(self, damage: Damage) -> None:
+    def store_damaged(self, damage: Damage) -> None:
         """Report damage, as `damaged` does, to a file that belongs to no topic."""
         text = f"{damage.path} at byte {damage.position}: {damage.reason}"
         self.warn(STORE, f"the store is damaged: {text}", path=damage.path)

@@ -62,6 +62,7 @@ class Adopting:
         self.blocked: set[CommitKey] = set()
         self.owing: set[str] = set()
         self._told: set[CommitKey] = set()
+        self._damaged: set[str] = set()
         self._swept_ns: int = host.clock.now_ns()
 
     async def run(self) -> None:
@@ -81,6 +82,10 @@ class Adopting:
         for topic in sorted(self.owing):
             await self._make(self._host.unnamed(topic))
         found = await self._host.threads.call(read_commits, self._host.fs, self._path)
+        for damage in found.damages:
+            if damage.path not in self._damaged:
+                self._damaged.add(damage.path)
+                self._host.reporter.store_damaged(damage)
         waiting: set[str] = set()
         for commit in found.pending:
             if commit.key in self.blocked or commit.key.name in waiting:

@@ -45,13 +45,15 @@ from aiodq.storage.store_layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.format.columns import Columns
     from aiodq.format.transactions import Block, Puts
     from aiodq.storage.io.filesystem import FileSystem, Lock
+    from aiodq.storage.io.quarantine import Damage
+    from aiodq.storage.state.transactions.parked_transactions import Owed
 
 __all__ = [
     "adopt_without_owner",
@@ -115,14 +117,23 @@ def open_store(
                 keep_owed(fs, path, name, blocks)
             del brought[name]
         taken = [one for name, files in owed.items() if name in brought for one in files]
+        damages = _own_damages(identity, transactions, owed)
         if topics.there:
             identity.make()
         else:
             identity.drop(partial(has_topics, fs, path))
         undo.pop_all()
     return OpenedStore(
-        lock, transactions, topics.there, brought, taken, topics.unusable, topics.owing, blocked, identity
+        lock, transactions, topics.there, brought, taken, topics.unusable, topics.owing, blocked, identity, damages
     )
+
+
+def _own_damages(
+    identity: StoreIdentity, transactions: TransactionFile, owed: Mapping[str, Sequence[Owed]]
+) -> list[Damage]:
+    """Return what is damaged of a store's own files."""
+    parked = (damage for files in owed.values() for one in files for damage in one.damages)
+    return [*identity.damages, *transactions.damages, *parked]
 
 
 class _Topics:

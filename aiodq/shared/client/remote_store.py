@@ -387,7 +387,7 @@ class RemoteStore:
     def store_ref(self) -> object:
         """Return what a handle holds to keep the store open; None if it is being released already."""
         if self._store_ref is None:
-            store_ref = StoreRef(self)
+            store_ref = StoreRef(self.dropped)
             self._store_ref = weakref.ref(store_ref)
             return store_ref
         return self._store_ref()

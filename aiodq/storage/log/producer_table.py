@@ -75,11 +75,6 @@ class ProducerTable:
         put = self.puts.get(origin.producer, {}).get(origin.sequence)
         return None if put is None else range(put.first, put.first + put.messages)
 
-    def last(self, producer: int) -> int | None:
-        """Return the sequence of a producer's last put, or None if the producer is unknown."""
-        puts = self.puts.get(producer)
-        return None if puts is None else next(reversed(puts))
-
     def note(self, row: Producer) -> None:
         """Add a put that is in the log now."""
         puts = self.puts.pop(row.producer, {})

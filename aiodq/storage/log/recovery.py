@@ -11,7 +11,7 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_again, write_all
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine, quarantine_file
-from aiodq.storage.segments.segment_contents import Contents, examine, examine_growing, index_unit
+from aiodq.storage.segments.segment_contents import Contents, examine, examine_growing
 from aiodq.storage.segments.segment_files import (
     Inspection,
     Segment,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.io.filesystem import File, FileSystem
 
-__all__ = ["Recovery", "index_unit", "recover", "seal_file"]
+__all__ = ["Recovery", "recover", "seal_file"]
 
 _MANY: Final = 8
 """Bad ranges in one file above which the whole file is quarantined rather than each range."""

@@ -237,7 +237,7 @@ def test_messages_come_with_all_they_have(store: Path) -> None:
 
 
 def a_channel(store: Path, log: TopicLog, name: str, floor: int, ranges: list[tuple[int, int]]) -> ChannelJournal:
-    log.description.add_channel(name, 0)
+    log.description.add_channels({name: (0, None)})
     (store / "t" / "channels").mkdir(exist_ok=True)
     journal = ChannelJournal(WatchedFileSystem(), str(store / "t" / "channels" / name), 0)
     journal.fold(ChannelImage(floor, ranges))

@@ -42,7 +42,7 @@ def test_a_log_goes_on_with_its_old_description(topic: Path) -> None:
     assert (log.begin, log.meta.begin) == (0, 0)
     fs.fail(errno.ENOSPC, "create", times=1)
     with pytest.raises(AiodqError):
-        log.description.add_channel("c", 0)
+        log.description.add_channels({"c": (0, None)})
     assert log.meta.channels == {}
     log.close()
     log = open_log(topic)

@@ -107,16 +107,11 @@ class TopicDescription:
 
     # --- channels
 
-    def add_channel(self, name: str, begin: int, options: ChannelOptions | None = None) -> None:
-        """Note durably that there is a channel, the offset `begin` at which it began, and the options given for it.
-
-        Raises:
-            StorageError: it was not noted.
-        """
-        self.add_channels({name: (begin, options)})
-
     def add_channels(self, channels: Mapping[str, tuple[int, ChannelOptions | None]]) -> None:
-        """Add several channels as `add_channel` does: all are noted, or none.
+        """Note durably that there are channels: all of them, or none.
+
+        Args:
+            channels: where each begins, and the options given for it.
 
         Raises:
             StorageError: they were not noted.

@@ -183,21 +183,19 @@ def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = No
     return meta, damages
 
 
-def describe(fs: FileSystem, directory: str, known: KnownMeta | None = None) -> tuple[TopicMeta, list[Damage]]:
+def describe(fs: FileSystem, directory: str) -> tuple[TopicMeta, list[Damage]]:
     """Return the description, as it is or as reconstructed, and what is wrong with it. Nothing is written.
-
-    `known` is as for `read_meta`.
 
     Raises:
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    found = find_meta(fs, directory, known)
+    found = find_meta(fs, directory)
     return found.meta, found.damages
 
 
 def find_meta(fs: FileSystem, directory: str, known: KnownMeta | None = None) -> FoundMeta:
-    """Return what `describe` does, and whether there is such a file.
+    """Return what `describe` does, and whether there is such a file. `known` is as for `read_meta`.
 
     Raises:
         FormatVersionError: a newer version.

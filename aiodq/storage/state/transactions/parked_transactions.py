@@ -106,7 +106,7 @@ def read_owed(fs: FileSystem, store: str) -> dict[str, list[Owed]]:
     for name in sorted(list_own(fs, directory)):
         match = _NAME.fullmatch(name)
         if match is not None:
-            found = read_blocks(fs, os.path.join(directory, name))
+            found = read_blocks(fs, os.path.join(directory, name), whole=True)
             one = Owed(os.path.join(directory, name), match[1], found.blocks, found.damages, found.size)
             owed.setdefault(one.topic, []).append(one)
     return owed

@@ -78,8 +78,8 @@ def read_transactions(fs: FileSystem, directory: str) -> FoundTransactions:
     return read_blocks(fs, os.path.join(directory, TRANSACTIONS))
 
 
-def read_blocks(fs: FileSystem, path: str) -> FoundTransactions:
-    """Read any file of that format, as `read_transactions` does."""
+def read_blocks(fs: FileSystem, path: str, *, whole: bool = False) -> FoundTransactions:
+    """Read any file of that format, as `read_transactions` does; one written as a `whole` has no unfinished end."""
     data = read_file(fs, path, _LARGEST) or b""
     if not any(data):
         # CRASH: 19. The file was created and its header not yet durable: nobody was promised anything.
@@ -91,6 +91,9 @@ def read_blocks(fs: FileSystem, path: str) -> FoundTransactions:
     except CorruptionError as error:
         return FoundTransactions(None, [], 0, [Damage(path, 0, len(data), error.message)], len(data))
     blocks, following, damages = _blocks(data, header, path)
+    end = blocks[-1].end if blocks else FIRST_BLOCK
+    if whole and any(data[end:]):
+        damages.append(Damage(path, end, len(data.rstrip(b"\0")), "committed transactions are not what was written"))
     return FoundTransactions(header, blocks, following, damages, len(data))
 
 
@@ -126,7 +129,8 @@ def mended(found: FoundTransactions) -> bytes:
         return b""
     commits = {block.number: block.commit for block in found.blocks}
     first, salt = found.header
-    blocks = [encode_commit(commits.get(n, Commit()), n, first, salt) for n in range(first, max(commits) + 1)]
+    # Each says that those before it are durable, as all of them are at once: one that is damaged is not torn.
+    blocks = [encode_commit(commits.get(n, Commit()), n, n, salt) for n in range(first, max(commits) + 1)]
     return b"".join([encode_header(found.header), *blocks]).ljust(_SPACE, b"\0")
 
 
