@@ -117,15 +117,13 @@ def open_store(
                 keep_owed(fs, path, name, blocks)
             del brought[name]
         taken = [one for name, files in owed.items() if name in brought for one in files]
-        damages = _own_damages(identity, transactions, owed)
         if topics.there:
             identity.make()
         else:
             identity.drop(partial(has_topics, fs, path))
         undo.pop_all()
-    return OpenedStore(
-        lock, transactions, topics.there, brought, taken, topics.unusable, topics.owing, blocked, identity, damages
-    )
+    found = topics.there, brought, taken, topics.unusable, topics.owing, blocked, identity
+    return OpenedStore(lock, transactions, *found, _own_damages(identity, transactions, owed))
 
 
 def _own_damages(
