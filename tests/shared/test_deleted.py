@@ -13,7 +13,7 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.connection import putting
+from aiodq.shared.connection import link, putting
 from aiodq.shared.server import refusals
 from aiodq.shared.server.refusals import Refusals
 from aiodq.wire.frames import encode_messages
@@ -157,6 +157,26 @@ async def test_a_client_keeps_nothing_of_topics_that_others_deleted(tmp_path: Pa
         await until(gone)
         assert await client.topic("t0").put(b"y") == 0
         assert (await client.topic("t0").channel("c").get()).body == b"y"
+
+
+async def test_a_client_forgets_channels_that_another_process_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_MOST_LET_GO", 2)
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        await topic.put(b"x")
+        engine: Any = topic._engine
+        for number in range(3):
+            channel = topic.channel(f"c{number}")
+            await channel.refresh()
+            await owner.topic("jobs").delete_channel(f"c{number}")
+            await until(lambda: not engine.channel_engines)
+            with pytest.raises(aiodq.QueueShutDown, match="deleted"):
+                await channel.get()
+        assert list(engine.link._handles) == [("jobs", ""), ("jobs", "c1"), ("jobs", "c2")]
+        await until(lambda: topic.channels() == [])
+        assert (await topic.channel("c0").get()).body == b"x"
 
 
 async def test_a_client_forgets_the_puts_into_topics_that_it_uses_no_more(

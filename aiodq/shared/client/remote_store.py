@@ -377,8 +377,9 @@ class RemoteStore:
         if topic is not None:
             over = QueueShutDown(f"topic {name!r} was deleted")
             topic.put_buffer.shut_down(over)
+            channels = list(topic.channel_engines)
             topic.refused(over)
-            for channel in topic.channel_engines:
+            for channel in channels:
                 self.link.forget(name, channel)
             self.link.forget(name, "")
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.shared.connection.link import Link
     from aiodq.shared.connection.listener import Heard
+    from aiodq.shared.consuming.remote_settlement import RemoteSettlement
     from aiodq.stats import TopicStats
     from aiodq.storage.io.filesystem import FileSystem
 
@@ -142,7 +143,7 @@ class RemoteTopic:
         self.link.let_go(self.name, "", self)
         self._host.let_go(self)
         self._known.refuse(error)
-        for channel in self.channel_engines.values():
+        for channel in list(self.channel_engines.values()):
             channel.refused(error)
 
     def heard(self, said: Heard, _epoch: int) -> None:
@@ -156,6 +157,11 @@ class RemoteTopic:
             self.put_buffer.shut_down(error)
             self.refused(error)
         self._known.tell(error)
+
+    def let_go(self, channel: RemoteSettlement) -> None:
+        """See `SettledTopic`. Whoever named it keeps it."""
+        if isinstance(channel.error, QueueShutDown) and self.channel_engines.get(channel.name) is channel:
+            del self.channel_engines[channel.name]
 
     def placed(self, offsets: range) -> None:
         """See `PuttingTopic`."""

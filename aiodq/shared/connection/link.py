@@ -12,6 +12,7 @@ import errno
 import os
 import random
 import secrets
+from collections import deque
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -64,6 +65,9 @@ _LARGEST: Final = (64 << 20) - 4096
 _LONGEST_END: Final = 1.0
 """Seconds for the other end to read what was sent last."""
 
+_MOST_LET_GO: Final = 10_000
+"""Deleted topics and channels whose handles are remembered, as many as an owner remembers."""
+
 _NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _STALL: Final = 10.0
 _TICKS: Final = 5
@@ -111,6 +115,7 @@ class Link:
         self._topics = PutsByTopic(self._send_put)
         self.opened: Reopening = Reopening()
         self._handles: dict[tuple[str, str], int] = {}
+        self._let_go: deque[tuple[str, str, int]] = deque()
         self._hearing: dict[int, Listener] = {}
         self._answers: dict[int, tuple[Callable[[Said], None], bool]] = {}
         self._request = self._handle_number = 0
@@ -231,8 +236,14 @@ class Link:
     def let_go(self, topic: str, channel: str, listener: Listener) -> None:
         """Have no later owner open what `listener` was told is deleted or refused, and tell it of nothing any more."""
         if self.opened.drop(topic, channel, listener):
-            # The handle stays: what is still sent with it is refused, rather than done with another of that name.
-            self._hearing.pop(self._handles.get((topic, channel), 0), None)
+            # The handle stays for a while: what is still sent with it is refused, not done with another of that name.
+            handle = self._handles.get((topic, channel), 0)
+            self._hearing.pop(handle, None)
+            self._let_go.append((topic, channel, handle))
+            if len(self._let_go) > _MOST_LET_GO:
+                topic, channel, handle = self._let_go.popleft()
+                if self._handles.get((topic, channel)) == handle:
+                    del self._handles[topic, channel]
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
@@ -441,6 +452,7 @@ class Link:
         """Introduce this process, and continue where the previous owner stopped."""
         self._lost.clear()
         self._wire, self._answers, self._handles, self._hearing, self._silent = wire, {}, {}, {}, 0
+        self._let_go.clear()
         welcome = await self._ask(Hello(VERSION, VERSION, os.getpid(), self.producer, self.epoch, "aiodq"))
         if isinstance(welcome, Fail):
             await self._not_welcome(welcome, wire)

@@ -152,6 +152,7 @@ class RemoteChannel(RemoteSettlement):
         """Raise `error` in every getter of the channel from now on; no later owner opens it for them."""
         self.end_with(error)
         self._topic.link.let_go(self._topic.name, self.name, self)
+        self._topic.let_go(self)
         self._known.refuse(error)
         self.told(error)
 

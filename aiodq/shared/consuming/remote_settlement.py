@@ -73,6 +73,10 @@ class SettledTopic(Protocol):
         """Raise if the store belongs to another loop or process than the caller's."""
         ...
 
+    def let_go(self, channel: RemoteSettlement) -> None:
+        """Forget a channel that was deleted: one named later is new."""
+        ...
+
 
 class RemoteSettlement:
     """The counterpart of `Settlement` for a channel that another process delivers, with message numbers of its own.
