@@ -13,7 +13,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from aiodq.engine.queue_errors import QueueShutDown
@@ -73,7 +73,7 @@ class _Turn(Generic[T]):
             note: called with the result by the waiter; if that is interrupted, nobody has got the result either.
         """
         self.over: bool = False
-        self.result: T | None = None
+        self.result: Any = None
         self.error: BaseException | None = None
         self._loop = loop
         self._function: Callable[[], Any] | None = function
@@ -103,7 +103,7 @@ class _Turn(Generic[T]):
             else:
                 self.error = _closed()
             if self._note is not None and self.error is None:
-                self._note(cast("T", self.result))
+                self._note(self.result)
         except BaseException:
             if self._loop.post(self.give_up) and not self.over:
                 self._sleep()
@@ -113,7 +113,9 @@ class _Turn(Generic[T]):
                 raise self.error
             finally:
                 self.error = None  # otherwise it would refer to this frame, and the frame to it
-        return cast("T", self.result)  # it has ended, and an error was raised above
+        # INVARIANT: nothing is called from the `try` to here: Python looks for signals at calls, and it would be lost.
+        result: T = self.result
+        return result
 
     def _sleep(self) -> None:
         # A signal that comes after Python last looked for one and before the system waits, or that the system gives to
@@ -178,7 +180,7 @@ class _Turn(Generic[T]):
         undo, self._undo = self._undo, None
         if undo is None or self.error is not None:
             return
-        found = undo(cast("T", self.result))
+        found = undo(self.result)
         if isawaitable(found):
             self._loop.keep(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ import pytest
 
 import aiodq
 import aiodq.sync
-from aiodq.sync.loop_thread import LoopThread
+from aiodq.sync.loop_thread import LoopThread, _Turn
 from tests.processes import WATCHDOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from types import FrameType
 
 
 class SoftTimeLimitError(Exception):
@@ -234,3 +236,20 @@ def test_an_interrupted_open_leaves_nothing(tmp_path: Path) -> None:
         LoopThread(str(tmp_path))
     gc.collect()  # pytest reports what a finalizer raises
     aiodq.sync.open(tmp_path).close()
+
+
+def test_nothing_is_called_in_which_a_message_could_be_lost_once_its_getter_has_it(tmp_path: Path) -> None:
+    called: list[str] = []
+
+    def calls(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_back is not None and frame.f_back.f_code is _Turn.wait.__code__:
+            called.append(frame.f_code.co_name)
+
+    with aiodq.sync.open_queue(tmp_path / "s") as jobs:
+        jobs.put(b"x")
+        sys.setprofile(calls)
+        try:
+            jobs.get()
+        finally:
+            sys.setprofile(None)
+    assert called == ["post", "_sleep", "_handed"]
