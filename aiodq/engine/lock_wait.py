@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
@@ -68,7 +69,12 @@ class _Attempt(Generic[T]):
                 _GIVEN_UP.add(self)
 
 
-_MUTEX: Final = threading.Lock()
+_MUTEX: Final = threading.RLock()
+"""Held while those that were given up are changed or looked at; a fork waits for that, or the child never has it."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_MUTEX.acquire, after_in_parent=_MUTEX.release, after_in_child=_MUTEX.release)
+
 _GIVEN_UP: Final[weakref.WeakSet[_Attempt[Any]]] = weakref.WeakSet()
 """Attempts whose callers were cancelled, and which may have the store until they end."""
 

@@ -268,8 +268,11 @@ class _Loop:
 
 _LOOPS: Final[WeakSet[_Loop]] = WeakSet()
 _HANDLES: Final[WeakSet[LoopThread]] = WeakSet()
-_REGISTRY: Final = threading.Lock()
-"""Held while either of the two sets is changed or iterated."""
+_REGISTRY: Final = threading.RLock()
+"""Held while either of the two sets is changed or iterated; a fork waits for that, or the child could never have it."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_REGISTRY.acquire, after_in_parent=_REGISTRY.release, after_in_child=_REGISTRY.release)
 
 
 class LoopThread(Uncopied):

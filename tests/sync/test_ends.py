@@ -142,6 +142,28 @@ def test_threads_of_the_program_go_on_using_it_while_the_interpreter_waits_for_t
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
+@pytest.mark.parametrize("lock", ["aiodq.sync.loop_thread._REGISTRY", "aiodq.engine.lock_wait._MUTEX"])
+def test_a_child_that_is_forked_while_another_thread_opens_a_store_can_open_one(tmp_path: Path, lock: str) -> None:
+    done = run(
+        "import aiodq.sync, os, signal, sys, threading, warnings\n"
+        "warnings.simplefilter('ignore', DeprecationWarning)\n"  # of forks beside threads
+        "held = threading.Event()\n"
+        "def hold():\n"
+        f"    with {lock}:\n"
+        "        held.set()\n"
+        "        threading.Event().wait(0.2)\n"
+        "threading.Thread(target=hold).start()\n"
+        "held.wait()\n"
+        "if not os.fork():\n"
+        "    signal.alarm(20)\n"
+        "    aiodq.sync.open_queue(sys.argv[1]).close()\n"
+        "    sys.exit(3)\n"
+        "print(os.waitstatus_to_exitcode(os.wait()[1]))\n",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+
+
 def test_a_forked_child_is_told_to_open_its_own(tmp_path: Path) -> None:
     done = run(
         "import aiodq.sync, os, sys, warnings\n"
