@@ -130,7 +130,7 @@ class Channel(ChannelHandle):
         """Return the next message without taking it, or None when nothing is ready.
 
         The message cannot be settled. For a channel just named, this waits until the channel is created. As
-        go-diskqueue's peek (SYSTEMS row A19).
+        go-diskqueue's peek.
 
         Raises:
             StorageError: it could not be read, or the channel's files could not be created.
@@ -281,7 +281,7 @@ class Channel(ChannelHandle):
         await to_its_end(configuring)
 
     def pause(self) -> Awaitable[None]:
-        """Deliver nothing from now on; messages gather, what is in flight may be settled (SYSTEMS row B15).
+        """Deliver nothing from now on; messages gather, what is in flight may be settled.
 
         It takes effect at once. Await the result for it to be durable: a channel stays paused over a restart.
 

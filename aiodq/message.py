@@ -99,7 +99,7 @@ class Message(AsyncBlock, InFlight):
         """Settle the message: it is never delivered again once this returns.
 
         The settling takes effect when called; the return waits until it is as durable as the store's `sync` policy
-        makes it. `ack_nowait` does not wait. As FIN in NSQ (SYSTEMS row B14), but on disk.
+        makes it. `ack_nowait` does not wait. As FIN in NSQ, but on disk.
 
         Raises:
             AlreadySettledError: settled before.
@@ -134,7 +134,7 @@ class Message(AsyncBlock, InFlight):
     async def nack(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
         """Requeue the message: it is ready again at once or after a delay, in offset order, ahead of newer ones.
 
-        As REQ in NSQ (SYSTEMS row B11), but the due time is on disk. If the channel's `max_attempts` is reached, the
+        As REQ in NSQ, but the due time is on disk. If the channel's `max_attempts` is reached, the
         message is given up instead.
 
         Args:
@@ -204,7 +204,7 @@ class Message(AsyncBlock, InFlight):
             raise
 
     async def touch(self, extend: float | timedelta | None = None) -> None:
-        """Restart the message's timeout, for work that takes long. As TOUCH in NSQ (SYSTEMS row B10), without a limit.
+        """Restart the message's timeout, for work that takes long. As TOUCH in NSQ, without a limit.
 
         Args:
             extend: seconds from now, or a `timedelta`; None for the channel's `visibility_timeout`.

@@ -1,4 +1,4 @@
-"""Names of topics and channels: NSQ's rule (SYSTEMS row B1), without names that a file system may not take."""
+"""Names of topics and channels: NSQ's rule, without names that a file system may not take."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESERVED_ENDS: Final = (".seg", ".aiodq-tmp")
 
 
 def is_ephemeral(name: str) -> bool:
-    """Return whether a topic or channel of that name exists only in memory, until the store closes (SYSTEMS row B7)."""
+    """Return whether a topic or channel of that name exists only in memory, until the store closes."""
     return name.endswith(EPHEMERAL)
 
 

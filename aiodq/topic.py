@@ -171,7 +171,7 @@ class Topic(TopicHandle):
 
         Segments kept only for it may be deleted then.
 
-        Those who wait for its messages get `QueueShutDown` (SYSTEMS row B17). Named again, it is a new channel.
+        Those who wait for its messages get `QueueShutDown`. Named again, it is a new channel.
 
         Raises:
             InvalidNameError: the name is not allowed.
@@ -315,7 +315,7 @@ class Topic(TopicHandle):
     async def purge(self) -> int:
         """Drop everything accepted so far from the log and from every channel; return the number of messages dropped.
 
-        As *empty* in NSQ (SYSTEMS row B16), but atomic: after a crash all of it is gone or none.
+        As *empty* in NSQ, but atomic: after a crash all of it is gone or none.
 
         Raises:
             StorageError: nothing was dropped.
@@ -332,7 +332,7 @@ class Topic(TopicHandle):
             return await self._engine.retention.purge()
 
     def pause(self) -> Awaitable[None]:
-        """Stop deliveries to all channels; messages can still be put and settled (SYSTEMS row B15).
+        """Stop deliveries to all channels; messages can still be put and settled.
 
         It takes effect at once. Await the result for it to be durable: a paused topic is still paused after a restart.
 

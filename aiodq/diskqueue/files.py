@@ -1,4 +1,4 @@
-"""What the files of a queue are called (SYSTEMS rows A2 to A6)."""
+"""What the files of a queue are called."""
 
 from __future__ import annotations
 

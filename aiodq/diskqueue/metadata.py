@@ -19,10 +19,8 @@ _TEXT: Final = re.compile(rb"(-?[0-9]{1,19})\n([0-9]{1,19}),([0-9]{1,19})\n([0-9
 class DiskQueueMetadata(NamedTuple):
     r"""How far a queue was read and written when it was last synced: "depth\nfile,position\nfile,position\n".
 
-    SYSTEMS row A3.
-
     Attributes:
-        depth: unread messages, as go-diskqueue counted them; after a crash it may be wrong, even negative (A23).
+        depth: unread messages, as go-diskqueue counted them; after a crash it may be wrong, even negative.
         read_file: number of the file to be read next.
         read_position: byte in it.
         write_file: number of the file to be written next; it need not be there yet.

@@ -14,7 +14,7 @@ MAX_MESSAGE_BYTES: Final = 2**31 - 1
 """The most bytes a message can have: its length is an i32."""
 
 NSQD_MAX_BYTES_PER_FILE: Final = 104_857_600
-"""What nsqd sets for its queues (SYSTEMS row A1)."""
+"""What nsqd sets for its queues."""
 
 
 class DiskQueueExistsError(StorageError):
@@ -22,7 +22,7 @@ class DiskQueueExistsError(StorageError):
 
 
 class RollRule(Enum):
-    """When the next file is begun. A message is never split. SYSTEMS rows A12 and A13.
+    """When the next file is begun. A message is never split.
 
     Attributes:
         BEFORE: before a message that would take a file that is not empty beyond the limit. go-diskqueue 1.1.0.

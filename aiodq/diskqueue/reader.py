@@ -42,12 +42,12 @@ class DiskQueueReader:
 
     It goes by what is there more than by what the metadata says. It begins at the metadata's read position, or at the
     first file where there is no metadata that makes sense, and goes on to the end of the last file that exists, each
-    file to its real end, whatever the limit was (SYSTEMS rows A13, A14, A23). So nothing is lost that go-diskqueue
-    would give out, and what was written after the last sync comes too, even after the first one never came (A-W2,
-    A-W7). What was read after the last sync is redelivered (A-W1).
+    file to its real end, whatever the limit was. So nothing is lost that go-diskqueue would give out, and what was
+    written after the last sync comes too, even after the first one never came. What was read after the last sync is
+    redelivered.
 
-    Behind damage the rest of that file is not read, since nothing marks where a message begins; the next file is (A17).
-    Files that go-diskqueue has quarantined as `.bad` are not looked at (A6).
+    Behind damage the rest of that file is not read, since nothing marks where a message begins; the next file is. Files
+    that go-diskqueue has quarantined as `.bad` are not looked at.
 
     Where the system refuses something, that is an error and never taken for damage (go-diskqueue#1). The queue should
     have no other user meanwhile; of one that is written to, this sees what was there when it looked.

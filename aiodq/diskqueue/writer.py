@@ -36,8 +36,8 @@ __all__ = ["DiskQueueWriter", "write"]
 class DiskQueueWriter:
     """A new queue's files. Nothing of them is a queue to go-diskqueue before `close`, which writes the metadata.
 
-    Where go-diskqueue closes a data file without syncing it, and never syncs the directory (SYSTEMS rows A4, A21), this
-    does both before there is any metadata: a power cut leaves no queue or the whole one.
+    Where go-diskqueue closes a data file without syncing it, and never syncs the directory, this does both before there
+    is any metadata: a power cut leaves no queue or the whole one.
 
     As a context manager it closes at the end, or discards if there was an error::
 
@@ -79,7 +79,7 @@ class DiskQueueWriter:
             raise DiskQueueExistsError(f"there are files of {name!r} already", os.path.join(self._directory, found[0]))
 
     def put(self, body: BytesLike) -> None:
-        """Append a message, beginning another file first where the rule wants it (SYSTEMS rows A5, A7, A12, A13).
+        """Append a message, beginning another file first where the rule wants it.
 
         Raises:
             InvalidMessageError: it is not bytes-like; a `TypeError` too.

@@ -1,4 +1,4 @@
-"""With `max_attempts`, a delivery counts also if it ends with its process. API.md, Message: `attempts`."""
+"""With `max_attempts`, a delivery counts also if it ends with its process."""
 
 from __future__ import annotations
 

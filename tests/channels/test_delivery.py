@@ -1,4 +1,4 @@
-"""Dead letters, tags, pauses, seeks, handlers: SYSTEMS B3, B14 to B18, and what aiodq adds to them."""
+"""Dead letters, tags, pauses, seeks, handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters that go back, each to the channel that gave it up. API.md, Store: `requeue_dead`."""
+"""Dead letters that go back, each to the channel that gave it up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delays, timeouts, times to live: when a message is delivered, or not, or again. SYSTEMS B8 to B12."""
+"""Delays, timeouts, times to live: when a message is delivered, or not, or again."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class TestFanOut:
 
 class TestBeginning:
     async def test_the_first_begins_at_the_earliest_and_the_next_at_the_end(self, path: Path) -> None:
-        """As NSQ's (SYSTEMS row B2): what came before any channel goes to the first."""
+        """As NSQ's: what came before any channel goes to the first."""
         async with store(path) as opened:
             topic = opened.topic("a")
             await fill(topic, numbered(3))

@@ -1,4 +1,4 @@
-"""The intent of go-diskqueue's unit tests (SYSTEMS A.4), row by row, and of those it lacks, with aiodq's semantics.
+"""The intent of go-diskqueue's unit tests, row by row, and of those it lacks, with aiodq's semantics.
 
 A record takes 4 bytes and the body there, and here a frame: 32 bytes and the body, aligned to 8.
 """

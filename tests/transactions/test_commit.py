@@ -1,4 +1,4 @@
-"""What a transaction does when it commits, and that it does nothing otherwise. API.md, Transactions."""
+"""What a transaction does when it commits, and that it does nothing otherwise."""
 
 from __future__ import annotations
 

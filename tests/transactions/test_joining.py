@@ -1,4 +1,4 @@
-"""A message's own block inside a transaction's: one commit for both. API.md, Transactions."""
+"""A message's own block inside a transaction's: one commit for both."""
 
 from __future__ import annotations
 
