@@ -287,6 +287,8 @@ class Channel(ChannelHandle):
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.
+
+        Cancellation: it becomes durable all the same.
         """
         return pause_channel(self._engine, self._channel_engine, paused=True)
 
@@ -295,6 +297,8 @@ class Channel(ChannelHandle):
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.
+
+        Cancellation: it becomes durable all the same.
         """
         return pause_channel(self._engine, self._channel_engine, paused=False)
 

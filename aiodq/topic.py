@@ -338,6 +338,8 @@ class Topic(TopicHandle):
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.
+
+        Cancellation: it becomes durable all the same.
         """
         return pause_topic(self._engine, paused=True)
 
@@ -346,6 +348,8 @@ class Topic(TopicHandle):
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.
+
+        Cancellation: it becomes durable all the same.
         """
         return pause_topic(self._engine, paused=False)
 

@@ -252,7 +252,7 @@ class SharedChannel(Channel):
     def _pause(self, *, paused: bool) -> Awaitable[None]:
         self.check()
         self._remote.paused = paused
-        return asyncio.ensure_future(self._call("pause", read_nothing, {"paused": paused}))
+        return asyncio.shield(self._call("pause", read_nothing, {"paused": paused}))
 
 
 class SharedTopic(Topic):
@@ -369,12 +369,12 @@ class SharedTopic(Topic):
     def pause(self) -> Awaitable[None]:
         """See `Topic.pause`."""
         self._remote.check()
-        return asyncio.ensure_future(self._call("pause", read_nothing, {"paused": True}))
+        return asyncio.shield(self._call("pause", read_nothing, {"paused": True}))
 
     def resume(self) -> Awaitable[None]:
         """See `Topic.resume`."""
         self._remote.check()
-        return asyncio.ensure_future(self._call("pause", read_nothing, {"paused": False}))
+        return asyncio.shield(self._call("pause", read_nothing, {"paused": False}))
 
     def stats(self) -> TopicStats:
         """See `Topic.stats`."""

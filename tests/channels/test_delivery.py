@@ -214,6 +214,28 @@ class TestPause:
         async with machine.store() as store:
             assert not store.topic("t").channel("one").paused
 
+    @pytest.mark.parametrize("whole_topic", [False, True])
+    @pytest.mark.parametrize("steps", [0, 1, 2, 5])
+    async def test_who_is_cancelled_while_it_is_made_durable(
+        self, machine: Machine, steps: int, *, whole_topic: bool
+    ) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            one = topic.channel("one")
+            await topic.put(b"x")
+
+            async def pause() -> None:
+                await (topic if whole_topic else one).pause()
+
+            pausing = asyncio.ensure_future(pause())
+            for _ in range(1 + steps):
+                await asyncio.sleep(0)
+            pausing.cancel()
+            await asyncio.wait([pausing])
+            assert ready(one) == []
+        async with machine.store() as store:
+            assert ready(store.topic("t").channel("one")) == []
+
     async def test_timeouts_run_while_it_is_paused(self, machine: Machine) -> None:
         async with machine.jobs(visibility_timeout=5) as jobs:
             await jobs.put(b"x")

@@ -13,6 +13,7 @@ from aiodq.wire.packets import Call
 from tests.shared.support import PATIENCE, QUICK, two, until
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 MOST = aiodq.StoreOptions(sync="os", max_messages=7)
@@ -57,6 +58,26 @@ async def test_a_channel_is_paused_for_all_who_hold_it(tmp_path: Path) -> None:
         await until(lambda: all(channel.paused for channel in channels))
         await stores[0].topic("jobs").resume()
         await until(lambda: not any(channel.paused for channel in channels))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+async def test_a_pause_whose_caller_is_cancelled_is_made_all_the_same(tmp_path: Path, steps: int) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topics = [store.topic("jobs") for store in (owner, client)]
+        channels = [topic.channel("c") for topic in topics]
+        for channel in channels:
+            await channel.refresh()
+        for pause, paused in ((channels[1].pause, True), (channels[1].resume, False), (topics[1].pause, True)):
+
+            async def call(pause: Callable[[], Awaitable[None]] = pause) -> None:
+                await pause()
+
+            calling = asyncio.ensure_future(call())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            calling.cancel()
+            await asyncio.wait([calling])
+            await until(lambda: channels[0].paused == paused)
 
 
 async def test_a_topic_that_another_process_deleted_is_told_without_a_call(tmp_path: Path) -> None:

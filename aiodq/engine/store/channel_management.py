@@ -191,7 +191,10 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
 
 
 def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaitable[None]:
-    """Pause or resume all deliveries of a topic at once; await the result for that to be durable."""
+    """Pause or resume all deliveries of a topic at once; await the result for that to be durable.
+
+    Cancellation: it becomes durable all the same.
+    """
     engine.check()
     engine.paused = paused
     for channel_engine in engine.channel_engines.values():
@@ -201,7 +204,7 @@ def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaitable[None]:
     def work() -> None:
         engine.real_log().description.pause("", paused=paused)
 
-    return asyncio.ensure_future(engine.operate(work))
+    return asyncio.shield(engine.operate(work))  # a task that is cancelled before its first step does nothing
 
 
 def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, paused: bool) -> Awaitable[None]:
@@ -209,6 +212,8 @@ def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, pa
 
     Raises:
         QueueShutDown: it was deleted; a new channel of that name is not changed.
+
+    Cancellation: it becomes durable all the same.
     """
     engine.check()
     check_channel(channel_engine)
@@ -220,7 +225,7 @@ def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, pa
         if not is_ephemeral(channel_engine.name):
             engine.real_log().description.pause(channel_engine.name, paused=paused)
 
-    return asyncio.ensure_future(engine.operate(work))
+    return asyncio.shield(engine.operate(work))  # a task that is cancelled before its first step does nothing
 
 
 async def purge_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> int:
