@@ -283,7 +283,8 @@ class Channel(ChannelHandle):
     def pause(self) -> Awaitable[None]:
         """Deliver nothing from now on; messages gather, what is in flight may be settled.
 
-        It takes effect at once. Await the result for it to be durable: a channel stays paused over a restart.
+        It takes effect at once; where another process owns a shared store, once awaited. Await the result for it to be
+        durable: a channel stays paused over a restart.
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.

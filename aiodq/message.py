@@ -110,7 +110,8 @@ class Message(AsyncBlock, InFlight):
             OwnerLostError, OwnerStalledError: of a store that is shared: nobody has answered yet. The ack is repeated
                 by itself; called again, this waits for that.
 
-        Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
+        Cancellation: settled all the same, durable with the next commit; a crash before that redelivers. A task made of
+            this that is cancelled before its first step has called nothing.
         """
         self.ack_nowait()
         if (channel_engine := self._run.channel_engine) is not None:

@@ -258,7 +258,8 @@ class StoreOptions:
             not settled, including messages in flight and deferred: room comes with acks.
         overflow: what a put does at that bound: wait, raise `QueueFull`, or drop the oldest messages and count them.
             Messages in flight are not dropped: if they leave no room, a put waits; with `max_bytes` also while the
-            oldest message is in flight.
+            oldest message is in flight. A put or an atomic batch that is larger than the bound itself is taken where
+            there is no backlog.
         retention: when segments are deleted.
         compression: `"zstd"` compresses by batch (extra `zstd`), None does not.
         memory_bytes: bound for one topic's write buffer and read-ahead together.

@@ -17,7 +17,7 @@ from aiodq.options import check_channel_options, check_dead_letter, check_store_
 from aiodq.producer import Producer
 from aiodq.starting import known_start, start_offset
 from aiodq.storage.read.log_reader import LogReader
-from aiodq.values import check_offset, check_scan
+from aiodq.values import check_flag, check_offset, check_scan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -222,13 +222,15 @@ class Topic(TopicHandle):
             reverse: from the newest to the oldest.
 
         Raises:
-            InvalidOptionError: `start` or `stop` is negative, or not an offset; in the latter case also a `TypeError`.
+            InvalidOptionError: `start` or `stop` is negative, or not an offset, or `reverse` not a bool; in the latter
+                cases also a `TypeError`.
             StorageError: something could not be read. Damage is skipped.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
         self._engine.check()
         self._engine.hear()
         check_scan(start, stop)
+        check_flag("reverse", reverse)
         low = max(self.begin_offset, start or 0)
         high = self._engine.visible if stop is None else min(stop, self._engine.visible)
         return self._scan_back(low, high) if reverse else self._scan(low, high)
@@ -334,7 +336,8 @@ class Topic(TopicHandle):
     def pause(self) -> Awaitable[None]:
         """Stop deliveries to all channels; messages can still be put and settled.
 
-        It takes effect at once. Await the result for it to be durable: a paused topic is still paused after a restart.
+        It takes effect at once; where another process owns a shared store, once awaited. Await the result for it to be
+        durable: a paused topic is still paused after a restart.
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.

@@ -50,7 +50,7 @@ from aiodq.shared.encoding.stats_json import read_channel_stats, read_health, re
 from aiodq.stats import ChannelStats, Health, StoreStats, TopicStats
 from aiodq.store import QUEUE_CHANNEL, Store, StoreHandle
 from aiodq.topic import Topic, TopicHandle
-from aiodq.values import check_offset, check_position, check_scan, check_whole, span_seconds
+from aiodq.values import check_flag, check_offset, check_position, check_scan, check_whole, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -350,6 +350,7 @@ class SharedTopic(Topic):
         """See `Topic.scan`."""
         self._remote.check()
         check_scan(start, stop)
+        check_flag("reverse", reverse)
         history = History(self._remote)
         return history.scan_back(start, stop) if reverse else history.scan(start, stop)
 

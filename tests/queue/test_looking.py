@@ -6,7 +6,7 @@ import errno
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -167,6 +167,13 @@ class TestRead:
 
 
 class TestScan:
+    @pytest.mark.parametrize("wrong", ["no", 1, None], ids=repr)
+    async def test_backward_is_true_or_false(self, path: Path, wrong: Any) -> None:
+        async with queue(path) as jobs:
+            with pytest.raises(aiodq.InvalidOptionError, match="reverse") as caught:
+                jobs.scan(reverse=wrong)
+            assert isinstance(caught.value, TypeError)
+
     @pytest.mark.parametrize(
         ("start", "stop"),
         [(None, None), (0, 30), (5, 9), (5, None), (None, 4), (29, 30), (7, 7), (9, 5), (25, 999), (99, None)],

@@ -25,6 +25,17 @@ def promised(path: Path) -> dict[str, bytes]:
     return {name: data for name, data in files_under(path).items() if not name.endswith(("LOCK", "watermark"))}
 
 
+@pytest.mark.parametrize("seam", ["fs", "clock", "executor"])
+async def test_what_cannot_stand_in_for_the_machine_is_refused_before_anything_is_made(path: Path, seam: str) -> None:
+    wrong: Any
+    for wrong in (4, "os", object()):
+        for call in (aiodq.open, aiodq.open_queue):
+            with pytest.raises(aiodq.InvalidOptionError, match=f"^{seam} is ") as caught:
+                call(path, **{seam: wrong})
+            assert isinstance(caught.value, TypeError)
+    assert not path.exists()
+
+
 class TestMaking:
     async def test_with_makes_a_missing_directory_and_closes_it(self, path: Path) -> None:
         async with aiodq.open_queue(path) as jobs:
