@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
+from abc import abstractmethod
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.store.store_engine import Seams, StoreEngine
@@ -34,6 +36,8 @@ Mode: TypeAlias = Literal["exclusive", "shared", "client"]
 _MODES: Final = ("exclusive", "shared", "client")
 _FAILOVER: Final = 30.0
 
+T = TypeVar("T")
+
 QUEUE_TOPIC: Final = "queue"
 """The topic of a store that `open_queue` created."""
 
@@ -52,8 +56,35 @@ class _Manner(NamedTuple):
     failover: float = _FAILOVER
 
 
-class StoreOpening(AsyncBlock):
-    """What `aiodq.open` returns: awaitable, and an asynchronous context manager."""
+class _Opening(AsyncBlock, Coroutine[Any, Any, T]):
+    """What is opened when awaited, or by a task that is made of it, as of a coroutine."""
+
+    _stepped: Coroutine[Any, Any, T] | None = None
+
+    @abstractmethod
+    def _open(self) -> Coroutine[Any, Any, T]:
+        """Return what opens it."""
+
+    def _steps(self) -> Coroutine[Any, Any, T]:
+        if self._stepped is None:
+            self._stepped = self._open()
+        return self._stepped
+
+    def send(self, value: Any, /) -> Any:  # noqa: ANN401 - as of any coroutine
+        """Go on opening; for the task that is made of this."""
+        return self._steps().send(value)
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401 - as of any coroutine
+        """Go on opening with an exception; for the task that is made of this."""
+        return self._steps().throw(*error)
+
+    def close(self) -> None:
+        """Open nothing any more; for the task that is made of this."""
+        self._steps().close()
+
+
+class StoreOpening(_Opening[Store]):
+    """What `aiodq.open` returns: awaitable, an asynchronous context manager, and what a task may be made of."""
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, manner: _Manner) -> None:
         """Called by `aiodq.open`."""
@@ -81,6 +112,10 @@ class StoreOpening(AsyncBlock):
         Cancellation: what was opened is closed again; another `open` in this process waits for that.
         """
         return self._open().__await__()
+
+    def _steps(self) -> Coroutine[Any, Any, Store]:
+        self.forgo()  # a task that is cancelled before its first step is no forgotten await
+        return super()._steps()
 
     def __repr__(self) -> str:
         """Say what would be opened."""
@@ -133,9 +168,13 @@ class StoreOpening(AsyncBlock):
         if self._store is not None:
             await self._store.aclose()
 
+    def forgo(self) -> None:
+        """Do without the warning that it was never awaited."""
+        self._begun = True
+
     def not_awaited(self, called: str, use: str) -> NotAwaitedError:
         """Return the error for a `use` before opening."""
-        self._begun = True  # no second warning about it
+        self.forgo()  # no second warning about it
         call = f"{self._manner.call}({self._path!r})"
         return NotAwaitedError(
             f'{call} is not open yet: write "async with {call} as {called}:" or "{called} = await {call}", '
@@ -156,8 +195,8 @@ class StoreOpening(AsyncBlock):
             raise self.not_awaited("store", f"store.{name}")
 
 
-class QueueOpening(AsyncBlock):
-    """What `aiodq.open_queue` returns: awaitable, and an asynchronous context manager."""
+class QueueOpening(_Opening[Queue]):
+    """What `aiodq.open_queue` returns: awaitable, an asynchronous context manager, and what a task may be made of."""
 
     def __init__(self, opening: StoreOpening, options: StoreOptions | None, channel: ChannelOptions | None) -> None:
         """Called by `aiodq.open_queue`."""
@@ -169,6 +208,10 @@ class QueueOpening(AsyncBlock):
     def __await__(self) -> Generator[Any, None, Queue]:
         """Open the queue's store. *Raises* and *Cancellation* as for `StoreOpening`."""
         return self._open().__await__()
+
+    def _steps(self) -> Coroutine[Any, Any, Queue]:
+        self._opening.forgo()
+        return super()._steps()
 
     def __repr__(self) -> str:
         """Say what would be opened."""

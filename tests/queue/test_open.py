@@ -17,7 +17,7 @@ from aiodq.testing import WatchedFileSystem
 from tests.queue.support import Tasks, files_under, fill, numbered, queue, ready_now, segments, soon, store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 
 def promised(path: Path) -> dict[str, bytes]:
@@ -322,7 +322,7 @@ class TestCancelling:
             await jobs.put(b"a")
         fs = WatchedFileSystem()
         gate = fs.gate("listdir")
-        opening = tasks.start(aiodq.open_queue(path, fs=fs)._open())
+        opening = tasks.start(aiodq.open_queue(path, fs=fs))
         await gate.wait()
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -331,6 +331,22 @@ class TestCancelling:
         async with queue(path) as jobs:
             assert ready_now(jobs) == [b"a"]
         assert fs.open_files == 0
+
+    @pytest.mark.parametrize("call", [aiodq.open, aiodq.open_queue])
+    async def test_a_task_of_it_may_be_cancelled_at_any_step(
+        self, path: Path, call: Callable[[Path], Coroutine[Any, Any, aiodq.Store | aiodq.Queue]]
+    ) -> None:
+        for steps in (*range(12), 200):
+            opening = asyncio.create_task(call(path))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            opening.cancel()
+            await asyncio.wait([opening])
+            if not opening.cancelled():
+                await opening.result().aclose()
+            async with asyncio.TaskGroup() as group:
+                opened = group.create_task(aiodq.open(path, wait=20))
+            await opened.result().aclose()
 
 
 class TestOptions:
