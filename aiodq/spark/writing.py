@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from aiodq.clock import SystemClock
 from aiodq.engine.batch.validation import check_headers, check_labels
 from aiodq.engine.store.opening import adopt_without_owner
-from aiodq.errors import AiodqError, InvalidMessageError, StoreNotFoundError
+from aiodq.errors import AiodqError, InvalidMessageError, InvalidOptionError, StoreNotFoundError
 from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
 from aiodq.options import StoreOptions
@@ -63,6 +63,8 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 _Header = tuple[str | None, str | None] | dict[str, Any]
 _STREAM: Final = "stream "
 """Before the name of a stream, which tells it from a single write's."""
+_WRITE: Final = "write "
+"""Before that of a single write."""
 _READ_ONLY: Final = frozenset({"offset", "timestamp"})
 """Columns of what was read, which the topic gives anew."""
 
@@ -243,6 +245,7 @@ def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterComm
     Raises:
         StorageError: nothing was committed.
         StoreFailedError: nobody knows whether it was; repeating it is safe.
+        InvalidOptionError: a single write of that name was committed before, into other topics.
     """
     topics: dict[str, list[Staged]] = {}
     for message in messages:
@@ -255,8 +258,30 @@ def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterComm
     if commit_staged(fs, options.store, commit):
         _LOG.info("write into the topics %s of %s committed: messages: %d", sorted(topics), options.store, records)
     else:
+        _refuse_another(options, commit)
         _tell_that_it_was_committed(options, key, records)
     _take_over(options, key.name)
+
+
+def _refuse_another(options: WriteOptions, commit: Commit) -> None:
+    """Make sure that a single write that adds nothing repeats what was committed, as far as its topics say so.
+
+    Raises:
+        InvalidOptionError: none of its topics is one of what was committed under its name.
+    """
+    commits = read_commits(OsFileSystem(), options.store).commits
+    earlier = {topic for one in commits if one.key == commit.key for topic in one.topics}
+    others = sorted(commit.topics.keys() - earlier)
+    if commit.key.number is not None or not earlier or not others:
+        return
+    name, before = commit.key.name.removeprefix(_WRITE), ", ".join(sorted(earlier))
+    if len(others) == len(commit.topics):
+        raise InvalidOptionError(
+            f"a write with the txnId {name!r} was committed before, into {before}, and this one is for "
+            f"{', '.join(others)}, of which nothing was added: give each write a txnId of its own"
+        )
+    text = "a write with the txnId %r was committed before, into %s: nothing is added to %s"
+    _LOG.warning(text, name, before, ", ".join(others))
 
 
 def _tell_that_it_was_committed(options: WriteOptions, key: CommitKey, records: int) -> None:
@@ -337,7 +362,7 @@ def single_writes(store: str) -> dict[str, bool]:
 
 
 def _key_of(name: str) -> CommitKey:
-    return CommitKey(f"write {name}")
+    return CommitKey(f"{_WRITE}{name}")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

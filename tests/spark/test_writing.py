@@ -108,6 +108,14 @@ class TestABatch:
         assert bodies(tmp_path / "s") == [b"%d" % number for number in range(7)]
         assert left(tmp_path / "s") == []
 
+    def test_sql_inserts_into_a_view(self, spark: SparkSession, tmp_path: Path) -> None:
+        save(numbers(spark, 1), tmp_path / "s", topic="orders")
+        for count in (2, 3):
+            spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW shop USING aiodq OPTIONS (path '{tmp_path}/s')")
+            spark.sql("INSERT INTO shop BY NAME SELECT 'orders' AS topic, binary('x') AS body, 'red' AS tag")
+            assert spark.sql("SELECT body FROM shop").count() == count
+        assert [(row["body"], row["tag"]) for row in scanned(tmp_path / "s")] == [(b"0", None), *[(b"x", "red")] * 2]
+
     def test_nothing_is_written_of_no_rows(self, spark: SparkSession, tmp_path: Path) -> None:
         save(numbers(spark, 0), tmp_path / "s", topic="orders")
         assert list(aiodq.open_reader(tmp_path / "s").topics()) == []
@@ -252,6 +260,37 @@ class TestTheCommit:
             assert was_committed(options, "one")
             assert bodies(tmp_path / "s") == [b"a"]
         assert not was_committed(options, "another")
+
+    def test_one_name_for_two_topics_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """As where a function for `foreachBatch` names both of its writes by the batch: one would be left out."""
+
+        def write(*topics: str) -> None:
+            writer = BatchWriter(write_options({"path": str(tmp_path / "s"), "txnId": "batch 1"}, stream=False))
+            bodies, names = pa.array([b"x"] * len(topics)), pa.array(topics)
+            writer.commit([writer.write(iter([pa.RecordBatch.from_arrays([bodies, names], ["body", "topic"])]))])
+
+        told = "'batch 1' was committed before, into a, b, and this one is for c, .*a txnId of its own"
+        with monkeypatch.context() as patched:
+            patched.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: None)
+            write("a", "b")
+            with pytest.raises(aiodq.InvalidOptionError, match=told):
+                write("c")
+        asyncio.run(_open_and_close(tmp_path / "s"))
+        with pytest.raises(aiodq.InvalidOptionError, match=told):
+            write("c")
+        write("b", "c")
+        write("a")
+        write()
+        (warning,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+        assert warning.endswith("'batch 1' was committed before, into a, b: nothing is added to c")
+        assert {name: bodies(tmp_path / "s", name) for name in aiodq.open_reader(tmp_path / "s").topics()} == {
+            "a": [b"x"],
+            "b": [b"x"],
+        }
+        assert left(tmp_path / "s") == []
+        assert verify_store(str(tmp_path / "s"), OsFileSystem()).ok
 
     def test_aborted_before_it_nothing_is_left(self, writer: BatchWriter, tmp_path: Path) -> None:
         writer.abort([writer.write(iter([record_batch("a")])), None])

@@ -103,7 +103,7 @@ class Commit:
 
     Attributes:
         key: its key.
-        topics: the staged segments of each topic, in order.
+        topics: the staged segments of each topic, in order; none are named any more when it is done.
         time_ns: wall time of the commit, nanoseconds since the epoch.
         bases: the offset at which a topic takes them in, for the topics where that is decided.
         done: whether everything is in its place.
@@ -409,7 +409,8 @@ def finish_commit(fs: FileSystem, store: str, commit: Commit) -> None:
             # CRASH: 12. The record may come back; then everything is already in its place.
             fs.remove(os.path.join(directory, commit.key.file))
         else:
-            write_commit(fs, store, Commit(commit.key, time_ns=commit.time_ns, done=True))
+            topics: dict[str, tuple[Staged, ...]] = dict.fromkeys(commit.topics, ())
+            write_commit(fs, store, Commit(commit.key, topics, commit.time_ns, commit.bases, done=True))
             for earlier in read_commits(fs, store).commits:
                 key = earlier.key
                 if earlier.done and key.name == commit.key.name and (key.number or 0) < (commit.key.number or 0):
