@@ -95,6 +95,6 @@ class TopicEngineHost(Protocol):
         """Return a block in which no transaction commits; those committed before it are in their topics."""
         ...
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Stop the whole store for this reason."""
         ...

@@ -12,11 +12,14 @@ import subprocess
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 import aiodq
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
 from tests.loops import LOOPS, run_on
 from tests.processes import ROOT, WATCHDOG
 from tests.system.support import (
@@ -141,6 +144,8 @@ def test_loop_ends_amid_a_sync(loop: str, tmp_path: Path) -> None:
 CLOSED_AMID_SYNC = """
 import asyncio, gc, sys
 import aiodq
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
 from tests.loops import LOOPS
 from tests.system.support import StallingFileSystem, until
 
@@ -301,6 +306,8 @@ async def test_closed_store_does_not_warn(tmp_path: Path) -> None:
 UNTIL_INTERRUPTED = """
 import asyncio, os, sys
 import aiodq
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
 from tests.loops import LOOPS
 
 async def main():
@@ -338,6 +345,55 @@ def test_keyboard_interrupt_during_put(loop: str, manner: str, tmp_path: Path) -
     left = run_on(loop, contents(tmp_path))
     assert left == [b"%d" % number for number in range(len(left))]
     assert told <= len(left) <= told + 1
+
+
+INTERRUPTED: dict[str, tuple[str, Literal["os", "always"]]] = {
+    "a put": ("aiodq.storage.log.active_segment.ActiveSegment._enter", "os"),
+    "the start of a sync": ("aiodq.engine.monitoring.metrics.SyncTimer.began", "always"),
+    "a turn": ("aiodq.engine.topic.commit.publisher.Publisher.written", "always"),
+}
+"""What is called amid a change, and under which policy."""
+
+
+@on_each_loop
+@pytest.mark.parametrize("where", INTERRUPTED)
+def test_keyboard_interrupt_amid_a_change_stops_the_store(
+    loop: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook goes on with loop and store: nobody waits for ever, and nothing is written upon what is half done."""
+    amid, policy = INTERRUPTED[where]
+
+    async def opened() -> aiodq.Queue:
+        return await aiodq.open_queue(tmp_path, aiodq.StoreOptions(sync=policy), fs=QuickFileSystem())
+
+    async def put_all(*bodies: bytes) -> None:
+        await asyncio.wait([asyncio.create_task(queue.put(body, tag="t")) for body in bodies])
+
+    async def put(body: bytes) -> None:
+        async with asyncio.timeout(WATCHDOG):
+            await queue.put(body, tag="t")
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    running = LOOPS[loop]()
+    try:
+        queue = running.run_until_complete(opened())
+        running.run_until_complete(put(b"0"))
+        with monkeypatch.context() as patched:
+            patched.setattr(amid, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                running.run_until_complete(put_all(b"1", b"2", b"3"))
+        with pytest.raises(aiodq.StoreFailedError, match="KeyboardInterrupt"):
+            running.run_until_complete(put(b"4"))
+        with suppress(aiodq.StoreFailedError):
+            running.run_until_complete(queue.aclose())
+    finally:
+        running.close()
+    left = run_on(loop, contents(tmp_path))
+    assert left[0] == b"0"
+    assert set(left[1:]) <= {b"1", b"2", b"3"}
+    assert verify_store(str(tmp_path), OsFileSystem()).ok
 
 
 # --- after the end
@@ -659,6 +715,8 @@ async def test_second_owner_in_this_process(tmp_path: Path) -> None:
 SECOND_OWNER = """
 import asyncio, sys
 import aiodq
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
 
 async def main():
     try:
@@ -684,6 +742,8 @@ async def test_second_owner_in_another_process(tmp_path: Path) -> None:
 FORKING = """
 import asyncio, os, sys
 import aiodq
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
 from tests.loops import LOOPS
 from tests.system.surface import Surface, calls, settlements
 
@@ -758,6 +818,8 @@ def test_fork(loop: str, tmp_path: Path) -> None:
 FORK_AND_EXIT = """
 import asyncio, os, sys
 import aiodq
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.verify import verify_store
 
 async def main():
     async with aiodq.open_queue(sys.argv[1]) as queue:

@@ -78,7 +78,7 @@ class SyncBackend:
         self,
         loop: asyncio.AbstractEventLoop,
         threads: WorkerThreads,
-        fail: Callable[[Exception], None],
+        fail: Callable[[BaseException], None],
         options: StoreOptions,
         make: Callable[[], SystemSyncs] | None = KernelAio,
     ) -> None:
@@ -169,8 +169,10 @@ class SyncBackend:
                 error = raised
             try:
                 report(None, error)
-            except Exception as raised:  # noqa: BLE001 - whatever it is, it is unknown who still waits for what
-                self._fail(raised)
+            except BaseException as raised:
+                self._fail(raised)  # whatever it is, it is unknown who still waits for what
+                if not isinstance(raised, Exception):
+                    raise
 
     def wait_here(self, seconds: float) -> bool:
         """Block the loop until a sync, or other work of a thread, has ended; see `WorkerThreads.wait_here`."""

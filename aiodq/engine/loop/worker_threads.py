@@ -61,7 +61,7 @@ class WorkerThreads:
         self,
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None = None,
-        fail: Callable[[Exception], None] | None = None,
+        fail: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Use `executor`'s threads, or up to 8 of its own, created as needed.
 
@@ -150,10 +150,11 @@ class WorkerThreads:
         self._spent = time.thread_time()
         try:
             tell(result, error)
-        except Exception as raised:
-            if self._fail is None:
+        except BaseException as raised:
+            if self._fail is not None:
+                self._fail(raised)
+            if self._fail is None or not isinstance(raised, Exception):
                 raise
-            self._fail(raised)
         return True
 
     def tell_ended(self) -> None:

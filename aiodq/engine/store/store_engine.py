@@ -308,7 +308,7 @@ class StoreEngine:
         if self.closing:
             raise QueueShutDown("the store is closed")
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Stop the store for this reason, and fail everyone who waits."""
         if self.failure is not None:
             return

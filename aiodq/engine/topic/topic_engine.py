@@ -470,12 +470,14 @@ class TopicEngine:
         tell_all(error, [*parts, *own, self._persister.fail, *channel_engines, *stop])
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
-        """Return `function` as a callback for the event loop: an exception stops the store."""
+        """Return `function` as a callback for the event loop: an exception stops the store, and so does Ctrl-C."""
 
         def callback(*args: P.args, **kwargs: P.kwargs) -> None:
             try:
                 function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+            except BaseException as error:
                 self._host.fail(error)
+                if not isinstance(error, Exception):
+                    raise
 
         return callback

@@ -272,7 +272,7 @@ class GroupCommit:
                 return NOT_NOW
             log.flush()
             log.commit()
-        except Exception as error:
+        except BaseException as error:
             self._failed(log, error)
             raise
         try:
@@ -281,7 +281,7 @@ class GroupCommit:
             if not self._counted:
                 self._count(engine, messages)
             engine.publisher.show_many(Batch(span[0], time_ns, columns), cost)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)
         return span[0]
 
@@ -313,7 +313,7 @@ class GroupCommit:
         time_ns = self._now_ns()
         try:
             offset = log.active.append(body, log.options.segment_bytes, log.durable, time_ns)
-        except Exception as error:
+        except BaseException as error:
             self._failed(log, error)
             raise
         if offset < 0:
@@ -329,7 +329,7 @@ class GroupCommit:
                     self._publisher.shown(trim=ended)
             if not offset % _LONGEST_RUN:
                 self._turns.until = now
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)
         return offset
 
@@ -358,16 +358,20 @@ class GroupCommit:
         if not engine.stirred:
             engine.stir()
 
-    def _failed(self, log: TopicLog, error: Exception) -> None:
+    def _failed(self, log: TopicLog, error: BaseException) -> None:
         """Roll back a failed write, or stop the store if its outcome is unknown."""
         self.inline = self.lone = False
         log.rollback()
-        if not isinstance(error, AiodqError) or isinstance(error, StoreFailedError):
+        if isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
+            self._engine.metrics.written(self._engine.name, error)
+        else:
             self._stop(error)
-        self._engine.metrics.written(self._engine.name, error)
 
-    def _stop(self, error: Exception) -> None:
+    def _stop(self, error: BaseException) -> None:
+        """Stop the store, and raise the error that says so; for what is no error, such as Ctrl-C, that itself."""
         self._host.fail(error)
+        if not isinstance(error, Exception):
+            raise error
         self._host.check()
 
     def put_lone(self, body: object) -> asyncio.Future[int] | None:
@@ -387,7 +391,7 @@ class GroupCommit:
         time_ns = self._now_ns()
         try:
             offset = log.append(body, time_ns, zeros_ahead=True)
-        except Exception as error:
+        except BaseException as error:
             self._failed(log, error)
             raise
         if offset < 0:
@@ -422,7 +426,7 @@ class GroupCommit:
         part.time_ns = self._now_ns()
         try:
             part.first = self._written_at_once(log, part)
-        except Exception as error:
+        except BaseException as error:
             self._failed(log, error)
             raise
         if part.first < 0:
@@ -436,7 +440,7 @@ class GroupCommit:
             if not self._counted:
                 self._count(engine, len(columns.bodies))
             engine.publisher.show_many(Batch(part.first, part.time_ns, columns), part.cost)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)
         part.resolve()
         return True
@@ -471,8 +475,10 @@ class GroupCommit:
             if self.returning is not None:
                 self.returning.sync_began()
             syncer.start(log, None if part.origin is None else part.durable)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        except BaseException as error:
             self._host.fail(error)
+            if not isinstance(error, Exception):
+                raise
 
     # --- syncs
 

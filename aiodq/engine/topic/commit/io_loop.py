@@ -151,11 +151,13 @@ class IoLoop:
     # --- a turn
 
     def turn(self) -> None:
-        """Take a turn; an exception stops the store."""
+        """Take a turn; an exception stops the store, and so does Ctrl-C in the middle of it."""
         try:
             self._turn()
-        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+        except BaseException as error:
             self._host.fail(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _turn(self) -> None:
         engine = self._engine
