@@ -53,7 +53,7 @@ The life of a get:
 
 The life of an ack:
 
-    `Message.ack_nowait`           sets a byte of the lease; the first since the last flush tells the channel
+    `Message.ack_nowait`           sets a byte of the lease; the first since these were last counted tells the channel
       `AckPersister.settled`       the channel has something to write; soon where somebody awaits `Message.ack`
       `AckPersister.flush`         all channels of the topic in one go
         `ChannelState.take_ops`    counts the bytes: a floor, ranges, attempts, due times
