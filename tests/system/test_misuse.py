@@ -367,7 +367,9 @@ def test_keyboard_interrupt_amid_a_change_stops_the_store(
         return await aiodq.open_queue(tmp_path, aiodq.StoreOptions(sync=policy), fs=QuickFileSystem())
 
     async def put_all(*bodies: bytes) -> None:
-        await asyncio.wait([asyncio.create_task(queue.put(body, tag="t")) for body in bodies])
+        done, _ = await asyncio.wait([asyncio.create_task(queue.put(body, tag="t")) for body in bodies])
+        for task in done:
+            task.exception()
 
     async def put(body: bytes) -> None:
         async with asyncio.timeout(WATCHDOG):
@@ -377,6 +379,7 @@ def test_keyboard_interrupt_amid_a_change_stops_the_store(
         raise KeyboardInterrupt
 
     running = LOOPS[loop]()
+    running.set_exception_handler(lambda *_: None)  # nobody can ask for the outcome of a put that was interrupted
     try:
         queue = running.run_until_complete(opened())
         running.run_until_complete(put(b"0"))
@@ -394,6 +397,45 @@ def test_keyboard_interrupt_amid_a_change_stops_the_store(
     assert left[0] == b"0"
     assert set(left[1:]) <= {b"1", b"2", b"3"}
     assert verify_store(str(tmp_path), OsFileSystem()).ok
+
+
+@on_each_loop
+def test_keyboard_interrupt_amid_a_transaction_leaves_nobody_waiting(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened() -> aiodq.Store:
+        return await aiodq.open(tmp_path, fs=QuickFileSystem())
+
+    async def transact() -> None:
+        async with store.transaction() as transaction:
+            transaction.put("queue", b"0")
+
+    async def close() -> None:
+        async with asyncio.timeout(WATCHDOG):
+            await store.aclose()
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    running = LOOPS[loop]()
+    try:
+        store = running.run_until_complete(opened())
+        with monkeypatch.context() as patched:
+            patched.setattr("aiodq.engine.transactions.topic_appender.TopicAppender.add", interrupted)
+            committing = running.create_task(transact())
+            with pytest.raises(KeyboardInterrupt):
+                running.run_until_complete(committing)
+        with suppress(aiodq.StoreFailedError):
+            running.run_until_complete(close())
+        assert isinstance(committing.exception(), aiodq.StoreFailedError)
+    finally:
+        running.close()
+
+    async def seen() -> list[bytes]:
+        async with aiodq.open(tmp_path) as again:
+            return [message.body async for message in again.topic("queue").scan()]
+
+    assert run_on(loop, seen()) == [b"0"], "it was committed"
 
 
 # --- after the end

@@ -195,7 +195,7 @@ class Committer:
         threads: WorkerThreads,
         clock: Clock,
         timer: SyncTimer,
-        fail: Callable[[Exception], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         """Commit to this file. `timer` measures its syncs, `fail` stops the store."""
         self.committed: int = 0
@@ -366,8 +366,10 @@ class Committer:
                 self._wake.clear()
                 async with self._turn:
                     await self._work()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             self._fail(error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             # INVARIANT: no caller waits for a commit that never comes, and later callers are refused.
             self._over = self._stopped()
