@@ -90,7 +90,7 @@ async def test_both_ends_have_no_object_in_common_that_one_may_change(tmp_path: 
         inside.other.send(Done(None, facts), 1)
         inside.other.send(Done((0, 1)), 2)
         facts["rows"].append(2)
-        await asyncio.sleep(0)
+        await until(lambda: len(link.said) == 2)
         assert link.said == [(Done(None, {"rows": [1]}), 1), (Done((0, 1)), 2)]
         with pytest.raises(aiodq.ProtocolError, match="JSON"):
             inside.send(Call("x", {"y": "z" * (1 << 21)}), 3)

@@ -164,7 +164,7 @@ class ClientPuts:
         returning = engine.group_commit.returning if engine.durably else None  # no sync, nobody to share it
         if returning is not None and not (self._closing or self._ending):
             returning.told(self)
-        if self._wire.answered(placed):
+        if placed.early and self._wire.answered(placed):
             return
         if placed.error is None:
             # What waits is written, and its sync begun, in this step: who is told, and so woken, takes the processor.

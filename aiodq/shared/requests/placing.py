@@ -20,6 +20,7 @@ class Placing(PutResult):
 
     Attributes:
         messages: the number of messages.
+        early: whether a thread may tell the client before the loop does.
         answered: whether the client is told, or is to be told by the loop and no thread: see `EarlyAnswers`.
     """
 
@@ -36,6 +37,7 @@ class Placing(PutResult):
             answer: tells the client from whatever thread, by the first offset, if it can.
         """
         self.messages = messages
+        self.early: bool = answer is not None
         self.answered: bool = False
         self._told = told
         self._answer = answer

@@ -59,6 +59,9 @@ _MOST_UNREAD: Final = 4 << 20
 _LONGEST_TURN: Final = 0.001
 """Seconds for which packets of one client are handled in one turn of the loop: thousands may arrive together."""
 
+_FEW: Final = 256
+"""Bytes in which there are so few packets that their time is not looked at: mostly one arrives alone."""
+
 
 class Owner:
     """Serves a store that this process owns; see `Owning`."""
@@ -424,19 +427,19 @@ class _Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._break_off(error)
         else:
-            self._handle(packets)
+            self._handle(packets, whole=len(data) <= _FEW)
 
     def _handle(self, packets: Iterator[Packet], *, whole: bool = False) -> None:
         """Handle what has arrived: all of it, or what is not handled within a turn in the next one."""
-        monotonic = self._owner.engine.clock.monotonic
-        end, self._rest = monotonic() + _LONGEST_TURN, None
+        end = 0.0 if whole else self._owner.engine.clock.monotonic() + _LONGEST_TURN
+        self._rest = None
         try:
             for packet in packets:
                 self._anew = True
                 self.session.receive(packet)
                 if self.session.client is not None:
                     self._reader.largest = self._owner.largest
-                if not whole and monotonic() >= end:
+                if not whole and self._owner.engine.clock.monotonic() >= end:
                     self._leave(packets)
                     return
         except ProtocolError as error:
