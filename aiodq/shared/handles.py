@@ -510,7 +510,7 @@ class SharedStore(Store):
         return found if unserved is None else replace(found, ok=False, reasons=(*found.reasons, unserved))
 
     def stats(self) -> StoreStats:
-        """See `Store.stats`; up to about a second old."""
+        """See `Store.stats`; up to about a second old, or fifty times as long as it takes to ask for every topic."""
         seen = self._remote.seen
         topics = {name: read_topic_stats(each) for name, each in sorted(seen.items()) if name}
         topics |= {name: topic.stats() for name, topic in self._remote.topics.items() if name in self.topics()}

@@ -14,6 +14,8 @@ import pytest
 
 import aiodq
 from aiodq.engine.store.opening import open_store
+from aiodq.shared.client import remote_store
+from aiodq.shared.client.remote_store import RemoteStore
 from aiodq.shared.requests.lending import Lending
 from aiodq.testing import WatchedFileSystem
 from tests.shared.support import PATIENCE, QUICK, counts, until
@@ -325,3 +327,26 @@ async def test_a_cancellation_whose_answer_is_lost_is_not_said_to_have_changed_n
             with pytest.raises(aiodq.OwnerLostError):
                 await queue.cancel(offset)
             assert await counts(queue) == (0, 0, 0)
+
+
+async def test_the_health_of_a_store_is_not_as_old_as_what_is_known_of_its_many_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, looked = RemoteStore.look_once, 0
+
+    async def slowly(store: RemoteStore) -> None:
+        nonlocal looked
+        looked += 1
+        await asyncio.sleep(0.2)
+        await look(store)
+
+    monkeypatch.setattr(remote_store, "_LOOK", 0.01)
+    monkeypatch.setattr(remote_store, "_SHARE", 1000)
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as store, asyncio.timeout(PATIENCE):
+        queue = store.queue("jobs")
+        monkeypatch.setattr(RemoteStore, "look_once", slowly)
+        for _ in range(3):
+            offset = await queue.put(b"x")
+            while store.health().depth <= offset:
+                await asyncio.sleep(0.002)
+        assert looked == 1

@@ -61,7 +61,8 @@ _FAILED_TWICE: Final = 10.0
 
 _LOOK: Final = 1.0
 _SHARE: Final = 50
-"""Seconds between two requests of the store's state; they take at most one part in `_SHARE` of the time."""
+"""Seconds between two requests of the store's state, or of its topics'; each takes at most one part in `_SHARE` of the
+time."""
 
 
 class RemoteStore:
@@ -245,16 +246,20 @@ class RemoteStore:
     # --- the owner's report on the whole store
 
     async def _look(self) -> None:
-        pause = _LOOK
+        pause, topics_at = _LOOK, 0.0
         while True:
             await asyncio.sleep(pause)
             began = self.loop.time()
             self.link.look_around()
             try:
-                await self.look_once()
+                if began < topics_at:
+                    self.seen[""] = await self._page()
+                    pause = max(_LOOK, _SHARE * (self.loop.time() - began))
+                else:
+                    await self.look_once()
+                    pause, topics_at = _LOOK, self.loop.time() + _SHARE * (self.loop.time() - began)
             except AiodqError:
                 continue  # the last report stands until there is an owner again
-            pause = max(_LOOK, _SHARE * (self.loop.time() - began))
 
     async def look_once(self) -> None:
         """Request the owner's report on the store and its topics.
@@ -265,7 +270,7 @@ class RemoteStore:
         seen: dict[str, Mapping[str, Any]] = {}
         after, more = "", True
         while more:
-            seen[""] = found = await self.link.result("store", read_store, {"after": after})
+            seen[""] = found = await self._page(after)
             for name in found["topics"]:
                 facts = await self.link.result("stats", read_topic, {"topic": name})
                 if facts is not None:
@@ -273,6 +278,10 @@ class RemoteStore:
                 after = name
             more = found["more"]
         self.seen = seen
+
+    async def _page(self, after: str = "") -> Mapping[str, Any]:
+        """Request the state of the store, with the names of some topics."""
+        return await self.link.result("store", read_store, {"after": after})
 
     def topic_names(self) -> list[str]:
         """Return the names of the existing topics, as far as known here."""
