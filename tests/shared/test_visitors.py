@@ -45,7 +45,7 @@ async def test_an_owner_tells_who_is_there_and_what_they_hold(tmp_path: Path) ->
 
 
 async def test_a_loop_that_is_blocked_is_late() -> None:
-    asking = asyncio.ensure_future(visitors(1, (), asking=0))
+    asking = asyncio.ensure_future(visitors(1, (), asking=0, own=0))
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(time.sleep, 0.3)
     assert (await asking)["owner"]["lag"] > 0.1
@@ -83,7 +83,7 @@ class Many:
 
 
 async def test_of_a_crowd_as_many_are_listed_as_fit_into_a_packet() -> None:
-    facts = await visitors(1, [Many(number) for number in range(1, 3001)], asking=3000)
+    facts = await visitors(1, [Many(number) for number in range(1, 3001)], asking=3000, own=1)
     encode_packet(Done(None, {"result": facts}))
     listed = facts["clients"]
     assert [each["pid"] for each in listed] == list(range(1, len(listed) + 1))

@@ -59,6 +59,9 @@ __all__ = ["RemoteStore"]
 _FAILED_TWICE: Final = 10.0
 """Seconds within which a second failure means that opening the store again does not help."""
 
+_ROUND: Final = 1.0
+"""Seconds that are waited for puts and transactions before the owner is asked again to refuse what waits for room."""
+
 _LOOK: Final = 1.0
 _SHARE: Final = 50
 """Seconds between two requests of the store's state, or of its topics'; each takes at most one part in `_SHARE` of the
@@ -454,7 +457,7 @@ class RemoteStore:
         for topic in topics:
             topic.put_buffer.shut_down()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK):
+            async with asyncio.timeout(_ROUND):
                 for topic in topics:
                     await topic.put_buffer.settled()
 
@@ -464,7 +467,7 @@ class RemoteStore:
             with suppress(OwnerLostError):
                 await self.link.call("closing", once=True)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
+                async with asyncio.timeout(_ROUND):
                     await self.committer.settled()
 
     async def _settled(self, topic: RemoteTopic) -> None:
@@ -473,7 +476,7 @@ class RemoteStore:
             with suppress(OwnerLostError):
                 await self.link.call("closing", once=True)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
+                async with asyncio.timeout(_ROUND):
                     await topic.put_buffer.settled()
 
     async def _release(self) -> None:

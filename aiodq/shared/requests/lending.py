@@ -109,6 +109,7 @@ class Lending:
 
     def stop(self) -> asyncio.Task[Any]:
         """Stop delivering; return the task that ends."""
+        self._task.cancel()
         return self._task
 
     def want(self, total: int) -> None:

@@ -40,29 +40,25 @@ class Visitor(Protocol):
         ...
 
 
-async def visitors(pid: int, clients: Iterable[Visitor], asking: object, own: int | None = None) -> dict[str, Any]:
+async def visitors(pid: int, clients: Iterable[Visitor], asking: object, own: int) -> dict[str, Any]:
     """Return who owns a store and who has it open, as JSON.
 
     Args:
         pid: the owner's process.
         clients: the connected clients.
         asking: the number of the client that asks, which is left out.
-        own: the number of the owner's own client; None where its pid tells it, which may be equal in two containers.
+        own: the number of the owner's own client; its pid may be equal in two containers.
 
     Returns:
         See `ask_visitors`.
     """
     known = [(each.client, each.holds()) for each in clients if each.client is not None]
-
-    def is_own(hello: Hello) -> bool:
-        return hello.pid == pid if own is None else hello.producer == own
-
     loop = asyncio.get_running_loop()
     began = loop.time()
     await asyncio.sleep(_LOOK)
     rows = [
-        {"pid": hello.pid, "program": hello.program[:_PROGRAM], "owner": is_own(hello), "holds": _most(holds)}
-        for hello, holds in sorted(known, key=lambda each: (not is_own(each[0]), each[0].pid))
+        {"pid": hello.pid, "program": hello.program[:_PROGRAM], "owner": hello.producer == own, "holds": _most(holds)}
+        for hello, holds in sorted(known, key=lambda each: (each[0].producer != own, each[0].pid))
         if hello.producer != asking
     ]
     listed = _fitting(rows)

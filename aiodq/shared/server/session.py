@@ -160,10 +160,10 @@ class Session:
         """End the session: what the client held goes back, as if it had never been delivered."""
         self._puts.end()
         self._transactions.end()
-        tasks = [*self._tasks, *(lending.stop() for lending in self._lendings.values())]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        delivering = [lending.stop() for lending in self._lendings.values()]
+        await asyncio.gather(*self._tasks, *delivering, return_exceptions=True)
         for lending in self._lendings.values():
             await lending.give_back()
 
@@ -262,7 +262,7 @@ class Session:
 
     def _let_go_of_lending(self, handle: int, lending: Lending, error: Exception) -> None:
         del self._lendings[handle]
-        lending.stop().cancel()
+        lending.stop()
         self._let_go(handle, error)
 
     def _let_go_of_topic(self, handle: int, topic: Topic, error: Exception) -> None:
