@@ -161,6 +161,23 @@ async def test_get_nowait_asks_for_one_that_a_later_call_finds(tmp_path: Path) -
         assert found[0].body == b"x"
 
 
+async def test_get_nowait_asks_for_the_next_one_as_soon_as_it_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For however long a message is kept that was asked for: once it is taken, another is."""
+    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 10 * PATIENCE)
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        await owner.queue("jobs").put_many([b"%d" % number for number in range(9)])
+        queue, found = client.queue("jobs"), list[aiodq.Message]()
+        while len(found) < 9:
+            try:
+                found.append(queue.get_nowait())
+            except aiodq.QueueEmpty:
+                await asyncio.sleep(0.001)
+        assert [message.body for message in found] == [b"%d" % number for number in range(9)]
+        assert [message.attempts for message in found] == [1] * 9
+
+
 async def test_messages_go_round_among_processes(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         seen: dict[str, int] = {"owner": 0, "client": 0}

@@ -300,7 +300,10 @@ class RemoteChannel(RemoteSettlement):
     def take(self, store_ref: object, *, cold: bool = False, thorough: bool = False) -> Message | None:  # noqa: ARG002 - the owner passes over what is not to be delivered
         """Hand out as `take_next` does; with `cold`, also request a message for the next call."""
         message = self.take_next(store_ref)
-        if message is None and cold and self._returning is None and not self.shut:
+        if message is None and cold and not self.shut:
+            if self._returning is not None:
+                self._returning.cancel()
+            # The one requested before may have been taken since.
             self._want(1)
             self._returning = asyncio.get_running_loop().call_later(_KEPT, self._return)
         return message
