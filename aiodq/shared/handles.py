@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 __all__ = ["SharedChannel", "SharedQueue", "SharedStore", "SharedTopic"]
+
+_SHORT: Final = 0.01
+"""Seconds of waiting in which the owner need not have answered."""
 
 
 async def _to_its_end(asking: Coroutine[Any, Any, T], then: Callable[[], None] | None = None) -> T:
@@ -131,6 +134,11 @@ class SharedChannel(Channel):
                 raise QueueShutDown("the queue was shut down")
             raise QueueEmpty("nothing is here now; the owner was asked for one, which a later call may find")
         return self._handed(message)
+
+    def _take_late(self, wait: float) -> Message | None:
+        # As `get_nowait`, a wait shorter than the way to the owner and back asks for one that the next may find.
+        message: Message | None = self._channel_engine.take(self._store_ref, cold=wait < _SHORT)
+        return message
 
     def _made_now(self) -> bool:
         return False  # the owner creates it, which this step cannot wait for

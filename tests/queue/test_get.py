@@ -141,6 +141,22 @@ class TestGet:
                 task.cancel()
             await asyncio.gather(*consuming, return_exceptions=True)
 
+    @pytest.mark.parametrize("way", ["timeout=", "asyncio.timeout"])
+    async def test_who_waits_no_longer_than_a_turn_of_the_loop_gets_what_is_there(self, path: Path, way: str) -> None:
+        async with queue(path) as jobs:
+            await fill(jobs, numbered(5))
+            await take(jobs, 1)
+            found: list[bytes] = []
+            for _ in range(4 * 3):
+                await asyncio.sleep(0.002)  # the turn of the getters is over
+                with suppress(TimeoutError):
+                    if way == "timeout=":
+                        found.append((await jobs.get(timeout=1e-6)).body)
+                    else:
+                        async with asyncio.timeout(0):
+                            found.append((await jobs.get()).body)
+            assert found == numbered(4, 1)
+
     async def test_a_cancelled_getter_passes_its_wake_up_on(self, path: Path, tasks: Tasks) -> None:
         async with queue(path) as jobs:
             first, second = tasks.start(jobs.get()), tasks.start(jobs.get())

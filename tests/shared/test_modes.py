@@ -178,6 +178,18 @@ async def test_get_nowait_asks_for_the_next_one_as_soon_as_it_has_one(
         assert [message.attempts for message in found] == [1] * 9
 
 
+async def test_waits_shorter_than_the_way_to_the_owner_find_a_message(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        await owner.queue("jobs").put_many([b"x", b"y"])
+        queue, found = client.queue("jobs"), list[bytes]()
+        while len(found) < 2:
+            try:
+                found.append((await queue.get(timeout=1e-6)).body)
+            except TimeoutError:
+                await asyncio.sleep(0.001)
+        assert found == [b"x", b"y"]
+
+
 async def test_messages_go_round_among_processes(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         seen: dict[str, int] = {"owner": 0, "client": 0}

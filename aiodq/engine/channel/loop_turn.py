@@ -30,11 +30,12 @@ class LoopTurn:
         began: when others last had their turn, in monotonic seconds.
     """
 
-    __slots__ = ("_monotonic", "began")
+    __slots__ = ("_gave_way", "_monotonic", "began")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         """Start with the turn over, so that the first getter gives way."""
         self.began: float = 0.0
+        self._gave_way = False
         self._monotonic = monotonic
 
     def begin(self) -> float:
@@ -63,7 +64,17 @@ class LoopTurn:
         """Give way to others; return the time.
 
         Getters that come meanwhile do so too, in order: the first of them begins the next turn.
+
+        Cancellation: that was a turn of the others. Who asks next need not give way, as who waits no longer than a turn
+        of the loop, time and again, would never be handed anything.
         """
+        if self._gave_way:
+            self._gave_way = False
+            return self.begin()
         before = self.began
-        await asyncio.sleep(0)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self._gave_way = True
+            raise
         return self.begin() if self.began == before else self._monotonic()
