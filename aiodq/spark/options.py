@@ -280,7 +280,8 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
         )
     if ("," in store or has_magic(store)) and not os.path.isdir(store):
         raise InvalidOptionError(
-            f"{store!r} names several stores, or a pattern, as for a read; a write goes to one store"
+            f"{store!r} names several stores, or a pattern, as for a read; a write goes to one store, and to "
+            f"one of that very name where its directory is there"
         )
     if not stream and "txnAppId" in options:
         raise InvalidOptionError("'txnAppId' is for streams; a single write that may be repeated has a 'txnId'")
@@ -292,7 +293,8 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     compression = _choice(options, "compression", _CODECS, default=None)
     codec_number(compression)
     return WriteOptions(
-        store=store,
+        # What is written is synced by names, which are not looked up through a link.
+        store=os.path.realpath(store) if os.path.islink(store.rstrip("/")) else store,
         topic=topic,
         name=_stream_name(options) if stream else _name(options, "txnId"),
         segment_bytes=_size(options, "segmentBytes", _SEGMENT_BYTES),

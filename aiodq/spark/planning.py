@@ -36,10 +36,12 @@ __all__ = [
     "check_bounds",
     "cut_for_all",
     "is_wanted",
+    "matching",
     "moment_of",
     "plan",
     "read_topics",
     "snapshot",
+    "some_of",
     "splits_of",
     "topics_of",
 ]
@@ -50,6 +52,8 @@ _MAGIC: Final = frozenset("*?[")
 _BEYOND: Final = 1 << 63
 """More than any offset."""
 _LOOKS: Final = 100
+_SHOWN: Final = 50
+"""So many names an error shows."""
 LEAST_BYTES: Final = 16 << 20
 """To begin a task takes about as long as to read a quarter of it."""
 MOST_BYTES: Final = 128 << 20
@@ -131,7 +135,7 @@ def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
     ):
         unknown = sorted(bound.keys() - there) if isinstance(bound, dict) else []
         if unknown:
-            read = ", ".join(sorted(there)) or "none"
+            read = some_of(sorted(there))
             raise InvalidOptionError(f"{option} names the topic {unknown[0]!r}, which is not read; these are: {read}")
 
 
@@ -199,10 +203,24 @@ def topics_of(
         raise StoreNotFoundError("the directory is empty, and no store: is a file system not mounted there?", store)
     if wanted is None:
         return there
+    known = set(there)
     for name in wanted:
-        if not _MAGIC & set(name) and check_name(name) not in there and name not in deleted:
-            raise StoreNotFoundError(f"there is no topic {name!r}; there are: {', '.join(there) or 'none'}", store)
-    return [name for name in there if any(fnmatchcase(name, one) for one in wanted)]
+        if not _MAGIC & set(name) and check_name(name) not in known and name not in deleted:
+            raise StoreNotFoundError(f"there is no topic {name!r}; there are: {some_of(there)}", store)
+    return matching(there, wanted)
+
+
+def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """Return the names that are one of these, or match one of these patterns. There may be very many of all."""
+    exact = {one for one in patterns if not _MAGIC & set(one)}
+    rest = [one for one in patterns if one not in exact]
+    return [name for name in names if name in exact or any(fnmatchcase(name, one) for one in rest)]
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return names as an error shows them."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN]) or 'none'}{more}"
 
 
 def read_topics(fs: FileSystem, store: str, options: ReadOptions, deleted: Container[str] = frozenset()) -> list[str]:
@@ -213,8 +231,8 @@ def read_topics(fs: FileSystem, store: str, options: ReadOptions, deleted: Conta
 
 def is_wanted(topic: str, options: ReadOptions) -> bool:
     """Return whether a read is told to read a topic of this name."""
-    listed = options.topics is None or any(fnmatchcase(topic, one) for one in options.topics)
-    return listed and (options.pattern is None or re.fullmatch(options.pattern, topic) is not None)
+    listed = options.topics is None or matching([topic], options.topics)
+    return bool(listed) and (options.pattern is None or re.fullmatch(options.pattern, topic) is not None)
 
 
 def _is_bare(fs: FileSystem, store: str) -> bool:

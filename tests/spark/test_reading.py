@@ -15,6 +15,7 @@ from aiodq.spark import planning
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
+from aiodq.spark.stream.stream_hold import StreamHold
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.read.snapshot import LogSnapshot
@@ -42,6 +43,31 @@ def test_control_frames_are_stepped_over(tmp_path: Path, split_bytes: str) -> No
     rows = read(tmp_path / "store", topic="t", splitBytes=split_bytes)
     assert [row["body"] for row in rows] == bodies
     assert rows == scanned(tmp_path / "store", "t")
+
+
+async def test_of_very_many_topics_each_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To compare each name with each other one took hours where there are 100,000."""
+    names = [f"topic-{number:03}" for number in range(60)]
+    async with aiodq.open(tmp_path / "s") as owner:
+        for name in names:
+            await owner.topic(name).put(b"x")
+    compared: list[str] = []
+
+    def fnmatchcase(name: str, pattern: str) -> bool:
+        compared.append(name)
+        return pattern == "*-05?" and name[6:8] == "05"
+
+    monkeypatch.setattr(planning, "fnmatchcase", fnmatchcase)
+    assert len(read(tmp_path / "s", topics=",".join(names))) == 60
+    StreamHold("h", (str(tmp_path / "s"),), tuple(names)).move({(str(tmp_path / "s"), name): 1 for name in names})
+    assert compared == []
+    assert [row["topic"] for row in read(tmp_path / "s", topics="topic-003,*-05?")] == ["topic-003", *names[50:]]
+    assert len(compared) == 59
+    told = r"there are: topic-000, .*, topic-049 and 10 more \["
+    with pytest.raises(aiodq.StoreNotFoundError, match=told):
+        read(tmp_path / "s", topics="unknown")
+    with pytest.raises(aiodq.InvalidOptionError, match=r"these are: topic-000, .*, topic-049 and 10 more"):
+        read(tmp_path / "s", startingOffsets='{"unknown": 1}')
 
 
 async def test_each_core_gets_a_task_unless_there_is_little_to_read(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import aiodq
 from aiodq.spark.options import stream_options
+from aiodq.spark.pipelines.ship import ship
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
@@ -132,3 +134,18 @@ async def test_a_topic_that_leaves_the_list_is_held_no_more(store: Path) -> None
     assert narrow.latestOffset(end, ALL) == end, "it goes on where it was if it joins again"
     narrow.commit(end)
     assert held(store) == Hold({"a": 10}, ("a",), under_way=True)
+
+
+async def test_a_store_behind_a_link_has_holds(store: Path) -> None:
+    """It has them where an owner that opens the link looks for them."""
+    link = store.parent / "link"
+    link.symlink_to(store)
+    reader = reader_of(link)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert held(store) == Hold({"a": 0, "b": 0}, None)
+    reader.partitions(start, end)
+    reader.commit(end)
+    assert held(store) == Hold({"a": 10, "b": 10}, None, under_way=True)
+    assert ship(link, f"memory://{uuid4()}/lake", hold="lake").rows == 0
+    assert read_hold(OsFileSystem(), str(store), "lake") == Hold({"a": 0, "b": 0}, None)

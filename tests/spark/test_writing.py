@@ -261,6 +261,16 @@ class TestTheCommit:
             assert bodies(tmp_path / "s") == [b"a"]
         assert not was_committed(options, "another")
 
+    @pytest.mark.parametrize("name", ["link", "link/"])
+    def test_a_store_may_lie_behind_a_link(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+        for number in range(2):
+            writer = BatchWriter(write_options({"path": f"{tmp_path}/{name}", "topic": "orders"}, stream=False))
+            writer.commit([writer.write(iter([record_batch(str(number))]))])
+        assert bodies(tmp_path / "real") == [b"0", b"1"]
+        assert left(tmp_path / "real") == []
+
     def test_one_name_for_two_topics_is_an_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -18,8 +18,9 @@ from aiodq.spark.objects import full_path
 from aiodq.spark.pipelines.places import one_store, refuse_moved, target_path, topic_column
 from aiodq.spark.pipelines.session import topics_option
 from aiodq.spark.pipelines.tally import Tally
+from aiodq.spark.stream.stream_hold import keep
 from aiodq.storage.io.filesystem import OsFileSystem
-from aiodq.storage.state.holds import read_hold, write_hold
+from aiodq.storage.state.holds import read_hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,7 +145,7 @@ def _own_hold(store: str, target: str, checkpoint: str) -> str:
     fs, hold = OsFileSystem(), f"archive-{uuid5(NAMESPACE_URL, target)}"
     held = read_hold(fs, store, hold) if _latest(os.path.join(checkpoint, "offsets")) < 0 else None
     if held is not None and held.under_way:
-        write_hold(fs, store, hold, replace(held, under_way=False))
+        keep(store, hold, replace(held, under_way=False))
     return hold
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 from aiodq.errors import InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import is_url, local_path
 from aiodq.spark.options import read_options
+from aiodq.spark.planning import some_of
 from aiodq.storage.io.lock import LOCK_NAME
 
 if TYPE_CHECKING:
@@ -126,9 +127,7 @@ def check_archived(rows: DataFrame, source: str, topics: Sequence[str] | None) -
     there = {part.removeprefix(_TOPIC) for file in files for part in file.split("/") if part.startswith(_TOPIC)}
     for topic in topics or ():
         if there and topic not in there:
-            raise StoreNotFoundError(f"there is no topic {topic!r} in the archive; there are: {_named(there)}", source)
+            raise StoreNotFoundError(
+                f"there is no topic {topic!r} in the archive; there are: {some_of(sorted(there))}", source
+            )
     return rows.withColumn("topic", topic_column()) if _OF_NULLS in there else rows
-
-
-def _named(topics: set[str]) -> str:
-    return ", ".join(sorted(topics))

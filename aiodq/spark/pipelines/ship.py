@@ -12,12 +12,13 @@ from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
 from aiodq.spark.objects import AnyFileSystem, find_objects, full_path, numbered
 from aiodq.spark.pipelines.places import some
 from aiodq.spark.planning import snapshot, topics_of
+from aiodq.spark.stream.stream_hold import keep
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.durable_io import read_file
-from aiodq.storage.io.filesystem import OsFileSystem, name_exists
+from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import storage_error
-from aiodq.storage.state.holds import Hold, read_hold, write_hold
+from aiodq.storage.state.holds import Hold, read_hold
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, encode_meta, read_meta
 
@@ -91,7 +92,7 @@ def ship(
     _refuse_store(fs, target)
     topics_of(fs, path, topics)
     if hold is not None and read_hold(fs, path, hold) is None:
-        write_hold(OsFileSystem(), path, hold, Hold({}, None if topics is None else tuple(topics)))
+        keep(path, hold, Hold({}, None if topics is None else tuple(topics)))
     names, uuid = topics_of(fs, path, topics), store_uuid(fs, path)
     ends: dict[str, int] = {}
     shipped: list[Segment] = []
@@ -101,7 +102,7 @@ def ship(
         shipped += found
         if hold is not None:
             held = read_hold(fs, path, hold) or Hold({}, None if topics is None else tuple(topics))
-            write_hold(OsFileSystem(), path, hold, replace(held, offsets={**held.offsets, topic: ends[topic]}))
+            keep(path, hold, replace(held, offsets={**held.offsets, topic: ends[topic]}))
     rows, size = sum(segment.records for segment in shipped), sum(segment.size for segment in shipped)
     return ShipSummary(target, len(shipped), rows, size, time.monotonic() - began)
 

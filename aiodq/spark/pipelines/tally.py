@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import StorageError
 from aiodq.spark.planning import beside_its_owner, snapshot, topics_of
+from aiodq.spark.stream.stream_hold import keep
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.log_reader import LogReader
-from aiodq.storage.state.holds import read_hold, write_hold
+from aiodq.storage.state.holds import read_hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,7 +71,7 @@ class Tally:
         )
         if rows != offsets or not follows:
             self._count(begin, end)
-        write_hold(self._fs, self._store, self._hold, replace(held, offsets={**held.offsets, **end}))
+        keep(self._store, self._hold, replace(held, offsets={**held.offsets, **end}))
 
     def _count(self, begin: Mapping[str, int], end: Mapping[str, int]) -> None:
         for topic, stop in end.items():

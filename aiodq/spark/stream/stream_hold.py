@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from aiodq.errors import InvalidOptionError, OffsetError
+from aiodq.spark.planning import matching
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["StreamHold"]
+__all__ = ["StreamHold", "keep"]
 
 Offsets = dict[str, dict[str, int]]
 """By store, and in it by topic."""
+
+
+def keep(store: str, name: str, hold: Hold) -> None:
+    """Write a hold of a store, durably; its path may be a link, which is followed here as `aiodq.open` does. Blocking.
+
+    Raises:
+        StorageError: the earlier hold stands.
+    """
+    write_hold(OsFileSystem(), os.path.realpath(store), name, hold)
 
 
 class StreamHold:
@@ -77,7 +87,8 @@ class StreamHold:
             StorageError: the earlier hold stands.
         """
         for store, found in self._by_store(offsets).items():
-            kept = {topic: offset for topic, offset in found.items() if self._covers(topic)}
+            covered = found if self._patterns is None else matching(found, self._patterns)
+            kept = {topic: found[topic] for topic in covered}
             self._write(store, Hold(kept, self._patterns, under_way=True))
 
     def check(self, taken: Mapping[tuple[str, str], int], *, strict: bool, under_way: bool) -> None:
@@ -119,9 +130,6 @@ class StreamHold:
                 )
         return None
 
-    def _covers(self, topic: str) -> bool:
-        return self._patterns is None or any(fnmatchcase(topic, pattern) for pattern in self._patterns)
-
     def _by_store(self, offsets: Mapping[tuple[str, str], int]) -> Offsets:
         found: Offsets = {store: {} for store in self._stores}
         for (store, topic), offset in offsets.items():
@@ -133,4 +141,4 @@ class StreamHold:
         return read_hold(OsFileSystem(), store, self._name)
 
     def _write(self, store: str, hold: Hold) -> None:
-        write_hold(OsFileSystem(), store, self._name, hold)
+        keep(store, self._name, hold)
