@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = [
+    "GO_ON",
     "LEAST_BYTES",
     "MOST_BYTES",
     "Split",
@@ -51,6 +52,8 @@ T = TypeVar("T")
 _MAGIC: Final = frozenset("*?[")
 _BEYOND: Final = 1 << 63
 """More than any offset."""
+GO_ON: Final = "failOnDataLoss=false (of archive: lossy) goes on without; aiodq repair sets it aside for all that read"
+"""What to do about messages that are damaged or missing."""
 _LOOKS: Final = 100
 _SHOWN: Final = 50
 """So many names an error shows."""
@@ -279,7 +282,7 @@ def moment_of(moment: Moment | None, topic: str) -> int | None:
 def _refuse_losses(log: LogSnapshot, start: int, stop: int) -> None:
     lost = log.lost(start, stop)
     if lost is not None:
-        raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
+        raise CorruptionError(f"{lost.reason}; {GO_ON}", lost.path, lost.position)
 
 
 def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:

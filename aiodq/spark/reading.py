@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
-from aiodq.spark.planning import bytes_of
+from aiodq.spark.planning import GO_ON, bytes_of
 from aiodq.spark.visible import is_deleted, require_seen
 from aiodq.spark.worker import spare_collections
 from aiodq.storage.read.arrow_reader import RUN_BYTES, arrow_reader, as_record_batches, columns_of
@@ -91,7 +91,7 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
                 if damage.end <= damage.position and damage.stop <= split.unseen:
                     continue
                 if options.strict:
-                    reason = f"{damage.reason}; failOnDataLoss=false goes on behind it"
+                    reason = f"{damage.reason}; {GO_ON}"
                     raise CorruptionError(reason, damage.path, damage.position)
                 left_out += 1
                 if left_out == 1:

@@ -30,6 +30,7 @@ from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, Store
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.packing import pack_splits
 from aiodq.spark.planning import (
+    GO_ON,
     Split,
     beside_its_owner,
     bound_offset,
@@ -513,7 +514,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, end, strict = log.begin, log.view.stop, self._options.strict
         lost = log.lost(end, end) if strict and end <= taken else None
         if lost is not None and lost.stop > end:
-            raise CorruptionError(f"{lost.reason}; failOnDataLoss=false goes on without them", lost.path, lost.position)
+            raise CorruptionError(f"{lost.reason}; {GO_ON}", lost.path, lost.position)
         if end < taken and log.damages and not strict:
             return max(taken, begin)
         kept = self._marks.kept(topic, log, taken, mark)
