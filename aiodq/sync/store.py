@@ -272,13 +272,17 @@ class Events:
 
         Interrupted: no event is lost.
         """
-        found = self._loop_thread.run(self._next)
+        found = self._loop_thread.take(self._next, self._put_back)
         if found is None:
             raise StopIteration
         return found
 
     async def _next(self) -> events.Event | None:
         return await anext(self._events, None)
+
+    def _put_back(self, event: events.Event | None) -> None:
+        if event is not None:
+            self._events._buffer.appendleft(event)  # noqa: SLF001 - it is the next one again
 
 
 def open(

@@ -253,3 +253,20 @@ def test_nothing_is_called_in_which_a_message_could_be_lost_once_its_getter_has_
         finally:
             sys.setprofile(None)
     assert called == ["post", "_sleep", "_handed"]
+
+
+def test_an_event_that_comes_just_as_its_listener_is_interrupted_is_not_lost(tmp_path: Path) -> None:
+    sleep = _Turn._sleep
+
+    def interrupted(turn: _Turn[Any]) -> None:
+        sleep(turn)
+        raise KeyboardInterrupt
+
+    with aiodq.sync.open(tmp_path / "s") as store:
+        events, jobs = store.events(), store.queue("jobs")
+        for body in (b"a", b"b"):
+            jobs.put(body)
+            jobs.get().reject("why")
+        with mock.patch.object(_Turn, "_sleep", interrupted), pytest.raises(KeyboardInterrupt):
+            next(events)
+        assert [next(events).offset for _ in range(2)] == [0, 1]
