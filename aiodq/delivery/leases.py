@@ -150,7 +150,7 @@ class Leases:
         in_flight: the number of messages in flight, as of the last look.
     """
 
-    __slots__ = ("_all", "_settle", "_settle_all", "_stale", "dirty", "in_flight", "open")
+    __slots__ = ("_all", "_many", "_settle", "_settle_all", "_stale", "dirty", "in_flight", "open")
 
     def __init__(
         self,
@@ -169,6 +169,7 @@ class Leases:
         self.in_flight: int = 0
         self.dirty: list[Lease] = []
         self._all: list[Lease] = []
+        self._many = 0
         self._settle = settle
         self._settle_all = settle_all
         self._stale = stale
@@ -221,7 +222,10 @@ class Leases:
     def begin(self, lease: Lease) -> None:
         """Hand out from this lease from now on; it comes after all others. Leases with little left are dissolved."""
         self.close()
-        self._all = [each for each in self._all if not self._thin(each)]
+        if len(self._all) >= self._many:
+            self._all = [each for each in self._all if not self._thin(each)]
+            # All are looked at again once they are twice as many: so a lease costs the same, however many there are.
+            self._many = 2 * len(self._all)
         self._all.append(lease)
         self.open = lease
 

@@ -34,6 +34,7 @@ FILL = b"x" * 60_000
 SMALL = b"x" * 20
 TIMES = 100
 PUTS = 512
+FEW = 20
 """So many that what is looked at every few hundred puts only counts, too."""
 KEEP = aiodq.Retention(consumed="keep", max_age=3600, max_bytes=1 << 30, max_segments=1000)
 
@@ -313,3 +314,27 @@ def droppings(path: Path, flying: int, *, apart: bool) -> dict[str, float]:
 @pytest.mark.parametrize("apart", [False, True])
 def test_dropping_behind_many_in_flight(apart: bool, tmp_path: Path) -> None:
     alike(droppings(tmp_path / "few", 1000, apart=apart), droppings(tmp_path / "many", 2000, apart=apart))
+
+
+def takings(path: Path, leases: int) -> dict[str, float]:
+    """Count what it takes to put some messages and to take them, with that many leases of such in hand."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        async with aiodq.open(path, aiodq.StoreOptions(sync="os")) as store:
+            topic = store.topic("jobs")
+            channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=10**6))
+
+            async def take() -> None:
+                await topic.put_many([SMALL] * FEW)
+                messages.append(await channel.get_many(FEW))
+
+            messages: list[list[aiodq.Message]] = []
+            for _ in range(leases):
+                await take()
+            return {"take": await effort.of(take)}
+
+    return counted(main)
+
+
+def test_taking_with_many_leases_in_hand(tmp_path: Path) -> None:
+    alike(takings(tmp_path / "few", 200), takings(tmp_path / "many", 400))
