@@ -264,7 +264,7 @@ def test_a_message_is_bytes_and_no_number_of_zeros(wrong: Any) -> None:
     assert outcome(fs) == ([b"before"], [])
 
 
-@pytest.mark.parametrize("wrong", [b"abc", bytearray(b"abc"), memoryview(b"abc"), "abc", 3, None], ids=repr)
+@pytest.mark.parametrize("wrong", [b"abc", bytearray(b"abc"), memoryview(b"abc"), "abc", 3, None], ids=type)
 def test_one_message_is_not_taken_for_many(wrong: Any) -> None:
     fs = disk({})
     with pytest.raises(InvalidMessageError) as caught:
