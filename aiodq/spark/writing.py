@@ -232,11 +232,12 @@ def _values(name: str, column: pa.Array) -> list[Any]:
         InvalidMessageError: there is text in it that is not UTF-8.
     """
     try:
-        return column.to_pylist()  # type: ignore[no-any-return]
+        values: list[Any] = column.to_pylist()
     except UnicodeDecodeError as cause:
         raise InvalidMessageError(
             f"the column {name!r} has text in it that is no UTF-8 ({cause}): write make_valid_utf8(…) of it"
         ) from cause
+    return values
 
 
 def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterCommitMessage | None]) -> None:
