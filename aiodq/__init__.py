@@ -57,7 +57,7 @@ from aiodq.options import Alarm, Backoff, ChannelOptions, Retention, StoreOption
 from aiodq.outcomes import Reject, Retry
 from aiodq.queue import Queue
 from aiodq.running import run
-from aiodq.stats import ChannelStats, Health, HeldSegment, Latency, StoreStats, TopicStats
+from aiodq.stats import BackupReport, ChannelStats, Health, HeldSegment, Latency, StoreStats, TopicStats
 from aiodq.storage.offline.store_reader import StoreReader, TopicReader
 from aiodq.storage.read.stored_message import StoredMessage
 from aiodq.store import Store
@@ -69,6 +69,7 @@ __all__ = [
     "Alarm",
     "AlreadySettledError",
     "Backoff",
+    "BackupReport",
     "Channel",
     "ChannelOptions",
     "ChannelStats",

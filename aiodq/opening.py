@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Coroutine
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Typ
 
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.store.store_engine import Seams, StoreEngine
-from aiodq.errors import InvalidOptionError, NotAwaitedError, StorageError, StoreLockedError
+from aiodq.errors import NotAwaitedError, StoreLockedError
 from aiodq.message import MAKERS
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
@@ -20,7 +19,7 @@ from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.storage.io.lock import is_held_here
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.store import Store
-from aiodq.values import check_choice, check_flag, refuse, span_seconds
+from aiodq.values import absolute_path, check_choice, check_flag, refuse, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -283,7 +282,7 @@ def open(  # noqa: PLR0913 - each by its name
     check_store_options(options, "aiodq.open(path, {})")
     manner = _manner("aiodq.open", wait, mode, failover, create=create)
     seams = _seams(fs, clock, executor)
-    return StoreOpening(_absolute(path), options, seams, manner)
+    return StoreOpening(absolute_path(path), options, seams, manner)
 
 
 def _seams(fs: FileSystem | None, clock: Clock | None, executor: Executor | None) -> Seams:
@@ -302,7 +301,7 @@ def open_to_tend(
     An administrator does not know which options the program names: the messages stay until the program runs again.
     """
     seams = Seams(OsFileSystem(), SystemClock(), keeps=True)
-    return StoreOpening(_absolute(path), None, seams, _manner("aiodq.open", wait, mode, failover, create=create))
+    return StoreOpening(absolute_path(path), None, seams, _manner("aiodq.open", wait, mode, failover, create=create))
 
 
 def open_queue(  # noqa: PLR0913 - likewise
@@ -334,7 +333,7 @@ def open_queue(  # noqa: PLR0913 - likewise
     check_channel_options(channel, "aiodq.open_queue(path, channel={})")
     manner = _manner("aiodq.open_queue", wait, mode, failover, create=create)
     seams = _seams(fs, clock, executor)
-    opening = StoreOpening(_absolute(path), options, seams, manner)
+    opening = StoreOpening(absolute_path(path), options, seams, manner)
     return QueueOpening(opening, options, channel)
 
 
@@ -347,7 +346,7 @@ def open_reader(path: str | PathLike[str]) -> StoreReader:
         InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
         StorageError: the path is empty, or has a NUL in it.
     """
-    return StoreReader(_absolute(path))
+    return StoreReader(absolute_path(path))
 
 
 def _manner(
@@ -357,18 +356,3 @@ def _manner(
     check_flag("create", create)
     check_choice("mode", mode, _MODES, "shared")
     return _Manner(call, create, span_seconds("wait", wait), mode, span_seconds("failover", failover))
-
-
-def _absolute(path: str | PathLike[str]) -> str:
-    text = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(text, str):
-        refuse("path", "the name of a directory (str or os.PathLike)", path, "write 'data/jobs'", type_is_wrong=True)
-    if "\0" in text or not text:
-        raise StorageError(f"path is the name of a directory, not {path!r}: write 'data/jobs'", "")
-    if text.startswith("~") and not os.path.lexists(text):
-        raise InvalidOptionError(
-            f"the path {text!r} begins with '~', which only a shell replaces: "
-            f"write os.path.expanduser({text!r}), or {'./' + text!r} for a directory of that name"
-        )
-    # The lock and the directories are those of the real place, by whatever links it was named.
-    return os.path.realpath(text)

@@ -5,7 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["ChannelStats", "Health", "HeldSegment", "Latency", "StoreStats", "TopicStats"]
+__all__ = ["BackupReport", "ChannelStats", "Health", "HeldSegment", "Latency", "StoreStats", "TopicStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What a backup holds.
+
+    Attributes:
+        path: its directory.
+        topics: how many topics.
+        messages: how many messages their logs hold, whether or not channels still need them.
+        bytes: the bytes that were copied.
+    """
+
+    path: str
+    topics: int
+    messages: int
+    bytes: int
 
 
 class HeldSegment(NamedTuple):

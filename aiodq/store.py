@@ -16,14 +16,15 @@ from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
 from aiodq.queue import Queue
 from aiodq.requeue import requeue_letters
-from aiodq.stats import Health, StoreStats
+from aiodq.stats import BackupReport, Health, StoreStats
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
-from aiodq.values import check_whole, span_seconds
+from aiodq.values import absolute_path, check_whole, span_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from datetime import timedelta
+    from os import PathLike
     from types import TracebackType
 
     from aiodq.engine.monitoring.events import Events
@@ -274,6 +275,37 @@ class Store(StoreHandle):
             self._store_engine.committer.committed,
             self._store_engine.syncs.name,
         )
+
+    async def backup(self, path: str | PathLike[str]) -> BackupReport:
+        """Copy the store, as it is at one moment, into a new directory, while it is used; that is a store, too.
+
+        Nothing that was put, settled or committed before the call is missing, and of each topic the messages are a
+        prefix. What is settled in the moments of the copy may be delivered once more from the backup. Everything is
+        synced before the directory has its name: until then it is called `PATH.aiodq-tmp`. Ephemeral topics and
+        channels, and damage that was set aside, are not in it. What is put and acked meanwhile goes on; transactions
+        wait as long as the topics' small files are copied, a deletion of a topic and the deletion of consumed segments
+        until all is.
+
+        Open one only when the original is given up: to readers such as Spark, and to producers that send again, both
+        are the same store.
+
+        Args:
+            path: the directory, which must not exist. In mode "shared" or "client" the owner makes it.
+
+        Raises:
+            InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
+            NotAStoreError: there is something of that name already, or no directory in which to make it, or it lies in
+                this store or in what is another one's own.
+            StoreLockedError: another backup is being made there.
+            StorageError: a topic of the store cannot be used, or as mapped from the system's error, above all
+                `DiskFullError`. There is no backup.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
+
+        Cancellation: there is no backup, and what there was of it is removed.
+        """
+        target = absolute_path(path)
+        self._store_engine.check()
+        return await self._store_engine.backups.make(target)
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:
         """Refuse puts from now on, into new topics too, and wait until consumers have processed all messages.

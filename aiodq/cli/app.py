@@ -39,6 +39,7 @@ _COMMANDS: Final = {
     "serve": ("aiodq.cli.commands.serve:serve", "Own a store and serve it to other processes until SIGTERM."),
     "who": ("aiodq.cli.commands.who:who", "Show who owns a store, and who has it open."),
     "stat": ("aiodq.cli.commands.stats:stat", "Show what a store holds."),
+    "backup": ("aiodq.cli.commands.backup:backup", "Copy a store, as it is at one moment, while it is used."),
     "holds": ("aiodq.cli.commands.holds:holds", "Show what readers ask to be kept, and release it."),
     "verify": ("aiodq.cli.commands.check:verify", "Read every byte of a store and say what is wrong."),
     "repair": ("aiodq.cli.commands.check:repair", "Settle what verify calls damage."),

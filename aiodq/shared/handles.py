@@ -36,6 +36,7 @@ from aiodq.requeue import AT_ONCE
 from aiodq.shared.client.history import History
 from aiodq.shared.consuming.acked_again import ack_again, acked_before, not_answered
 from aiodq.shared.encoding.answers import (
+    read_backup,
     read_flag,
     read_letters,
     read_name,
@@ -47,14 +48,23 @@ from aiodq.shared.encoding.answers import (
 )
 from aiodq.shared.encoding.options_json import channel_options, moment, moment_ns, topic_options
 from aiodq.shared.encoding.stats_json import read_channel_stats, read_health, read_topic_stats
-from aiodq.stats import ChannelStats, Health, StoreStats, TopicStats
+from aiodq.stats import BackupReport, ChannelStats, Health, StoreStats, TopicStats
 from aiodq.store import QUEUE_CHANNEL, Store, StoreHandle
 from aiodq.topic import Topic, TopicHandle
-from aiodq.values import check_flag, check_offset, check_position, check_scan, check_whole, span_seconds
+from aiodq.values import (
+    absolute_path,
+    check_flag,
+    check_offset,
+    check_position,
+    check_scan,
+    check_whole,
+    span_seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
+    from os import PathLike
 
     from aiodq.engine.monitoring.events import Events
     from aiodq.message import Message
@@ -529,6 +539,12 @@ class SharedStore(Store):
             "store",
         )
         return StoreStats(self.path, failed, topics, committed, syncs)
+
+    async def backup(self, path: str | PathLike[str]) -> BackupReport:
+        """See `Store.backup`. If the owner goes meanwhile, `OwnerLostError`: there is none, or it is there whole."""
+        target = absolute_path(path)
+        self._remote.check()
+        return await self._remote.link.result("backup", read_backup, {"path": target}, once=True, waits=True)
 
     async def drain(self, timeout: float | timedelta | None = None) -> bool:
         """See `Store.drain`. Puts of all processes are refused as long as the store has its present owner."""

@@ -53,6 +53,8 @@ synced. Nothing else is assumed. The commit points, in the order in which an own
    Before: it does not exist, whole or torn as its block may be. After: the next owner puts and settles what is not
    there yet, as the numbers show. Once topics and channels hold all of it durably, a new header forgets the blocks.
    (`TransactionFile.append`, `TransactionFile._wait_durable`, `_blocks`, `TransactionFile.reset`)
+20. *A backup is there*: all in it synced, then its directory renamed, the parent synced. Before: it has another name,
+   by which nobody takes it for a store, and the next backup to that place removes it. (`Backup.finish`)
 
 Whether bytes that fail their check are an unfinished write or damage is decided by what was promised: the watermark
 noted in 3, the watermark each later frame carries, and, for any but the last segment, the existence of the next one,
@@ -64,5 +66,5 @@ The packages, from the disk upward: `io` (the seam to the operating system, dura
 store keep: journals, transactions, `topic.json`, `#store`, watermark, holds), `read` (a log by offset, also while the
 owner runs), `log` (a topic's segments for their owner: appended to, recovered, given up), `bulk` (segments written by
 others, and their adoption), `store_layout` (what lies in a store's directory), `offline` (a store inspected, verified
-and repaired without an engine). Each knows only those before it.
+and repaired without an engine) and `backup` (a copy, while its owner runs). Each knows only those before it.
 """

@@ -44,6 +44,7 @@ __all__ = [
     "owed_topics",
     "refuse_inside_store",
     "remove_channel_files",
+    "remove_tree",
     "require_own_directories",
     "require_store",
     "sweep_deleted",
@@ -257,7 +258,7 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
         # CRASH: 8. Under its new name it is no longer a topic, and the next owner sweeps it.
         fs.rename(directory, doomed)
         fs.sync_directory(path)
-        _remove_tree(fs, doomed)
+        remove_tree(fs, doomed)
     except OSError as cause:
         raise storage_error(cause, path) from cause
 
@@ -270,7 +271,7 @@ def remove_channel_files(fs: FileSystem, directory: str) -> None:
     """
     try:
         if has_own_directory(fs, directory):
-            _remove_tree(fs, directory)
+            remove_tree(fs, directory)
     except OSError as cause:
         raise storage_error(cause, directory) from cause
 
@@ -289,7 +290,7 @@ def sweep_deleted(fs: FileSystem, path: str) -> None:
             _refuse_newer_topic(fs, os.path.join(path, name))
         for name in fs.listdir(path):
             if name.endswith(_DELETED) and fs.is_directory(os.path.join(path, name)):
-                _remove_tree(fs, os.path.join(path, name))
+                remove_tree(fs, os.path.join(path, name))
     except OSError as cause:
         raise storage_error(cause, path) from cause
 
@@ -306,11 +307,16 @@ def _refuse_newer_topic(fs: FileSystem, directory: str) -> None:
             raise
 
 
-def _remove_tree(fs: FileSystem, path: str) -> None:
+def remove_tree(fs: FileSystem, path: str) -> None:
+    """Remove a directory with all that is in it.
+
+    Raises:
+        OSError: as the system gave it; a part of it is left.
+    """
     for name in fs.listdir(path):
         entry = os.path.join(path, name)
         if fs.is_directory(entry):
-            _remove_tree(fs, entry)
+            remove_tree(fs, entry)
         else:
             fs.remove(entry)
     fs.remove_directory(path)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiodq.engine.monitoring import events
     from aiodq.opening import Mode
     from aiodq.options import ChannelOptions, StoreOptions
-    from aiodq.stats import Health, StoreStats
+    from aiodq.stats import BackupReport, Health, StoreStats
 
 __all__ = ["Events", "Store", "open", "open_queue"]
 
@@ -174,6 +174,24 @@ class Store(Uncopied):
     def stats(self) -> StoreStats:
         """Return the store's statistics. No I/O."""
         return self._loop_thread.look(self._store.stats)
+
+    def backup(self, path: str | PathLike[str]) -> BackupReport:
+        """Copy the store, as it is at one moment, into a new directory, while it is used: see `aiodq.Store.backup`.
+
+        Args:
+            path: the directory, which must not exist.
+
+        Raises:
+            InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
+            NotAStoreError: there is something of that name, or no directory above it, or it lies inside a store.
+            StoreLockedError: another backup is being made there.
+            QueueShutDown: the store is closed.
+            StorageError: a topic of the store cannot be used, or the system refused, above all `DiskFullError`.
+            StoreFailedError: the store has stopped.
+
+        Interrupted: there is no backup, and what there was of it is removed.
+        """
+        return self._loop_thread.run(self._store.backup, path)
 
     def drain(self, timeout: float | timedelta | None = None) -> bool:
         """Refuse puts from now on, and wait until consumers have processed everything.

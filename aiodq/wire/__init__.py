@@ -179,9 +179,10 @@ CALL: 2 bytes, then the name and its arguments as JSON
 `aiodq.shared.requests.calls` has most of them; DONE has what one returns as `result`. One with a handle is done after
 the client's earlier PUTs into that topic, except those that wait for room; an owner that knows this order says
 `orderly` in its answer to OPEN of a topic. The CALL `withdraw` with a topic's handle and `sequences` gives up PUTs that
-wait for room: each is answered with FAIL. The CALL `forget` with a `request` gives up a `join` or `drain` that nobody
-waits for any more, which is answered with FAIL. `ended` with a channel's handle is answered with FAIL once the channel
-no longer exists, and with DONE, which has the fields of FAIL as the reason, when it cannot deliver what a client wants.
+wait for room: each is answered with FAIL. The CALL `forget` with a `request` gives up a `join`, `drain` or `backup`
+that nobody waits for any more, which is answered with FAIL. `ended` with a channel's handle is answered with FAIL once
+the channel no longer exists, and with DONE, which has the fields of FAIL as the reason, when it cannot deliver what a
+client wants.
 
 DONE: nothing, PLACED if the request was PUT, or JSON if it was OPEN, RESUME or CALL: see its flags
 

@@ -51,6 +51,12 @@ def serving(store: Path) -> Iterator[subprocess.Popen[str]]:
         yield child
 
 
+@pytest.mark.usefixtures("serving")
+def test_the_owner_makes_a_backup(store: Path, tmp_path: Path) -> None:
+    assert ok("backup", store, tmp_path / "copy").out.decode().startswith(f"{tmp_path / 'copy'}: 1 topic, 3 messages, ")
+    assert ok("get", store, "jobs").lines == ok("get", tmp_path / "copy", "jobs").lines == [b"a", b"b", b"c"]
+
+
 async def who(store: Path, *arguments: str) -> str:
     """Ask beside the event loop, which has to go on for this process to be there."""
     command = [*PROGRAM, "who", str(store), *arguments]

@@ -25,6 +25,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "channel": ("other",),
     "consume": (lambda _: None,),
     "delete_channel": ("default",),
+    "backup": ("/dev/null/b",),
     "delete_topic": ("t",),
     "drain": (0,),
     "get": (0.01,),

@@ -106,14 +106,15 @@ class Result:
         self.violations += other.violations
 
 
-def explore(case: Case, workload: Workload, *, enough: int = 5) -> Result:
+def explore(case: Case, workload: Workload, *, enough: int = 5, make: type[World] = World) -> Result:
     """Run a workload and cut the power at every moment, until `enough` violations were found."""
-    return _Exploration(case, workload, enough).run()
+    return _Exploration(case, workload, enough, make).run()
 
 
 class _Exploration:
-    def __init__(self, case: Case, workload: Workload, enough: int) -> None:
+    def __init__(self, case: Case, workload: Workload, enough: int, make: type[World]) -> None:
         self._case = case
+        self._make = make
         self._workload = workload
         self._enough = enough
         self._random = Random(str(case))
@@ -177,7 +178,7 @@ class _Exploration:
 
     def _world(self, life: int, *, image: Image | None = None, killed: list[Operation] | None = None) -> World:
         seed = self._random.getrandbits(32)
-        return World(seed, image=image, ordering=self._case.ordering, life=life, killed=killed)
+        return self._make(seed, image=image, ordering=self._case.ordering, life=life, killed=killed)
 
     def _live(self, world: World, program: Program, where: str) -> World | None:
         self._at = where

@@ -236,6 +236,11 @@ GUARANTEES: tuple[Guarantee, ...] = (
         ),
     ),
     Guarantee("G31", "one version beside the one before", ("tests/shared/test_versions.py",)),
+    Guarantee(
+        "G34",
+        "a backup is the store as it was at one moment",
+        ("tests/proof/test_backups.py", "tests/system/test_backup.py", "tests/shared/test_backup.py"),
+    ),
 )
 
 

@@ -49,6 +49,16 @@ def test_what_is_put_comes_and_an_ack_is_on_disk(tmp_path: Path) -> None:
     assert depth(tmp_path) == 2
 
 
+def test_a_backup_is_a_store(tmp_path: Path) -> None:
+    with aiodq.sync.open(tmp_path / "s") as store:
+        store.queue("jobs").put(b"a")
+        assert store.backup(tmp_path / "b").messages == 1
+        with pytest.raises(aiodq.NotAStoreError):
+            store.backup(tmp_path / "b")
+    with aiodq.sync.open(tmp_path / "b", create=False) as backup:
+        assert backup.queue("jobs").get().body == b"a"
+
+
 def test_a_block_acks_requeues_and_releases(jobs: aiodq.sync.Queue) -> None:
     jobs.put_many([b"a", b"b"])
     with jobs.get() as message:

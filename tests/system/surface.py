@@ -66,6 +66,7 @@ def calls(surface: Surface) -> dict[str, Call]:
         "Store.transaction": store.transaction,
         "Store.requeue_dead": lambda: store.requeue_dead("another"),
         "Store.delete_topic": lambda: store.delete_topic("another"),
+        "Store.backup": lambda: store.backup(f"{store.path}.backup"),
         **{f"Topic.{name}": call for name, call in _of_log(topic).items()},
         "Topic.channel": lambda: topic.channel("another"),
         "Topic.delete_channel": lambda: topic.delete_channel("another"),

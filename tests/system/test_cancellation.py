@@ -19,7 +19,16 @@ import aiodq
 from aiodq.engine.store import store_engine
 from aiodq.testing import SimulatedFileSystem
 from tests.system.cancelling import KINDS, MOST_STEPS, Case, Kind, opened_at_last
-from tests.system.support import InlineOffload, bodies, descriptors_under, drain, nothing_left, steps, until
+from tests.system.support import (
+    InlineOffload,
+    QuickFileSystem,
+    bodies,
+    descriptors_under,
+    drain,
+    nothing_left,
+    steps,
+    until,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -896,6 +905,22 @@ async def delete_topic(case: Case) -> bool:
     return not outcome.cancelled
 
 
+async def backup(case: Case) -> bool:
+    """It is there whole, or nothing is left of it."""
+    place = case.path.with_name(f"{case.path.name} copy")
+    unfinished = place.with_name(f"{place.name}.aiodq-tmp")
+    async with case.open() as store:
+        await store.queue("queue").put_many([b"a", b"b"])
+        outcome = await case.cancel(lambda: store.backup(place))
+        assert outcome.cancelled or place.exists()
+    assert not unfinished.exists()
+    if place.exists():
+        async with aiodq.open(place, fs=QuickFileSystem(), create=False) as copy:
+            assert copy.queue("queue").depth == 2
+    assert await case.reopened() == [b"a", b"b"]
+    return not outcome.cancelled
+
+
 async def delete_topic_before_aclose(case: Case) -> bool:
     store = await case.open()
     topic = store.topic("queue")
@@ -963,6 +988,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     open_queue_as_context,
     queue_as_context,
     delete_topic,
+    backup,
     delete_topic_before_aclose,
 )
 

@@ -44,6 +44,7 @@ CANCELLED = {
     "QueueOpening": {"__await__": "open_queue", "__aenter__": "open_queue_as_context", "__aexit__": "aclose"},
     "Store": {
         "aclose": "aclose_store",
+        "backup": "backup",
         "delete_topic": "delete_topic delete_topic_before_aclose",
         "drain": "drain_store",
         "requeue_dead": "requeue_dead",

@@ -53,6 +53,7 @@ class Adopting:
     Attributes:
         blocked: commits that are left alone until the store is opened again.
         owing: topics that are owed something and could not be created when the store was opened; that is retried.
+        turn: held while it looks for commits and adopts them.
     """
 
     def __init__(self, host: AdoptingHost, path: str) -> None:
@@ -61,6 +62,7 @@ class Adopting:
         self._path = path
         self.blocked: set[CommitKey] = set()
         self.owing: set[str] = set()
+        self.turn: asyncio.Lock = asyncio.Lock()
         self._told: set[CommitKey] = set()
         self._damaged: set[str] = set()
         self._swept_ns: int = host.clock.now_ns()
@@ -70,7 +72,8 @@ class Adopting:
         while True:
             await asyncio.sleep(_INTERVAL)
             try:
-                await self._look()
+                async with self.turn:
+                    await self.look()
                 await self._sweep()
             except StoreFailedError as error:
                 self._host.fail(error)
@@ -78,7 +81,12 @@ class Adopting:
             except (AiodqError, QueueShutDown):
                 continue
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Adopt what was committed, in one's `turn`.
+
+        Raises:
+            AiodqError: it cannot be adopted now, and is tried again.
+        """
         for topic in sorted(self.owing):
             await self._make(self._host.unnamed(topic))
         found = await self._host.threads.call(read_commits, self._host.fs, self._path)

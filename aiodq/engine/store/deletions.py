@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.store.backups import Backups
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.engine.transactions.group_committer import Committer
     from aiodq.storage.io.filesystem import FileSystem
@@ -37,6 +38,7 @@ class DeletionHost(Protocol):
     threads: WorkerThreads
     reporter: Reporter
     closing: bool
+    backups: Backups
 
     @property
     def committer(self) -> Committer:
@@ -99,6 +101,7 @@ class Deletions:
     async def _delete(self, engine: TopicEngine, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
+        await self._host.backups.have(engine)
         while True:
             try:
                 await self._delete_now(engine)

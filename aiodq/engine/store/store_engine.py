@@ -26,6 +26,7 @@ from aiodq.engine.monitoring.watch import Watch
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.alarms import Thresholds
 from aiodq.engine.stats.stats_publisher import StatsPublisher
+from aiodq.engine.store.backups import Backups
 from aiodq.engine.store.bulk_adoption import Adopting
 from aiodq.engine.store.channel_management import create_channel
 from aiodq.engine.store.deletions import Deletions
@@ -98,6 +99,7 @@ class StoreEngine:
         topics: the running ioLoops, by topic.
         transactions: the open transactions.
         deletions: those of topics and channels.
+        backups: those that are being made.
         failure: why the store stopped, or None.
         draining: whether no topic accepts puts any more, including topics named from now on.
         reclaiming: whether messages in flight under an earlier owner may still be claimed; nothing is settled then.
@@ -142,6 +144,7 @@ class StoreEngine:
         self.deletions: Deletions = Deletions(self)
         self._dead_letter_office = DeadLetterOffice(self.clock, self.fail)
         self._adopting = Adopting(self, path)
+        self.backups: Backups = Backups(self, self._adopting)
         self._stats_publisher = StatsPublisher(self.fs, path, self.topics, self.threads, self.clock)
         self.thresholds: Thresholds = Thresholds(
             self.options.alarms, self.topics, self.clock, self.metrics, self.reporter
@@ -315,7 +318,7 @@ class StoreEngine:
         failure = self.failure = as_failure(error, self.path)
         ioloops = [engine.fail for engine in (*self.topics.values(), *self.deletions.ending)]
         committer = [] if self._committer is None else [self._committer.fail]
-        tell_all(failure, [*committer, *ioloops, lambda _: self.reporter.failed(failure)])
+        tell_all(failure, [*committer, *ioloops, self.backups.fail, lambda _: self.reporter.failed(failure)])
 
     async def _run(self) -> None:
         """Own the ioLoops until the store is closed. If cancelled, as the loop is ending, save what was accepted."""
@@ -345,6 +348,7 @@ class StoreEngine:
             return  # the files and the lock are the parent's
         self.begin_closing()
         self.ticks.end()
+        self.backups.fail(QueueShutDown("the store is closed"))
         self.syncs.close()
         self.threads.shutdown()
         with ExitStack() as ending:
@@ -444,6 +448,7 @@ class StoreEngine:
             StoreFailedError: something could not be made durable.
         """
         results: list[BaseException | None] = []
+        await self.backups.end()
         results += await asyncio.gather(self.deletions.end(), return_exceptions=True)
         results += await asyncio.gather(self._dead_letter_office.close(), return_exceptions=True)
         if self.failure is None:

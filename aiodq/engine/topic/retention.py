@@ -118,11 +118,13 @@ class TopicRetention:
         pinned: the offset from which on everything must stay, as the transaction log still refers to it, or None.
         written_at: when something was last put, in monotonic time.
         holds: the first offset that each hold keeps, by name, as last read.
+        undeleted: the paths of segments that nothing needs any more, and that may be there.
     """
 
     __slots__ = (
-        "_asked_to", "_damaged", "_engine", "_host", "_known", "_known_until", "_look_at", "_looking", "_newest",
-        "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned", "written_at",
+        "_asked_to", "_damaged", "_engine", "_host", "_keepers", "_kept", "_known", "_known_until", "_look_at",
+        "_looking", "_newest", "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned", "undeleted",
+        "written_at",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +137,9 @@ class TopicRetention:
         self._host = host
         self.pinned: int | None = None
         self.holds: dict[str, int] = {}
+        self.undeleted: dict[str, None] = {}
+        self._keepers = 0
+        self._kept: list[Job] = []
         self._looking = self._known = self._rolling = False
         self._look_at = self._known_until = 0.0
         self.written_at: float = host.clock.monotonic()
@@ -390,7 +395,9 @@ class TopicRetention:
         paths = {segment.path for segment in segments}
         damaged = [self._damaged.pop(key) for key in list(self._damaged) if key[0] in paths]
 
-        def work() -> None:
+        def work() -> bool:
+            if self._keepers:
+                return False
             # INVARIANT: what could not be read is in quarantine before its file goes, even if that failed before.
             for damage in damaged:
                 _set_aside(log, damage)
@@ -398,9 +405,36 @@ class TopicRetention:
             log.description.note_deleted(segments, log.segments[0].base)
             self._reader.forget([segment.path for segment in segments])
             log.remove(segments)
+            return True
 
-        self._persister.submit(Job(work, self.ignore, acks_first=True, patient=True))
+        def finish(deleted: object, error: Exception | None) -> None:
+            if deleted:
+                for path in paths:
+                    self.undeleted.pop(path, None)
+            elif error is None:
+                self._kept.append(job)
+                self._delete_kept()
+            self.ignore(None, error)
+
+        job = Job(work, finish, acks_first=True, patient=True)
+        self.undeleted.update(dict.fromkeys(paths))
+        self._persister.submit(job)
         self._engine.put_buffer.freed()
+
+    def keep_files(self) -> None:
+        """Let the files of segments stay, though nothing needs them any more, until `release_files`."""
+        self._keepers += 1
+
+    def release_files(self) -> None:
+        """End what `keep_files` began: the last one's end has the files deleted."""
+        self._keepers -= 1
+        self._delete_kept()
+
+    def _delete_kept(self) -> None:
+        if not self._keepers:
+            kept, self._kept = self._kept, []
+            for job in kept:
+                self._persister.submit(job)
 
     def met_damage(self, found: Iterable[Damage]) -> None:
         """Quarantine what a read could not make sense of: its segment goes once the rest of it is acked."""

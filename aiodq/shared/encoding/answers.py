@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.errors import InvalidOptionError, ProtocolError
 from aiodq.shared.encoding.stats_json import read_topic_stats
+from aiodq.stats import BackupReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "read_backup",
     "read_flag",
     "read_held",
     "read_letters",
@@ -108,6 +110,13 @@ def read_letters(said: Any) -> tuple[list[int], int | None]:  # noqa: ANN401 - J
     """Read the offsets of dead letters, and the offset of the next page, None if there is none."""
     offsets = list(map(read_number, said["offsets"]))
     return offsets, None if said["next"] is None else read_number(said["next"])
+
+
+def read_backup(said: Any) -> BackupReport:  # noqa: ANN401 - JSON
+    """Read what a backup holds."""
+    path, *counts = said
+    topics, messages, size = map(read_number, counts)
+    return BackupReport(read_name(path), topics, messages, size)
 
 
 def read_held(said: Any, most: int) -> dict[int, int]:  # noqa: ANN401 - JSON

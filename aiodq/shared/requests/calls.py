@@ -140,6 +140,11 @@ async def _drain(owner: Called, arguments: Arguments) -> bool:
     return await owner.store.drain(timeout)
 
 
+async def _backup(owner: Called, arguments: Arguments) -> tuple[str, int, int, int]:
+    made = await owner.store.backup(_text(arguments, "path"))
+    return made.path, made.topics, made.messages, made.bytes
+
+
 async def _letters(owner: Called, arguments: Arguments) -> dict[str, Any]:
     name = _text(arguments, "topic")
     if name not in owner.store.topics():
@@ -170,6 +175,7 @@ _STORE: Final[Mapping[str, Callable[[Called, Arguments], Awaitable[Any]]]] = {
     "stats": _stats,
     "delete_topic": _delete_topic,
     "drain": _drain,
+    "backup": _backup,
     "letters": _letters,
     "requeue_these": _requeue_these,
     "requeue_dead": _requeue_dead,

@@ -57,7 +57,7 @@ __all__ = ["Session"]
 
 _SECOND: Final = 1_000_000_000
 
-_WAITS: Final = frozenset({"drain", "join"})
+_WAITS: Final = frozenset({"backup", "drain", "join"})
 """Calls that wait for what others do: the client says if nobody waits any more."""
 
 _MOVES: Final = frozenset({"purge", "seek"})

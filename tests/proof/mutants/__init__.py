@@ -5,12 +5,25 @@ A module for each layer. A safeguard that is new gets a mutant in the module of 
 
 from __future__ import annotations
 
-from tests.proof.mutants import channels, commits, delivery, disk, identity, log, options, pool, shared, transactions
+from tests.proof.mutants import (
+    backups,
+    channels,
+    commits,
+    delivery,
+    disk,
+    identity,
+    log,
+    options,
+    pool,
+    shared,
+    transactions,
+)
 from tests.proof.mutants.registry import MUTANTS, Mutant, mutant
 
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "backups",
     "channels",
     "commits",
     "delivery",

@@ -1,0 +1,215 @@
+"""Backups of a store that is open: what is copied when, so that all of it is true at one moment.
+
+1. Bulk loads wait to be adopted, and transactions to be committed: what they concern is in its place by then, whole.
+2. Of each topic, what is accepted is written, the channels' acks are written, and its description and journals are
+   copied. From here on its segments' files stay, even if nothing needs them any more.
+3. In one step of the loop, it is noted how far each log goes: this is the moment. Transactions and loads go on.
+4. The segments are copied as far as that, while others put and ack.
+
+So nothing that was put or settled before the backup began is missing. What was settled while it began may be delivered
+once more; what was put because of it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from aiodq.engine.loop.futures import settle
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.topic.no_log import NoLog
+from aiodq.errors import AiodqError
+from aiodq.names import is_ephemeral
+from aiodq.stats import BackupReport
+from aiodq.storage.backup import Backup, LogCopy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from aiodq.engine.loop.worker_threads import WorkerThreads
+    from aiodq.engine.store.bulk_adoption import Adopting
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.storage.bulk.commits import Commit
+    from aiodq.storage.io.filesystem import FileSystem
+
+__all__ = ["BackupHost", "Backups"]
+
+T = TypeVar("T")
+
+_TOPICS_AT_ONCE: Final = 4
+"""Topics whose small files are copied at the same time: half of a store's threads are left to what is put and acked."""
+
+
+class BackupHost(Protocol):
+    """What backups need of the store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
+
+    path: str
+    fs: FileSystem
+    loop: asyncio.AbstractEventLoop
+    threads: WorkerThreads
+    topics: dict[str, TopicEngine]
+
+    def without_transactions(self) -> AbstractAsyncContextManager[None]:
+        """See `TopicEngineHost.without_transactions`."""
+        ...
+
+
+class Backups:
+    """The backups of one store that are being made."""
+
+    def __init__(self, host: BackupHost, adopting: Adopting) -> None:
+        """Start with none; `adopting` adopts bulk loads."""
+        self._host = host
+        self._adopting = adopting
+        self._running: dict[asyncio.Task[BackupReport], _Making] = {}
+
+    async def make(self, target: str) -> BackupReport:
+        """Make a backup. See `aiodq.Store.backup`.
+
+        Cancellation: it is given up, and what there is of it is removed.
+        """
+        making = _Making(self._host, self._adopting, target)
+        task = self._host.loop.create_task(making.run())
+        self._running[task] = making
+        task.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            making.give_up(QueueShutDown("nobody waits for this backup any more"))
+            raise
+
+    def _ended(self, task: asyncio.Task[BackupReport]) -> None:
+        del self._running[task]
+        if not task.cancelled():
+            task.exception()  # mark it as retrieved: whoever would have got it may wait no longer
+
+    async def have(self, engine: TopicEngine) -> None:
+        """Wait for the backups that a topic is to be in: until then its files stay."""
+        while tasks := [task for task, making in self._running.items() if engine in making.kept]:
+            await asyncio.wait(tasks)
+
+    def fail(self, error: Exception) -> None:
+        """Give up all of them, for this reason."""
+        for making in self._running.values():
+            making.give_up(error)
+
+    async def end(self) -> None:
+        """Give up all of them, and wait for that."""
+        self.fail(QueueShutDown("the store is closed"))
+        if self._running:
+            await asyncio.wait(list(self._running))
+
+
+class _Making:
+    """One backup.
+
+    Attributes:
+        kept: the topics whose files stay for it.
+    """
+
+    def __init__(self, host: BackupHost, adopting: Adopting, target: str) -> None:
+        self.kept: dict[TopicEngine, None] = {}
+        self._host = host
+        self._adopting = adopting
+        self._backup = Backup(host.fs, host.path, target, self._check)
+        self._over: Exception | None = None
+
+    def give_up(self, error: Exception) -> None:
+        """End it with this error, unless it has one."""
+        self._over = self._over or error
+
+    def _check(self) -> None:
+        if self._over is not None:
+            raise copy(self._over)
+
+    async def run(self) -> BackupReport:
+        """Make it."""
+        backup = self._backup
+        await self._in_thread(backup.begin)
+        try:
+            logs = await self._note()
+            for log in logs:
+                await self._in_thread(partial(backup.copy_log, log))
+            await self._in_thread(backup.finish)
+        except BaseException:
+            self.give_up(QueueShutDown("the event loop has ended"))
+            try:
+                await self._in_thread(backup.discard)
+            except AiodqError:
+                backup.discard()  # no thread does it any more: the loop is ending, and the store with it
+            raise
+        finally:
+            for engine in self.kept:
+                engine.retention.release_files()
+        return BackupReport(backup.target, len(logs), sum(log.end - log.begin for log in logs), backup.bytes)
+
+    async def _note(self) -> list[LogCopy]:
+        """Copy all but the logs, and note those at one moment."""
+        async with self._adopting.turn:
+            with suppress(AiodqError):  # what cannot be adopted now is copied as it is
+                await self._adopting.look()
+            async with self._host.without_transactions():
+                logs, pending = await self._note_at_rest()
+            if pending:
+                await self._in_thread(partial(self._backup.copy_staged, pending))
+        return logs
+
+    async def _note_at_rest(self) -> tuple[list[LogCopy], Sequence[Commit]]:
+        pending = await self._in_thread(self._backup.copy_store_files)
+        while new := [engine for engine in self._topics() if engine not in self.kept]:
+            for engine in new:
+                engine.retention.keep_files()
+                self.kept[engine] = None
+            await self._copy_small_files(new)
+        # INVARIANT: no await from the last look at the topics on, so that all logs are those of one moment. A topic
+        # whose deletion was asked for meanwhile waits for this backup, and is in it.
+        there = [engine for engine in self.kept if not isinstance(engine.log, NoLog)]
+        return [LogCopy.of(each.name, each.real_log(), each.retention.undeleted) for each in there], pending
+
+    def _topics(self) -> list[TopicEngine]:
+        """Return the topics that are on disk, or about to be.
+
+        Raises:
+            StorageError: one cannot be used.
+        """
+        found: list[TopicEngine] = []
+        for engine in self._host.topics.values():
+            if engine.unusable is not None:
+                raise copy(engine.unusable) from engine.unusable
+            if engine.creation.exists and not is_ephemeral(engine.name):
+                found.append(engine)
+        return found
+
+    async def _copy_small_files(self, engines: Sequence[TopicEngine]) -> None:
+        left = iter(engines)
+        copying = [self._copy_each(left) for _ in range(_TOPICS_AT_ONCE)]
+        for error in await asyncio.gather(*copying, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _copy_each(self, engines: Iterator[TopicEngine]) -> None:
+        for engine in engines:
+            self._check()
+            # What the disk has no room for is not there either way: nobody was told that it is.
+            with suppress(AiodqError):
+                await engine.operate(lambda: None)
+            if isinstance(engine.log, NoLog):
+                continue  # its files could not be made
+            # In its turn, after what was settled before is written.
+            await engine.persist(partial(self._backup.copy_topic_files, engine.name))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Do this in a thread. Cancelled, it waits for the thread, which is told to end."""
+        done: asyncio.Future[T] = self._host.loop.create_future()
+        self._host.threads.start(work, partial(settle, done))
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            self.give_up(QueueShutDown("the event loop has ended"))
+            await asyncio.wait([done])
+            done.exception()  # mark it as retrieved
+            raise

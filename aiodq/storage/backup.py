@@ -1,0 +1,320 @@
+"""A backup of a store, made while its owner runs: a directory of files that were true at one moment.
+
+The owner says when to copy what (`aiodq.engine.store.backups`). What is copied is a store as a killed owner would have
+left it at that moment, with everything durable, so that whoever opens it recovers it like any other. Under its own name
+it is there whole or not at all: until then it has another name, and whatever has that name was left by a backup that
+was interrupted, and goes with the next one.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiodq.errors import NotAStoreError, StorageError
+from aiodq.format.segment import topic_salt
+from aiodq.storage.bulk.commits import COMMITS, read_commits, staging_directory
+from aiodq.storage.io.durable_io import TEMPORARY, list_own, write_all
+from aiodq.storage.io.filesystem import directory_exists, name_exists
+from aiodq.storage.io.lock import LOCK_NAME
+from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.state.assessment import CHANNELS
+from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL
+from aiodq.storage.state.holds import HOLDS
+from aiodq.storage.state.store_identity import STORE_FILE
+from aiodq.storage.state.topic.topic_meta import TOPIC_FILE
+from aiodq.storage.state.transactions.parked_transactions import ASIDE
+from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS
+from aiodq.storage.state.transactions.transaction_origins import ORIGINS
+from aiodq.storage.state.watermark import SLOT_FILE_BYTES, WATERMARK, WatermarkFile
+from aiodq.storage.store_layout import refuse_inside_store, remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from uuid import UUID
+
+    from aiodq.storage.bulk.commits import Commit
+    from aiodq.storage.io.filesystem import File, FileSystem, Lock
+    from aiodq.storage.log.topic_log import TopicLog
+
+__all__ = ["Backup", "LogCopy"]
+
+_PIECE: Final = 1 << 20
+"""Bytes copied between two looks at whether the backup is still wanted."""
+
+
+class LogCopy(NamedTuple):
+    """What a topic's log was at one moment.
+
+    Attributes:
+        name: the topic's.
+        uuid: likewise.
+        segments: the paths of its segments, each with the bytes to copy, or None for the whole file.
+        undeleted: the paths of others, which nothing needs any more, but nothing on disk may say so yet.
+        begin, end: its first offset, and the one after its last.
+    """
+
+    name: str
+    uuid: UUID
+    segments: Sequence[tuple[str, int | None]]
+    undeleted: Sequence[str]
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, name: str, log: TopicLog, undeleted: Iterable[str]) -> LogCopy:
+        """Note a log as it is at this moment. The last segment goes on growing, and may be sealed meanwhile."""
+        view = log.view()
+        sizes: list[int | None] = [None] * len(view.segments)
+        if not view.segments[-1].sealed:
+            sizes[-1] = view.data_end
+        segments = [(segment.path, size) for segment, size in zip(view.segments, sizes, strict=True)]
+        return cls(name, log.meta.uuid, segments, list(undeleted), log.begin, view.stop)
+
+
+class Backup:
+    """One backup of a store. Blocking; several threads may call `copy_topic_files` at once, and nothing else.
+
+    Attributes:
+        target: the directory that it becomes.
+    """
+
+    def __init__(self, fs: FileSystem, store: str, target: str, check: Callable[[], None]) -> None:
+        """Back up the store at `store`; `check` is called before each step, and raises what is to end it."""
+        self.target: str = target
+        self._fs = fs
+        self._store = store
+        self._check = check
+        self._unfinished = target + TEMPORARY
+        self._directories: dict[str, None] = {}
+        self._copied: dict[str, int] = {}
+        self._lock: Lock | None = None
+
+    @property
+    def bytes(self) -> int:
+        """How much was copied so far."""
+        return sum(self._copied.values())
+
+    def begin(self) -> None:
+        """Take the place where it is made.
+
+        Raises:
+            NotAStoreError: something is there, or it lies in the store or among what is another store's own.
+            StoreLockedError: another backup is being made there.
+            StorageError: as mapped from the system's error.
+        """
+        self._refuse_place()
+        fs, path = self._fs, self._unfinished
+        try:
+            if not directory_exists(fs, path):
+                fs.make_directory(path)
+            self._lock = fs.lock(path)
+            for name in fs.listdir(path):
+                if name != LOCK_NAME:
+                    self._remove(os.path.join(path, name))
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+        self._directories[path] = None
+
+    def _refuse_place(self) -> None:
+        fs, target = self._fs, self.target
+        if f"{target}/".startswith(f"{self._store}/"):
+            raise NotAStoreError("a backup inside the store itself is lost with it: choose a place outside", target)
+        refuse_inside_store(fs, target)
+        if name_exists(fs, target):
+            raise NotAStoreError("something is there already: a backup makes a directory of its own", target)
+        if not directory_exists(fs, os.path.dirname(target)):
+            raise NotAStoreError("there is no directory in which to make the backup", target)
+        left = self._unfinished
+        if name_exists(fs, left) and not (directory_exists(fs, left) and self._is_left(left)):
+            raise NotAStoreError("this is where the backup is made at first, and something else is there", left)
+
+    def _is_left(self, path: str) -> bool:
+        """Return whether an earlier backup left this directory: it locked it before it put anything there."""
+        names = list_own(self._fs, path)
+        return not names or LOCK_NAME in names
+
+    def _remove(self, path: str) -> None:
+        if self._fs.is_directory(path):
+            remove_tree(self._fs, path)
+        else:
+            self._fs.remove(path)
+
+    # --- what is small: while nothing of it changes
+
+    def copy_store_files(self) -> list[Commit]:
+        """Copy what the store keeps beside its topics; return the bulk loads that no topic has adopted yet."""
+        for name in (STORE_FILE, TRANSACTIONS, ORIGINS):
+            self._copy_if_there(name)
+        for name in (HOLDS, ASIDE):
+            self._copy_files(name)
+        found = read_commits(self._fs, self._store)
+        for commit in found.commits:
+            self._copy_if_there(os.path.join(COMMITS, commit.key.file))
+        return found.pending
+
+    def copy_staged(self, commits: Sequence[Commit]) -> None:
+        """Copy the segments of bulk loads that no topic has adopted yet. Those of a topic that has lie there."""
+        for commit in commits:
+            directory = os.path.relpath(staging_directory(self._store, commit.key.name), self._store)
+            for staged in (staged for files in commit.topics.values() for staged in files):
+                self._copy_if_there(os.path.join(directory, staged.file))
+
+    def copy_topic_files(self, name: str) -> None:
+        """Copy what a topic keeps beside its log."""
+        # The description first: of a channel that is created meanwhile there may be files that it does not name yet,
+        # but none that it names and that are not there.
+        self._copy_if_there(os.path.join(name, TOPIC_FILE))
+        channels = os.path.join(name, CHANNELS)
+        for channel in list_own(self._fs, os.path.join(self._store, channels)):
+            if directory_exists(self._fs, os.path.join(self._store, channels, channel)):
+                for file in (CHECKPOINT, JOURNAL):
+                    self._copy_if_there(os.path.join(channels, channel, file))
+
+    def _copy_files(self, name: str) -> None:
+        for file in list_own(self._fs, os.path.join(self._store, name)):
+            if not file.endswith(TEMPORARY):
+                self._copy_if_there(os.path.join(name, file))
+
+    def _copy_if_there(self, name: str) -> None:
+        """Copy a file of the store's, unless it is not there, or no more."""
+        with suppress(FileNotFoundError):
+            self._copy(name, None)
+
+    # --- logs
+
+    def copy_log(self, log: LogCopy) -> None:
+        """Copy a topic's log as it was noted; its segments' files must stay until then.
+
+        Raises:
+            StorageError: as mapped from the system's error, or a segment is shorter than it was.
+        """
+        for path, size in log.segments:
+            try:
+                self._copy(os.path.relpath(path, self._store), size)
+            except FileNotFoundError as cause:
+                raise storage_error(cause, path) from cause
+        for path in log.undeleted:
+            self._copy_if_there(os.path.relpath(path, self._store))
+        self._write_watermark(log)
+
+    def _write_watermark(self, log: LogCopy) -> None:
+        """Let whoever opens the backup tell damage from an unfinished write: nothing in here is unfinished."""
+        path = os.path.join(self._unfinished, log.name, WATERMARK)
+        try:
+            file = self._fs.open(path, create=True)
+            try:
+                self._copied[path] = write_all(file, [bytes(SLOT_FILE_BYTES)], 0)
+            finally:
+                file.close()
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+        watermark = WatermarkFile(self._fs, path)
+        try:
+            watermark.write(log.end, topic_salt(log.uuid))
+        finally:
+            watermark.close()
+
+    def _copy(self, name: str, size: int | None) -> None:
+        """Copy a file, or its first `size` bytes.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            StorageError: as mapped from the system's error, or it is shorter than that.
+        """
+        source, target = os.path.join(self._store, name), os.path.join(self._unfinished, name)
+        self._check()
+        try:
+            from_file = self._fs.open(source)
+        except FileNotFoundError:
+            raise
+        except OSError as cause:
+            raise storage_error(cause, source) from cause
+        try:
+            self._make_directories(os.path.dirname(name))
+            to_file = self._fs.open(target, create=True)
+            try:
+                self._copied[target] = self._copy_bytes(from_file, source, to_file, size)
+            finally:
+                to_file.close()
+        except OSError as cause:
+            raise storage_error(cause, target) from cause
+        finally:
+            from_file.close()
+
+    def _copy_bytes(self, from_file: File, source: str, to_file: File, size: int | None) -> int:
+        try:
+            end = from_file.size() if size is None else size
+        except OSError as cause:
+            raise storage_error(cause, source) from cause
+        at = 0
+        while at < end:
+            self._check()
+            try:
+                data = from_file.read_at(min(end - at, _PIECE), at)
+            except OSError as cause:
+                raise storage_error(cause, source, at) from cause
+            if not data:
+                raise StorageError(f"the file ends at byte {at}, not at {end}", source, at)
+            at = write_all(to_file, [data], at)
+        return at
+
+    def _make_directories(self, name: str) -> None:
+        """Make a directory of the backup, and those above it."""
+        path = os.path.join(self._unfinished, name) if name else self._unfinished
+        if path in self._directories:
+            return
+        self._make_directories(os.path.dirname(name))
+        self._fs.make_directory(path)
+        self._directories[path] = None
+
+    # --- the end
+
+    def finish(self) -> None:
+        """Give it its name: from here on it is there.
+
+        Raises:
+            StorageError: as mapped from the system's error; if that was the last sync, it is there, and a power cut may
+                take it.
+        """
+        for path in self._copied:
+            self._check()
+            self._sync(path)
+        for path in reversed(self._directories):
+            self._sync_directory(path)
+        try:
+            # CRASH: 20. Everything in it is durable. Before the rename, or if that is lost, it has the other name.
+            self._fs.rename(self._unfinished, self.target)
+        except OSError as cause:
+            raise storage_error(cause, self.target) from cause
+        self._release()
+        self._sync_directory(os.path.dirname(self.target))
+
+    def _sync(self, path: str) -> None:
+        try:
+            file = self._fs.open(path, write=True)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+
+    def _sync_directory(self, path: str) -> None:
+        try:
+            self._fs.sync_directory(path)
+        except OSError as cause:
+            raise storage_error(cause, path) from cause
+
+    def discard(self) -> None:
+        """Remove what there is of it, as far as the system allows it; the next backup to that place does the rest."""
+        if self._lock is not None:
+            with suppress(OSError, StorageError):
+                remove_tree(self._fs, self._unfinished)
+            self._release()
+
+    def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()

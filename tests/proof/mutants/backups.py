@@ -1,0 +1,83 @@
+"""What is copied of a store while it is used."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from unittest import mock
+
+from aiodq.engine.store import backups
+from aiodq.engine.store.deletions import Deletions
+from aiodq.engine.topic.retention import TopicRetention
+from aiodq.storage.backup import Backup, LogCopy
+from tests.proof.mutants.registry import Patch, change, mutant
+
+_TESTS = "tests/system/test_backup.py::test_"
+
+change(
+    "segments are deleted while a backup copies them",
+    TopicRetention.keep_files,
+    "self._keepers += 1",
+    "self._keepers += 0",
+    test=_TESTS + "puts_acks_and_transactions_go_on_while_logs_are_copied",
+)
+change(
+    "segments are never deleted after a backup",
+    TopicRetention.release_files,
+    "self._delete_kept()",
+    "None",
+    test=_TESTS + "puts_acks_and_transactions_go_on_while_logs_are_copied",
+)
+change(
+    "a topic is deleted while a backup copies it",
+    Deletions._delete,
+    "await self._host.backups.have(engine)",
+    "None",
+    test=_TESTS + "a_topic_that_is_deleted_meanwhile_is_in_it",
+)
+change(
+    "what is about to be deleted is left out of a backup",
+    LogCopy.of,
+    "list(undeleted)",
+    "[]",
+    test=_TESTS + "what_is_settled_before_the_moment_comes_again_and_is_there",
+)
+change(
+    "a backup holds what was put after its moment",
+    LogCopy.of,
+    "if not view.segments[-1].sealed:",
+    "if view is None:",
+    test="tests/proof/test_backups.py::test_a_backup_holds_all_that_was_promised_when_it_began",
+)
+change(
+    "the files of a backup are not synced",
+    Backup._sync,
+    "file.sync()",
+    "None",
+    test=_TESTS + "all_in_it_is_durable_once_it_is_there",
+)
+change(
+    "the directories of a backup are not synced",
+    Backup._sync_directory,
+    "self._fs.sync_directory(path)",
+    "None",
+    test=_TESTS + "all_in_it_is_durable_once_it_is_there",
+)
+change(
+    "bulk loads are adopted while a backup begins",
+    backups._Making._note,
+    "async with self._adopting.turn:",
+    "if self is not None:",
+    test=_TESTS + "a_bulk_load_is_in_it_once",
+)
+change(
+    "bulk loads that wait are left out of a backup",
+    Backup.copy_staged,
+    "for commit in commits:",
+    "for commit in ():",
+    test=_TESTS + "a_bulk_load_that_cannot_be_adopted_yet_is_in_it",
+)
+
+
+@mutant(test=_TESTS + "a_transaction_is_in_it_whole_or_not_at_all")
+def transactions_are_committed_while_a_backup_begins() -> Patch:
+    return mock.patch("aiodq.engine.store.store_engine.StoreEngine.without_transactions", return_value=nullcontext())

@@ -1,0 +1,59 @@
+"""Backups of what the workloads do, while they do it, and what a power cut leaves of them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiodq.testing import Disk
+from tests.proof.backups import BackingUp, held_against
+from tests.proof.explore import Case, explore
+from tests.proof.oracle import Recoverer
+from tests.proof.workloads import WORKLOADS
+from tests.proof.world import run_world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.testing import Image, Ordering
+
+ORDERINGS: tuple[Ordering, ...] = ("posix", "ext4")
+MOMENTS = 6
+STATES = 3
+
+
+def images(world: BackingUp, random: Random) -> Iterator[tuple[Image, int]]:
+    """Yield disks as the power may be cut, each with how long the trace was: often when a backup was just there."""
+    ends = [at for backup in world.backups if backup.ended for at in range(backup.ended - 3, backup.ended + 1)]
+    moments = {random.randrange(len(world.trace)) for _ in range(MOMENTS)}
+    moments |= set(random.sample(ends, min(len(ends), MOMENTS)))
+    disk = Disk(random.choice(ORDERINGS))
+    for number, operation in enumerate(world.trace):
+        disk.apply(operation)
+        if number in moments:
+            for image in disk.cuts(random, STATES):
+                yield image, number + 1
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_backup_holds_all_that_was_promised_when_it_began(name: str, seed: int) -> None:
+    random = Random(f"{name}:{seed}")
+    world = BackingUp(random.getrandbits(32))
+    run_world(world, WORKLOADS[name].program)
+    with Recoverer() as recoverer:
+        for backup in world.backups:
+            assert held_against(recoverer, world, backup, world.fs.image()) == []
+        for image, until in images(world, random):
+            for backup in world.backups:
+                assert held_against(recoverer, world, backup, image, until) == []
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_store_loses_nothing_by_being_backed_up(number: int, seed: int) -> None:
+    random = Random(seed)
+    name, kills = random.sample(list(WORKLOADS), number + 1)[number], number % 2
+    case = Case(name, random.getrandbits(32), random.choice(ORDERINGS), states=2, nested=1, moments=8, kills=kills)
+    result = explore(case, WORKLOADS[name], make=BackingUp)
+    assert not result.violations, "\n".join(map(str, result.violations))

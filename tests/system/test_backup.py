@@ -1,0 +1,463 @@
+"""Backups of a store that is in use: what they hold, when they end, and what they leave behind.
+
+What they hold at each moment of each workload, and after power cuts, is tried in `tests/proof/test_backups.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+import aiodq
+from aiodq.clock import SystemClock
+from aiodq.engine.store.bulk_adoption import Adopting
+from aiodq.format.columns import Columns
+from aiodq.storage.backup import Backup
+from aiodq.storage.bulk.commits import Commit, CommitKey, commit_staged, read_commits
+from aiodq.storage.bulk.staging import StagingWriter
+from aiodq.testing import Call, Fault, FaultPlan, SimulatedFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATIENCE = 30.0
+SMALL = aiodq.StoreOptions(segment_bytes=500)
+BODY = b"x" * 100
+
+
+class Held:
+    """Backups that go no further than to one of their steps, until they are let go.
+
+    Attributes:
+        there: set once one is there.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: str, topic: str | None = None) -> None:
+        self.there = threading.Event()
+        self._go = threading.Event()
+        does = getattr(Backup, step)
+
+        def held(backup: Backup, what: Any) -> None:
+            if topic is None or topic == what:
+                self.there.set()
+                assert self._go.wait(PATIENCE)
+            does(backup, what)
+
+        monkeypatch.setattr(Backup, step, held)
+
+    async def reached(self) -> None:
+        """Wait until a backup is there."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.there.is_set():
+                await asyncio.sleep(0.001)
+
+    def let_go(self) -> None:
+        """Let all of them go on."""
+        self._go.set()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """Backups that wait before they copy a log."""
+    found = Held(monkeypatch, "copy_log")
+    yield found
+    found.let_go()
+
+
+@pytest.fixture
+def held_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """Backups that wait before they copy the small files of a topic `last`: no log is noted yet."""
+    found = Held(monkeypatch, "copy_topic_files", "last")
+    yield found
+    found.let_go()
+
+
+def segments(store: Path, topic: str = "jobs") -> list[str]:
+    return sorted(path.name for path in (store / topic).glob("*.seg"))
+
+
+async def bodies(path: Path, topic: str = "jobs") -> list[bytes]:
+    async with aiodq.open(path, create=False) as store:
+        assert store.health().ok
+        return [message.body async for message in store.topic(topic).scan()]
+
+
+async def test_a_backup_is_a_store_with_all_there_was(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", SMALL) as store:
+        jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=7))
+        other = store.topic("jobs").channel("other")
+        await jobs.put_many([b"%d" % number * 100 for number in range(40)], tag="t", headers={"h": "1"})
+        await jobs.ack_many(await jobs.get_many(5))
+        await (await jobs.get()).nack(3600)
+        await (await jobs.get()).nack()
+        in_hand = await other.get()
+        receipt = store.topic("new").put_nowait(b"accepted")
+        found = await store.backup(tmp_path / "b")
+        assert await receipt == 0
+        await in_hand.ack()
+        await jobs.put(b"later")
+    assert found == aiodq.BackupReport(str(tmp_path / "b"), 2, 41, found.bytes)
+    assert not (tmp_path / "b.aiodq-tmp").exists()
+    async with aiodq.open(tmp_path / "b", create=False) as backup:
+        assert backup.topics() == ["jobs", "new"]
+        jobs = backup.queue("jobs")
+        assert (jobs.depth, jobs.deferred(), jobs.end_offset) == (35, 1, 40)
+        assert jobs._channel_engine.options.max_attempts == 7
+        again = await jobs.get()
+        assert (again.offset, again.attempts, again.tag, again.headers) == (6, 2, "t", {"h": "1"})
+        assert backup.topic("jobs").channel("other").depth == 40
+        assert (await backup.topic("new").read(0)).body == b"accepted"
+        assert await jobs.put(b"goes on") == 40
+
+
+async def test_a_backup_of_a_backup_and_of_nothing(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        assert (await store.backup(tmp_path / "empty")).topics == 0
+        await store.topic("jobs").put(b"a")
+        await store.backup(tmp_path / "b")
+    async with aiodq.open(tmp_path / "b", create=False) as store:
+        await store.backup(str(tmp_path / "c"))
+    assert await bodies(tmp_path / "c") == [b"a"]
+    async with aiodq.open(tmp_path / "empty") as store:
+        assert store.topics() == []
+
+
+async def test_what_is_in_memory_is_not_in_it(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.topic("jobs").put(b"a")
+        store.topic("jobs").channel("look#ephemeral")
+        await store.topic("gone#ephemeral").put(b"b")
+        store.topic("named")
+        assert (await store.backup(tmp_path / "b")).topics == 1
+    async with aiodq.open(tmp_path / "b", create=False) as store:
+        assert (store.topics(), store.topic("jobs").channels()) == (["jobs"], [])
+
+
+@pytest.mark.parametrize("where", ["file", "directory", "s/inside", "s", "missing/b", "other/#backup"])
+async def test_where_no_backup_is_made(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "directory").mkdir()
+    async with aiodq.open(tmp_path / "other") as other:
+        await other.topic("jobs").put(b"a")
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.topic("jobs").put(b"a")
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(aiodq.NotAStoreError) as raised:
+            await store.backup(tmp_path / where)
+        assert raised.value.path == str(tmp_path / where)
+        assert sorted(tmp_path.rglob("*")) == before
+        await store.topic("jobs").put(b"b")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"b", ["b"], "~/b"])
+async def test_what_is_no_path_is_refused(tmp_path: Path, path: Any) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        with pytest.raises(aiodq.InvalidOptionError) as raised:
+            await store.backup(path)
+        assert isinstance(raised.value, TypeError) == (path != "~/b")
+        with pytest.raises(aiodq.StorageError):
+            await store.backup("")
+
+
+async def test_what_an_interrupted_backup_has_left_goes(tmp_path: Path) -> None:
+    left = tmp_path / "b.aiodq-tmp"
+    (left / "jobs").mkdir(parents=True)
+    (left / "LOCK").touch()
+    (left / "jobs" / "00000000000000000000.seg").write_bytes(b"half")
+    (left / "old").touch()
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.topic("jobs").put(b"a")
+        await store.backup(tmp_path / "b")
+    assert await bodies(tmp_path / "b") == [b"a"]
+    assert not (tmp_path / "b" / "old").exists()
+    assert not left.exists()
+
+
+async def test_what_somebody_else_keeps_there_stays(tmp_path: Path) -> None:
+    left = tmp_path / "b.aiodq-tmp"
+    left.mkdir()
+    (left / "letters").write_bytes(b"mine")
+    async with aiodq.open(tmp_path / "s") as store:
+        with pytest.raises(aiodq.NotAStoreError, match="something else is there"):
+            await store.backup(tmp_path / "b")
+    assert (left / "letters").read_bytes() == b"mine"
+
+
+async def test_two_backups_do_not_meet_in_one_place(tmp_path: Path, held: Held) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.topic("jobs").put(b"a")
+        first = asyncio.create_task(store.backup(tmp_path / "b"))
+        second = asyncio.create_task(store.backup(tmp_path / "c"))
+        await held.reached()
+        with pytest.raises(aiodq.StoreLockedError):
+            await store.backup(tmp_path / "b")
+        held.let_go()
+        await asyncio.gather(first, second)
+    assert await bodies(tmp_path / "b") == await bodies(tmp_path / "c") == [b"a"]
+
+
+async def test_puts_acks_and_transactions_go_on_while_logs_are_copied(tmp_path: Path, held: Held) -> None:
+    async with aiodq.open(tmp_path / "s", SMALL) as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([BODY] * 12)
+        before = segments(tmp_path / "s")
+        backing = asyncio.create_task(store.backup(tmp_path / "b"))
+        await held.reached()
+        await jobs.put(b"later")
+        async with store.transaction() as transaction:
+            transaction.ack(await jobs.get())
+            transaction.put("jobs", b"later too")
+            transaction.put("made-later", b"a")
+        await jobs.ack_many(await jobs.get_many(20))
+        await jobs.topic.sync()
+        assert segments(tmp_path / "s")[: len(before)] == before
+        held.let_go()
+        assert (await backing).messages == 12
+        async with asyncio.timeout(PATIENCE):
+            while len(segments(tmp_path / "s")) > 1:
+                await asyncio.sleep(0.01)
+    assert await bodies(tmp_path / "b") == [BODY] * 12
+    async with aiodq.open(tmp_path / "b", create=False) as backup:
+        assert (backup.topics(), backup.queue("jobs").depth) == (["jobs"], 12)
+
+
+async def test_a_topic_that_is_deleted_meanwhile_is_in_it(tmp_path: Path, held: Held) -> None:
+    async with aiodq.open(tmp_path / "s", SMALL) as store:
+        await store.topic("jobs").put_many([BODY] * 12)
+        await store.topic("jobs").purge()
+        await store.topic("jobs").put(b"a")
+        backing = asyncio.create_task(store.backup(tmp_path / "b"))
+        await held.reached()
+        deleting = asyncio.create_task(store.delete_topic("jobs"))
+        store.topic("other").put_nowait(b"b")
+        await asyncio.wait([deleting], timeout=0.05)
+        assert not deleting.done()
+        held.let_go()
+        await asyncio.gather(backing, deleting)
+        assert store.topics() == ["other"]
+    assert await bodies(tmp_path / "b") == [b"a"]
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout", "scope"])
+async def test_a_backup_that_nobody_waits_for_is_given_up(tmp_path: Path, held: Held, how: str) -> None:
+    async with aiodq.open(tmp_path / "s", SMALL) as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([BODY] * 12)
+        if how == "cancel":
+            backing = asyncio.create_task(store.backup(tmp_path / "b"))
+            await held.reached()
+            backing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await backing
+        elif how == "timeout":
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await store.backup(tmp_path / "b")
+        else:
+            with anyio.move_on_after(0.2):
+                await store.backup(tmp_path / "b")
+        held.let_go()
+        async with asyncio.timeout(PATIENCE):
+            while (tmp_path / "b.aiodq-tmp").exists():
+                await asyncio.sleep(0.001)
+        assert not (tmp_path / "b").exists()
+        await store.backup(tmp_path / "b")
+        await jobs.ack_many(await jobs.get_many(12))
+        async with asyncio.timeout(PATIENCE):
+            while len(segments(tmp_path / "s")) > 1:
+                await asyncio.sleep(0.01)
+    assert len(await bodies(tmp_path / "b")) == 12
+
+
+async def test_closing_ends_a_backup(tmp_path: Path, held: Held) -> None:
+    store = await aiodq.open(tmp_path / "s")
+    await store.topic("jobs").put(b"a")
+    backing = asyncio.create_task(store.backup(tmp_path / "b"))
+    await held.reached()
+    closing = asyncio.create_task(store.aclose())
+    deleting = asyncio.create_task(store.delete_topic("jobs"))
+    await asyncio.sleep(0.01)
+    held.let_go()
+    with pytest.raises(aiodq.QueueShutDown):
+        await backing
+    await closing
+    with suppress(aiodq.QueueShutDown):
+        await deleting
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s"]
+    with pytest.raises(aiodq.QueueShutDown):
+        await store.backup(tmp_path / "b")
+
+
+def test_a_loop_that_ends_amid_a_backup_ends(tmp_path: Path, held: Held) -> None:
+    async def main() -> None:
+        store = await aiodq.open(tmp_path / "s")
+        await store.topic("jobs").put(b"a")
+        backing = asyncio.create_task(store.backup(tmp_path / "b"))
+        await held.reached()
+        asyncio.get_running_loop().call_later(0.05, held.let_go)
+        threading.Timer(0.2, held.let_go).start()
+        backing.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    with pytest.warns(ResourceWarning, match="never closed"):
+        asyncio.run(main())
+        gc.collect()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s"]
+    assert asyncio.run(bodies(tmp_path / "s")) == [b"a"]
+
+
+@pytest.mark.parametrize("call", ["write", "sync", "rename", "create", "sync_directory", "make_directory"])
+async def test_a_disk_that_refuses_leaves_no_backup(call: Call) -> None:
+    plan = FaultPlan()
+    fs = SimulatedFileSystem(plan=plan)
+    async with aiodq.open("/s", SMALL, fs=fs) as store:
+        await store.queue("jobs").put_many([BODY] * 12)
+        plan.add(Fault(call, 1, error="ENOSPC", match="/b"))
+        with pytest.raises(aiodq.DiskFullError):
+            await store.backup("/b")
+        assert not [path for path in fs.image() if path.startswith("/b")]
+        await store.topic("jobs").put(b"goes on")
+        await store.backup("/b")
+    async with aiodq.open("/b", fs=fs, create=False) as store:
+        assert store.queue("jobs").depth == 13
+
+
+async def test_all_in_it_is_durable_once_it_is_there() -> None:
+    fs = SimulatedFileSystem()
+    async with aiodq.open("/s", SMALL, fs=fs) as store:
+        await store.queue("jobs").put_many([BODY] * 12)
+        await store.backup("/b")
+        left = SimulatedFileSystem(fs.durable())
+    async with aiodq.open("/b", fs=left, create=False) as store:
+        assert store.queue("jobs").depth == 12
+
+
+async def test_what_is_settled_before_the_moment_comes_again_and_is_there(tmp_path: Path, held_before: Held) -> None:
+    async with aiodq.open(tmp_path / "s", SMALL) as store:
+        jobs = store.queue("jobs")
+        for _ in range(12):
+            await jobs.put(BODY)
+        await store.topic("last").put(b"a")
+        backing = asyncio.create_task(store.backup(tmp_path / "b"))
+        await held_before.reached()
+        before = segments(tmp_path / "s")
+        async with asyncio.timeout(PATIENCE):
+            while not (tmp_path / "b.aiodq-tmp" / "jobs" / "topic.json").exists():
+                await asyncio.sleep(0.001)
+            await jobs._engine.persist(lambda: None)  # by then all its small files are copied
+            await jobs.ack_many(await jobs.get_many(12))
+            while not jobs._engine.retention.undeleted:
+                await asyncio.sleep(0.001)
+        await jobs.put(b"because of it")
+        held_before.let_go()
+        assert (await backing).messages < 14
+        assert len(before) > 1
+    async with aiodq.open(tmp_path / "b", create=False) as backup:
+        jobs = backup.queue("jobs")
+        assert [message.body for message in await jobs.get_many(20)] == [BODY] * 12 + [b"because of it"]
+        assert backup.stats().topics["jobs"].damages == 0
+
+
+async def test_a_transaction_is_in_it_whole_or_not_at_all(tmp_path: Path, held_before: Held) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"a", b"b"])
+        async with store.transaction() as transaction:
+            transaction.ack(await jobs.get())
+            transaction.put("last", b"done a")
+        backing = asyncio.create_task(store.backup(tmp_path / "b"))
+        await held_before.reached()
+
+        async def commit() -> None:
+            async with store.transaction() as transaction:
+                transaction.ack(await jobs.get())
+                transaction.put("last", b"done b")
+
+        committing = asyncio.create_task(commit())
+        await asyncio.wait([committing], timeout=0.05)
+        held_before.let_go()
+        await asyncio.gather(backing, committing)
+    async with aiodq.open(tmp_path / "b", create=False) as backup:
+        assert [message.body async for message in backup.topic("last").scan()] == [b"done a"]
+        assert backup.queue("jobs").get_nowait().body == b"b"
+
+
+async def test_a_bulk_load_is_in_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = SimulatedFileSystem()
+    monkeypatch.setattr("aiodq.engine.store.bulk_adoption._INTERVAL", 0.001)
+    copy_topic_files, loaded = Backup.copy_topic_files, threading.Event()
+
+    def load(number: int) -> None:
+        writer = StagingWriter(fs, SystemClock(), "/s", "w", segment_bytes=1000)
+        writer.put("jobs", Columns([b"load %d" % number]))
+        staged = {topic: tuple(files) for topic, files in writer.finish().items()}
+        assert commit_staged(fs, "/s", Commit(CommitKey("w", number), staged, SystemClock().now_ns()))
+
+    def later(backup: Backup, name: str) -> None:
+        copy_topic_files(backup, name)
+        if not loaded.is_set():
+            load(2)
+            time.sleep(0.05)  # as long as fifty looks of the owner's
+            loaded.set()
+
+    monkeypatch.setattr(Backup, "copy_topic_files", later)
+    async with aiodq.open("/s", fs=fs) as store:
+        await store.topic("jobs").put(b"a")
+        load(1)
+        await store.backup("/b")
+        async with asyncio.timeout(PATIENCE):
+            while store.topic("jobs").end_offset < 3:
+                await asyncio.sleep(0.001)
+    async with aiodq.open("/b", fs=fs, create=False) as backup:
+        assert [message.body async for message in backup.topic("jobs").scan()] == [b"a", b"load 1"]
+        assert [commit.key.number for commit in read_commits(fs, "/b").commits] == [1]
+
+
+async def test_a_bulk_load_that_cannot_be_adopted_yet_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = SimulatedFileSystem()
+
+    async def adopts_nothing(_: object) -> None:
+        raise aiodq.DiskFullError("the disk is full", "/s")
+
+    async with aiodq.open("/s", fs=fs) as store:
+        await store.topic("jobs").put(b"a")
+        with monkeypatch.context() as patches:
+            patches.setattr(Adopting, "look", adopts_nothing)
+            writer = StagingWriter(fs, SystemClock(), "/s", "w", segment_bytes=1000)
+            writer.put("jobs", Columns([b"load"]))
+            staged = {topic: tuple(files) for topic, files in writer.finish().items()}
+            assert commit_staged(fs, "/s", Commit(CommitKey("w", 1), staged, SystemClock().now_ns()))
+            await store.backup("/b")
+    async with aiodq.open("/b", fs=fs, create=False) as backup:
+        assert [message.body async for message in backup.topic("jobs").scan()] == [b"a", b"load"]
+
+
+async def test_a_topic_that_cannot_be_used_is_no_reason_to_leave_it_out(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.topic("jobs").put(b"a")
+        await store.topic("fine").put(b"a")
+    (tmp_path / "s" / "jobs" / "topic.json").rename(tmp_path / "kept")
+    (tmp_path / "s" / "jobs" / "topic.json").mkdir()
+    async with aiodq.open(tmp_path / "s") as store:
+        with pytest.raises(aiodq.StorageError, match=r"topic\.json"):
+            await store.backup(tmp_path / "b")
+        await store.topic("fine").put(b"b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "s"]
+
+
+async def test_what_was_only_accepted_is_in_it(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(sync="os")) as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"a", b"b", b"c"])
+        (await jobs.get()).ack_nowait()
+        jobs.put_nowait(b"d")
+        await store.backup(tmp_path / "b")
+    async with aiodq.open(tmp_path / "b", create=False) as backup:
+        assert [message.body for message in await backup.queue("jobs").get_many(9)] == [b"b", b"c", b"d"]
