@@ -15,7 +15,7 @@ class BackupReport:
     Attributes:
         path: its directory.
         topics: how many topics.
-        messages: how many messages their logs hold, whether or not channels still need them.
+        messages: how many messages their segments hold, whether or not channels still need them.
         bytes: the bytes that were copied.
     """
 

@@ -31,12 +31,12 @@ from aiodq.storage.state.watermark import SLOT_FILE_BYTES, WATERMARK, WatermarkF
 from aiodq.storage.store_layout import refuse_inside_store, remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from uuid import UUID
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from aiodq.storage.bulk.commits import Commit
     from aiodq.storage.io.filesystem import File, FileSystem, Lock
     from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.storage.read.log_reader import LogView
 
 __all__ = ["Backup", "LogCopy"]
 
@@ -45,32 +45,38 @@ _PIECE: Final = 1 << 20
 
 
 class LogCopy(NamedTuple):
-    """What a topic's log was at one moment.
+    """What a topic's log was at one moment. To note it takes next to nothing: many are noted in one step of a loop.
 
     Attributes:
         name: the topic's.
-        uuid: likewise.
-        segments: the paths of its segments, each with the bytes to copy, or None for the whole file.
-        undeleted: the paths of others, which nothing needs any more, but nothing on disk may say so yet.
-        begin, end: its first offset, and the one after its last.
+        log: the log, which goes on.
+        view: what may be read at that moment.
+        grows: whether the last segment goes on growing. It may be sealed meanwhile.
+        undeleted: the paths of segments that nothing needs any more, of which nothing on disk may say so yet.
     """
 
     name: str
-    uuid: UUID
-    segments: Sequence[tuple[str, int | None]]
-    undeleted: Sequence[str]
-    begin: int
-    end: int
+    log: TopicLog
+    view: LogView
+    grows: bool
+    undeleted: tuple[str, ...]
 
     @classmethod
     def of(cls, name: str, log: TopicLog, undeleted: Iterable[str]) -> LogCopy:
-        """Note a log as it is at this moment. The last segment goes on growing, and may be sealed meanwhile."""
+        """Note a log as it is at this moment."""
         view = log.view()
-        sizes: list[int | None] = [None] * len(view.segments)
-        if not view.segments[-1].sealed:
-            sizes[-1] = view.data_end
-        segments = [(segment.path, size) for segment, size in zip(view.segments, sizes, strict=True)]
-        return cls(name, log.meta.uuid, segments, list(undeleted), log.begin, view.stop)
+        return cls(name, log, view, not view.segments[-1].sealed, tuple(undeleted))
+
+    @property
+    def messages(self) -> int:
+        """How many messages its segments have offsets for."""
+        return self.view.stop - self.view.segments[0].base
+
+    def sizes(self) -> Iterator[tuple[str, int | None]]:
+        """Yield the paths of its segments, each with the bytes to copy, or None for the whole file."""
+        last = self.view.segments[-1]
+        for segment in self.view.segments:
+            yield segment.path, self.view.data_end if segment is last and self.grows else None
 
 
 class Backup:
@@ -190,7 +196,7 @@ class Backup:
         Raises:
             StorageError: as mapped from the system's error, or a segment is shorter than it was.
         """
-        for path, size in log.segments:
+        for path, size in log.sizes():
             try:
                 self._copy(os.path.relpath(path, self._store), size)
             except FileNotFoundError as cause:
@@ -212,7 +218,7 @@ class Backup:
             raise storage_error(cause, path) from cause
         watermark = WatermarkFile(self._fs, path)
         try:
-            watermark.write(log.end, topic_salt(log.uuid))
+            watermark.write(log.view.stop, topic_salt(log.log.meta.uuid))
         finally:
             watermark.close()
 

@@ -145,7 +145,7 @@ class _Making:
         finally:
             for engine in self.kept:
                 engine.retention.release_files()
-        return BackupReport(backup.target, len(logs), sum(log.end - log.begin for log in logs), backup.bytes)
+        return BackupReport(backup.target, len(logs), sum(log.messages for log in logs), backup.bytes)
 
     async def _note(self) -> list[LogCopy]:
         """Copy all but the logs, and note those at one moment."""

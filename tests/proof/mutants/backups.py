@@ -37,15 +37,15 @@ change(
 change(
     "what is about to be deleted is left out of a backup",
     LogCopy.of,
-    "list(undeleted)",
-    "[]",
+    "tuple(undeleted)",
+    "()",
     test=_TESTS + "what_is_settled_before_the_moment_comes_again_and_is_there",
 )
 change(
     "a backup holds what was put after its moment",
     LogCopy.of,
-    "if not view.segments[-1].sealed:",
-    "if view is None:",
+    "not view.segments[-1].sealed",
+    "False",
     test="tests/proof/test_backups.py::test_a_backup_holds_all_that_was_promised_when_it_began",
 )
 change(
