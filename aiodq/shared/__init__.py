@@ -26,6 +26,8 @@ Across a change of owners:
 - A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was there before
   until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five seconds for
   clients whose process is alive but late.
+- Who was cut off from an owner that goes on claims in the same way what it holds, which is kept for it as long as its
+  process lives, up to five seconds (`cut_off`). Who leaves says so (BYE), and what it holds is another's at once.
 - A settlement is sent until an owner has confirmed it. Messages that an owner does not know any more were settled.
 - A transaction is sent until an owner has reported its outcome. The committed ones are listed in the transaction log,
   by each block, and in `#origins` for those it has forgotten: so a repeated transaction counts once, and one that is

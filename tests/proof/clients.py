@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.shared.requests.placing import Placing, Underway
-    from aiodq.shared.requests.visitors import Visitor
+    from aiodq.shared.requests.serving import Client
     from aiodq.storage.log.producer_table import Origin
     from tests.proof.world import World
 
@@ -53,7 +53,7 @@ class _Owning:
         self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.waiting = WaitingBytes()
-        self.clients: Sequence[Visitor] = ()
+        self.clients: Sequence[Client] = ()
 
     def lends_to(self, client: packets.Hello) -> None:
         """Nobody waits for it."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 30.0
+NO_PROCESS = 2**31 - 1
+"""The pid of a process that has ended: what it held comes again at once."""
 NO_SOCKET = socket.socket()
 NO_SOCKET.close()
 QUICK = aiodq.StoreOptions(sync="os")
@@ -86,9 +88,9 @@ class RawClient:
         self.said.remove(found[0])
         return found[0]
 
-    async def hello(self, producer: int = 7) -> Welcome:
+    async def hello(self, producer: int = 7, *, pid: int = NO_PROCESS) -> Welcome:
         """Introduce oneself."""
-        welcome = await self.ask(Hello(1, 1, 1, producer, 0, "test"))
+        welcome = await self.ask(Hello(1, 1, pid, producer, 0, "test"))
         assert isinstance(welcome, Welcome), welcome
         self.epoch = welcome.epoch
         return welcome

@@ -46,7 +46,7 @@ from aiodq.wire.packets import (
     Want,
 )
 from aiodq.wire.stream import Packet, encode_packet
-from tests.shared.support import PATIENCE, RawClient, owned
+from tests.shared.support import NO_PROCESS, PATIENCE, RawClient, owned
 from tests.wire.support import EXAMPLES
 
 if TYPE_CHECKING:
@@ -447,7 +447,7 @@ async def test_who_only_puts_or_asks_is_not_waited_for(tmp_path: Path) -> None:
         assert isinstance(await client.ask(Call("who", {"asking": 9})), Done)
         assert json.loads(clients.read_text()) == []
         await client.open(2, "jobs", "default")
-        assert json.loads(clients.read_text()) == [[9, 1]]
+        assert json.loads(clients.read_text()) == [[9, NO_PROCESS]]
         await client.close()
         await until(lambda: clients.read_text() == "[]")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,18 +13,21 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.connection.rendezvous import listen
 from aiodq.shared.encoding.remote_errors import fail_of
+from aiodq.shared.server import cut_off
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import (
     Ack,
     Call,
     Deliver,
     Done,
+    Held,
     Hello,
     Message,
     Nack,
     Open,
     Ping,
     Pong,
+    Range,
     Reject,
     Release,
     Resume,
@@ -32,7 +35,7 @@ from aiodq.wire.packets import (
     Welcome,
 )
 from aiodq.wire.stream import PacketReader, encode_packet
-from tests.shared.support import PATIENCE, owned, until
+from tests.shared.support import PATIENCE, RawClient, owned, two, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -256,3 +259,90 @@ async def test_who_comes_back_too_late_is_not_given_anew_what_it_has_in_hand(tmp
             assert (second.body, first.held) == (b"1", True)
             await first.ack()
             await second.ack()
+
+
+MANY = aiodq.ChannelOptions(max_in_flight=5_000)
+
+
+async def cut(link: Any) -> None:
+    """Cut a connection, and wait until there is another one."""
+    before = link._wire
+    before.abort()
+    await until(lambda: link._ready and link._wire is not before)
+
+
+async def test_what_is_in_hand_stays_there_though_the_connection_is_cut_and_others_wait(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (owner, client), asyncio.timeout(PATIENCE):
+        jobs, queue = owner.queue("jobs", MANY), client.queue("jobs")
+        await jobs.put_many([b"%d" % number for number in range(3_000)])
+        messages: list[aiodq.Message] = []
+        while len(messages) < 3_000:
+            messages += await queue.get_many(3_000 - len(messages))
+        others = asyncio.ensure_future(jobs.get())
+        link: Any = client._store_engine.link  # type: ignore[attr-defined]  # it stands in its place
+        for _ in range(3):
+            await cut(link)
+        for message in messages:
+            await message.touch()
+            message.ack_nowait()
+        await queue.sync()
+        await jobs.put(b"the next")
+        assert (await others).body == b"the next"
+        await jobs.refresh()
+        assert (jobs.qsize(), jobs.in_flight()) == (0, 1)
+
+
+async def joined(path: Path) -> RawClient:
+    client = await RawClient.connected(path)
+    await client.hello(7, pid=os.getpid())
+    await client.open(1, "jobs")
+    await client.open(2, "jobs", "default")
+    return client
+
+
+async def test_who_is_back_before_the_end_of_its_connection_is_noticed_has_what_it_claims(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        queue = store.queue("jobs")
+        await queue.put_many([b"0", b"1", b"2", b"3"])
+        before = await joined(tmp_path / "s")
+        [zero, one, two, three] = [number for _, number, _ in await before.take(2, 4, 4)]
+        client = await joined(tmp_path / "s")
+        held = (Held(0, zero, 2, 1), Held(3, three, 1, 1))
+        answer = await client.ask(Resume(2, owner.epoch, held))
+        assert answer == Done(None, {"held": [[0, zero, 2], [3, three, 1]]})
+        assert queue.in_flight() == 4
+        assert await before.ask(Ack(2, owner.epoch, (Range(2, two, 1),))) == Done()
+        assert await client.ask(Call("back", {})) == Done()
+        with pytest.raises(ConnectionResetError):
+            await before.answer(0)
+        assert (
+            await client.ask(Ack(2, owner.epoch, (Range(0, zero, 1), Range(1, one, 1), Range(3, three, 1)))) == Done()
+        )
+        assert queue.depth == 0
+        await client.close()
+        await before.close()
+
+
+async def test_what_who_lives_and_does_not_come_back_held_goes_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cut_off, "_LONGEST", 0.05)
+    async with owned(tmp_path / "s") as (store, _), asyncio.timeout(PATIENCE):
+        await store.queue("jobs").put(b"0")
+        client = await joined(tmp_path / "s")
+        await client.take(2, 1, 1)
+        await client.close()
+        message = await store.queue("jobs").get()
+        assert (message.body, message.attempts) == (b"0", 1)
+
+
+async def test_what_who_closes_its_store_holds_goes_to_others_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cut_off, "_LONGEST", float("inf"))
+    async with two(tmp_path / "s") as (owner, client), asyncio.timeout(PATIENCE):
+        await owner.queue("jobs").put(b"0")
+        held = await client.queue("jobs").get()
+        await client.aclose()
+        message = await owner.queue("jobs").get()
+        assert (message.body, message.attempts, held.held) == (b"0", 1, False)

@@ -27,7 +27,7 @@ from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.encoding.answers import understood
 from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.wire.layout import VERSION
-from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
+from aiodq.wire.packets import Bye, Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -160,6 +160,7 @@ class Link:
         self._tell(QueueShutDown("the store is closed"))
         wire = self._wire
         if wire is not None:
+            wire.send(Bye(), 0)  # so that what is held here goes back at once
             wire.close()
             try:
                 async with asyncio.timeout(_LONGEST_END):

@@ -21,16 +21,16 @@ from aiodq.shared.requests.calls import call_channel
 from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
+from aiodq.wire.payload import Held
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from aiodq.channel import Channel
     from aiodq.message import Message
-    from aiodq.shared.requests.serving import Owning, Wire
+    from aiodq.shared.requests.serving import Owning, Share, Wire
     from aiodq.topic import Topic
     from aiodq.wire.packets import Call, Reject
-    from aiodq.wire.payload import Held
 
 __all__ = ["Lending", "answer"]
 
@@ -413,8 +413,8 @@ class Lending:
             self._ended.set_exception(copy(engine.error))
             self._ended.exception()  # perhaps nobody asks
         state = engine.state
-        if state is None or not self._lent:
-            return
+        if state is None or not self._lent or self._resuming:
+            return  # a client that does not know yet what it holds would miss what it is told of that
         # Checking all that is held costs more than seeing that nothing was taken away from anybody.
         before = self._timed_out, self._sought
         self._timed_out, self._sought = state.counters.timed_out, engine.sought
@@ -433,22 +433,50 @@ class Lending:
         self._resuming += 1
         self.resumed.clear()
 
-    async def resume(self, epoch: int, held: Iterable[Held]) -> Done:
-        """Give a client what it held from a previous owner, unless another has it; answer with the delivery numbers.
+    def hand_over(self, epoch: int, those: Range) -> tuple[list[LentRun], list[Range]]:
+        """See `Share`."""
+        parts, lost = self._held(epoch, those)
+        runs = [
+            LentRun(run.lease, run.first + start, run.bodies[start:stop], run.store_ref) for run, start, stop in parts
+        ]
+        for run, start, stop in parts:
+            self._drop(run, start, stop)
+        return runs, lost
+
+    async def resume(self, epoch: int, held: Iterable[Held], before: Iterable[Share]) -> Done:
+        """Give a client what it held before, unless another has it; answer with the delivery numbers.
 
         Once this owner has moved the channel, nothing that was in flight under a previous one is held any more.
+
+        Args:
+            epoch: of the owner from whom the client has the messages.
+            held: the messages.
+            before: what earlier connections of the client have of this channel.
         """
         try:
             moved = self._channel._channel_engine.sought and epoch != self._owner.epoch  # noqa: SLF001 - as above
-            return await self._resume(() if moved else held)
+            given: list[tuple[int, int, int]] = []
+            rest: Iterable[Held] = () if moved else held
+            for one in before:
+                rest = [left for row in rest for left in self._take_over(one, epoch, row, given)]
+            return await self._resume(rest, given)
         finally:
             self._resuming -= 1
             if not self._resuming:
                 self.resumed.set()
 
-    async def _resume(self, held: Iterable[Held]) -> Done:
+    def _take_over(self, before: Share, epoch: int, row: Held, given: list[tuple[int, int, int]]) -> Iterator[Held]:
+        """Take what the client held over an earlier connection, by the same numbers; yield what it did not hold."""
+        # INVARIANT: it is never ready meanwhile: others that wait would have it at once, though its holder is alive.
+        runs, lost = before.hand_over(epoch, Range(*row[:3]))
+        for run in runs:
+            self._lent.add(run)
+            given.append((run.offset, run.number, run.left))
+        for offset, delivery, count in lost:
+            yield Held(offset, delivery, count, row.attempts)
+
+    async def _resume(self, held: Iterable[Held], given: list[tuple[int, int, int]]) -> Done:
         await self._channel._engine.settle_in(self._channel.name)  # noqa: SLF001 - as above
-        given: list[tuple[int, int, int]] = []
         for near in _near(held):
             rows = iter(near)
             one = next(rows)

@@ -4,20 +4,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aiodq.shared.requests.visitors import Visitor
+
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
+    from aiodq.shared.requests.lent import LentRun
     from aiodq.shared.requests.placing import Placing, Underway
-    from aiodq.shared.requests.visitors import Visitor
     from aiodq.shared.requests.waiting_bytes import WaitingBytes
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
     from aiodq.wire.packets import Hello
     from aiodq.wire.packets import Message as Said
+    from aiodq.wire.payload import Range
 
-__all__ = ["Owning", "Wire"]
+__all__ = ["Client", "Owning", "Share", "Wire"]
+
+
+class Share(Protocol):
+    """What a client has of one channel; `aiodq.shared.requests.lending.Lending` implements it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the channel, as `topic/channel`."""
+        ...
+
+    def hand_over(self, epoch: int, those: Range) -> tuple[list[LentRun], list[Range]]:
+        """Hand over what it holds of a range; return that, and the rest."""
+        ...
+
+
+class Client(Visitor, Protocol):
+    """A connected client, or one that was cut off and may be back for what it holds."""
+
+    @property
+    def shares(self) -> Iterable[Share]:
+        """What it has of each channel."""
+        ...
+
+    def leave(self) -> None:
+        """End the connection, and give back what is left: the client has another one, and has claimed what it holds."""
+        ...
 
 
 class Owning(Protocol):
@@ -45,8 +74,8 @@ class Owning(Protocol):
     waiting: WaitingBytes
 
     @property
-    def clients(self) -> Sequence[Visitor]:
-        """The connected clients."""
+    def clients(self) -> Sequence[Client]:
+        """The connected clients, and those that were cut off."""
         ...
 
     def lends_to(self, client: Hello) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiodq.wire.packets import Hello
 
-__all__ = ["ask_visitors", "visitors"]
+__all__ = ["Visitor", "ask_visitors", "visitors"]
 
 _LOOK: Final = 0.1
 _MOST: Final = 56 * 1024

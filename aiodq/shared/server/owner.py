@@ -257,7 +257,7 @@ class Owner:
             self._end_listening(self._listening)
         for connection in list(self._connections):
             connection.send(Handover(self.epoch))
-            connection.end()
+            connection.session.leave()
         ending = [asyncio.ensure_future(connection.ended()) for connection in list(self._connections)]
         if ending and (await asyncio.wait(ending, timeout=_LONGEST_END))[1]:
             for connection in list(self._connections):
@@ -279,6 +279,7 @@ class Owner:
         # INVARIANT: nobody is left to answer. Who could still connect would wait as for an owner that hangs.
         self._end_listening(listening)
         for connection in list(self._connections):
+            connection.session.leave()
             connection.abort()
 
     def _hang_up(self) -> None:

@@ -18,6 +18,7 @@ from aiodq.shared.requests.client_puts import ClientPuts
 from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
 from aiodq.shared.requests.lending import Lending, answer
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
+from aiodq.shared.server.cut_off import CutOff, Earlier
 from aiodq.shared.server.refusals import Refusals, deletion
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
@@ -101,6 +102,8 @@ class Session:
         self._names: dict[str, int] = {}
         self._changes = Changes(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
+        self._earlier = Earlier()
+        self._cut_off = CutOff()
         waiting = ClientsBytes(owner.waiting)
         self._puts = ClientPuts(owner, wire, self._start, self._fail, waiting)
         self._transactions = ClientTransactions(owner, waiting)
@@ -153,17 +156,30 @@ class Session:
             raise ProtocolError(f"{both}: have all processes run one version of aiodq, or one and the next")
         self.client, self._puts.producer = said, said.producer
         owner = self._owner
+        self._earlier = Earlier([each for each in owner.clients if each is not self and _is_same(each.client, said)])
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
         self._begin(self._look())
 
+    @property
+    def shares(self) -> Iterable[Lending]:
+        """See `Client`."""
+        return self._lendings.values()
+
+    def leave(self) -> None:
+        """See `Client`."""
+        self._cut_off.end()
+        self._wire.end()
+
     async def end(self) -> None:
-        """End the session: what the client held goes back, as if it had never been delivered."""
+        """End the session: what the client held goes back, as if it had never been delivered, unless it is back."""
         self._puts.end()
         self._transactions.end()
         for task in self._tasks:
             task.cancel()
         delivering = [lending.stop() for lending in self._lendings.values()]
         await asyncio.gather(*self._tasks, *delivering, return_exceptions=True)
+        if self.client is not None and self.lends:
+            await self._cut_off.wait(self.client.pid)
         for lending in self._lendings.values():
             await lending.give_back()
 
@@ -407,7 +423,7 @@ class Session:
     async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
         if self.client is not None:
             await self._transactions.over(self.client.producer)
-        return await lending.resume(epoch, held)
+        return await lending.resume(epoch, held, self._earlier.shares(lending.name))
 
     # --- transactions
 
@@ -521,6 +537,7 @@ class Session:
             return await self._until_forgotten(said.name, calling, request)
         # INVARIANT: the client's messages were claimed before: RESUME arrived, and was begun, before this.
         await asyncio.gather(*(lending.resumed.wait() for lending in self._lendings.values()))
+        self._earlier.leave()
         if self.client is not None:
             self._owner.came_back(self.client)
         return Done()
@@ -529,7 +546,11 @@ class Session:
         self._wire.send(Pong(said.token), request)
 
     def _bye(self, _said: Bye, _request: int) -> None:
-        self._wire.end()
+        self.leave()
+
+
+def _is_same(one: Hello | None, other: Hello) -> bool:
+    return one is not None and one.producer == other.producer
 
 
 def _each(do: Callable[[Item], None], items: Iterable[Item]) -> None:

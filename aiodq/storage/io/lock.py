@@ -297,14 +297,19 @@ def is_held_here(directory: str, beside: StoreLock | None = None) -> bool:
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process with that pid exists, as far as can be seen from here."""
+    """Return whether a process with that pid exists and has not ended, as far as can be seen from here."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True  # another user's
-    return True
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b") ")[2][:1]
+    except OSError:
+        return True  # no such files here
+    return state not in {b"Z", b"X"}  # one that has ended stays until its parent has asked how
 
 
 def is_locked(directory: str) -> bool:

@@ -21,7 +21,7 @@ from filelock import lock_descriptor
 
 from aiodq.errors import NotAStoreError, ReadOnlyError, StorageError, StoreLockedError
 from aiodq.storage.io import lock as lock_module
-from aiodq.storage.io.lock import LOCK_NAME, StoreLock, is_locked, lock_holder
+from aiodq.storage.io.lock import LOCK_NAME, StoreLock, is_locked, lives, lock_holder
 from tests.processes import environment, killed_at_last
 
 if TYPE_CHECKING:
@@ -671,3 +671,13 @@ def test_the_holder_is_told_without_a_lock_of_one_s_own(
 def test_the_holder_of_what_is_not_there_is_an_error_of_ours(store: Path) -> None:
     with pytest.raises(StorageError):
         lock_holder(str(store / "none"))
+
+
+@ONLY_LINUX
+def test_a_process_that_has_ended_lives_no_more_though_its_parent_has_not_asked_how(store: Path) -> None:
+    with running(OWNER, store) as process:
+        assert lives(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not lives(process.pid)
+    assert not lives(process.pid)

@@ -1,0 +1,66 @@
+"""A client whose connection has ended: what it holds is kept until it is back for it, or known to be gone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from aiodq.storage.io.lock import lives
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.shared.requests.serving import Client, Share
+
+__all__ = ["CutOff", "Earlier"]
+
+_LONGEST: Final = 5.0
+"""Seconds for a process that is alive to connect again: as many as after a change of owners."""
+
+_LOOK: Final = 0.02
+"""Seconds between two looks whether it is alive: a killed process has closed its socket a moment before it is gone."""
+
+
+class CutOff:
+    """Whether a client may still come back for what it held when its connection ended."""
+
+    def __init__(self) -> None:
+        """Start with a client that is connected."""
+        self._over = asyncio.Event()
+
+    def end(self) -> None:
+        """Wait no longer: the client is back, or has said that it leaves, or the owner ends."""
+        self._over.set()
+
+    async def wait(self, pid: int) -> None:
+        """Wait until `end` was called, the client's process has ended, or it had time enough."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _LONGEST
+        while not self._over.is_set() and lives(pid) and loop.time() < end:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self._over.wait()
+
+
+class Earlier:
+    """The earlier connections of a client that is back: they keep what it holds until it has claimed that."""
+
+    def __init__(self, connections: Sequence[Client] = ()) -> None:
+        """Start with these, of which some may not have ended yet."""
+        self._connections = connections
+        self._shares: dict[str, list[Share]] | None = None
+
+    def shares(self, channel: str) -> Sequence[Share]:
+        """Return what they have of a channel, named as `Share.name` is."""
+        if self._shares is None:
+            self._shares = {}
+            for share in (each for one in self._connections for each in one.shares):
+                self._shares.setdefault(share.name, []).append(share)
+        return self._shares.get(channel, ())
+
+    def leave(self) -> None:
+        """End them, as all that the client holds is claimed; what is left goes back."""
+        for each in self._connections:
+            each.leave()
+        self._connections, self._shares = (), {}
