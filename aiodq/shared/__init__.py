@@ -22,7 +22,7 @@ Across a change of owners:
 - A put is kept until it is answered, and sent again, in order and before anything newer. By its control frames
   (`aiodq.format.producers`), the log knows which puts it has. One that waits for room, and that nobody waits for any
   more, is withdrawn, and not sent again (`putting`).
-- What was opened is opened again, by the options on disk where they were stored (`reopening`).
+- What was opened is opened again, in turns of the loop, by the options on disk where they were stored (`reopening`).
 - A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was there before
   until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five seconds for
   clients whose process is alive but late.

@@ -13,7 +13,7 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.connection import link, putting
+from aiodq.shared.connection import handle_numbers, putting
 from aiodq.shared.server import refusals
 from aiodq.shared.server.refusals import Refusals
 from aiodq.wire.frames import encode_messages
@@ -162,7 +162,7 @@ async def test_a_client_keeps_nothing_of_topics_that_others_deleted(tmp_path: Pa
 async def test_a_client_forgets_channels_that_another_process_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "_MOST_LET_GO", 2)
+    monkeypatch.setattr(handle_numbers, "_MOST_LET_GO", 2)
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         topic = client.topic("jobs")
         await topic.put(b"x")

@@ -12,15 +12,16 @@ import errno
 import os
 import random
 import secrets
-from collections import deque
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import AiodqError, MessageSizeError, OwnerLostError, OwnerStalledError, ProtocolError
+from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
+from aiodq.shared.connection.handle_numbers import HandleNumbers
+from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.place import Place
-from aiodq.shared.connection.putting import PutsByTopic
+from aiodq.shared.connection.putting import PutsByTopic, check_size
 from aiodq.shared.connection.rendezvous import connect, owner_of
 from aiodq.shared.connection.reopening import Opened, Reopening
 from aiodq.shared.connection.socket_wire import SocketWire
@@ -30,7 +31,7 @@ from aiodq.wire.layout import VERSION
 from aiodq.wire.packets import Bye, Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from aiodq.shared.connection.link_wire import LinkWire
     from aiodq.shared.connection.listener import Listener
@@ -59,14 +60,8 @@ _RETRY: Final = 0.5
 _LATE: Final = 2.0
 """Seconds after which a change of owners takes longer than it should."""
 
-_LARGEST: Final = (64 << 20) - 4096
-"""Most bytes of the frames of a put: an owner takes no larger packet."""
-
 _LONGEST_END: Final = 1.0
 """Seconds for the other end to read what was sent last."""
-
-_MOST_LET_GO: Final = 10_000
-"""Deleted topics and channels whose handles are remembered, as many as an owner remembers."""
 
 _NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _STALL: Final = 10.0
@@ -110,15 +105,15 @@ class Link:
         self._silent = 0
         self._inside = inside
         self._wire: LinkWire | None = None
-        self._ready = False
+        self._welcomed = self._ready = False
+        self._repeated: set[str] = set()
         self._begun = False
         self._topics = PutsByTopic(self._send_put)
         self.opened: Reopening = Reopening()
-        self._handles: dict[tuple[str, str], int] = {}
-        self._let_go: deque[tuple[str, str, int]] = deque()
+        self._handles = HandleNumbers()
         self._hearing: dict[int, Listener] = {}
         self._answers: dict[int, tuple[Callable[[Said], None], bool]] = {}
-        self._request = self._handle_number = 0
+        self._request = 0
         self._since: float | None = None
         self._lost = asyncio.Event()
         self._found = asyncio.Event()
@@ -196,9 +191,7 @@ class Link:
             OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
             QueueShutDown: the store is closed.
         """
-        if len(put.frames) > _LARGEST:
-            size = len(put.frames)
-            raise MessageSizeError(f"a put of {size} bytes; a store that is shared takes {_LARGEST} at a time")
+        check_size(put)
         if self.failure is not None:
             raise copy(self.failure)
         (self._topics.get(topic) or self._topics.of(topic)).put(put)
@@ -208,7 +201,7 @@ class Link:
         return self._topics.of(topic)
 
     def _send_put(self, topic: str, sequence: int, put: Putting) -> None:
-        if self._ready:
+        if self._ready or topic in self._repeated:
             said = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
             self._say(said, partial(self._topics[topic].answered, sequence))
 
@@ -224,9 +217,8 @@ class Link:
     def open(self, topic: str, channel: str, options: Mapping[str, Any], listener: Listener) -> None:
         """Open a topic or a channel for `listener`, with this owner and every later one."""
         self.opened[topic, channel] = Opened(listener, options)
-        if self._ready:
-            self._ask_open(topic, channel)
-            listener.reopened(self.epoch)
+        if self._welcomed:
+            self._open_now(topic, channel)
 
     def forget(self, topic: str, channel: str) -> None:
         """Forget a deleted topic or channel; one opened later under its name is new."""
@@ -237,14 +229,7 @@ class Link:
     def let_go(self, topic: str, channel: str, listener: Listener) -> None:
         """Have no later owner open what `listener` was told is deleted or refused, and tell it of nothing any more."""
         if self.opened.drop(topic, channel, listener):
-            # The handle stays for a while: what is still sent with it is refused, not done with another of that name.
-            handle = self._handles.get((topic, channel), 0)
-            self._hearing.pop(handle, None)
-            self._let_go.append((topic, channel, handle))
-            if len(self._let_go) > _MOST_LET_GO:
-                topic, channel, handle = self._let_go.popleft()
-                if self._handles.get((topic, channel)) == handle:
-                    del self._handles[topic, channel]
+            self._hearing.pop(self._handles.let_go((topic, channel)), None)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
@@ -303,7 +288,7 @@ class Link:
 
     def request(self, said: Callable[[int], Said], topic: str, channel: str) -> asyncio.Future[Said]:
         """Send a request with a handle, however long it takes; a `Fail` of `OwnerLostError` if no answer comes."""
-        if self._ready:
+        if self._ready or (topic, channel) in self._handles:
             return self._ask(said(self._handle(topic, channel)), patient=True)
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         answer.set_result(gone(self._directory))
@@ -321,7 +306,7 @@ class Link:
         """Send a packet that needs no answer to the current owner, if there is one."""
         if self._unsaid:
             self._say_unsaid()
-        if self._ready and self._wire is not None:
+        if self._wire is not None and (self._ready or (topic, channel) in self._handles):
             self._wire.send(said(self._handle(topic, channel)), 0)
 
     def soon(self, say: Callable[[], None]) -> None:
@@ -354,8 +339,7 @@ class Link:
         return self._ask_open(topic, channel) if handle is None else handle
 
     def _ask_open(self, topic: str, channel: str) -> int:
-        self._handle_number += 1
-        handle = self._handles[topic, channel] = self._handle_number
+        handle = self._handles.anew((topic, channel))
         opened = self.opened.get((topic, channel))
         answer = self._ask(Open(handle, topic, channel, {} if opened is None else opened.options), patient=True)
         if opened is not None:
@@ -452,8 +436,7 @@ class Link:
     async def _begin(self, wire: LinkWire) -> None:
         """Introduce this process, and continue where the previous owner stopped."""
         self._lost.clear()
-        self._wire, self._answers, self._handles, self._hearing, self._silent = wire, {}, {}, {}, 0
-        self._let_go.clear()
+        self._wire, self._answers, self._hearing, self._silent = wire, {}, {}, 0
         welcome = await self._ask(Hello(VERSION, VERSION, os.getpid(), self.producer, self.epoch, "aiodq"))
         if isinstance(welcome, Fail):
             await self._not_welcome(welcome, wire)
@@ -468,17 +451,40 @@ class Link:
         wire.welcomed()
         # INVARIANT: packets meant for the previous owner are not sent to this one before it is told what is held.
         self._say_unsaid()
-        self._ready = self._begun = True
+        self._welcomed = self._begun = True
         self.failure = self._since = None
-        # Channels are opened before the puts are repeated, so that they see them.
-        for (topic, channel), opened in list(self.opened.items()):
-            self._ask_open(topic, channel)
-            opened.listener.reopened(self.epoch)
-        # INVARIANT: earlier puts come before anything newer, which nobody sends before this step has ended.
-        for puts in self._topics.values():
-            puts.repeat()
-        self._ask(Call("back", {}), patient=True)
-        self._found.set()
+        self._found.clear()
+        await in_turns(self._steps(wire))
+        if self._wire is wire:
+            self._ready = True
+            self._ask(Call("back", {}), patient=True)
+            self._found.set()
+
+    def _steps(self, wire: LinkWire) -> Iterator[None]:
+        """Open all channels again, then repeat the puts that they are to see; meanwhile users may open and put more."""
+        while self._wire is wire:
+            if unopened := [key for key in self.opened if key not in self._handles]:
+                for key in unopened:
+                    yield
+                    if self._wire is wire and key in self.opened and key not in self._handles:
+                        self._open_now(*key)
+            elif unrepeated := [topic for topic in self._topics if topic not in self._repeated]:
+                for topic in unrepeated:
+                    yield
+                    # INVARIANT: earlier puts come before anything newer, which nobody sends before this step.
+                    if self._wire is wire:
+                        self._repeated.add(topic)
+                        self._topics.of(topic).repeat()
+            else:
+                return
+
+    def _open_now(self, topic: str, channel: str) -> None:
+        """Open a topic or channel, after all that was said of it to the previous owner, and after its topic."""
+        self._say_unsaid()
+        if channel and (topic, "") in self.opened:
+            self._handle(topic, "")
+        self._ask_open(topic, channel)
+        self.opened[topic, channel].listener.reopened(self.epoch)
 
     async def _not_welcome(self, said: Fail, wire: LinkWire) -> None:
         """Continue the search if the owner was about to end; otherwise raise why it refused."""
@@ -511,7 +517,7 @@ class Link:
 
     def _told_stalled(self) -> None:
         # An owner that has not welcomed this process has not named itself.
-        said = stalled(self._directory, self.owner_pid if self._ready else owner_of(self._directory))
+        said = stalled(self._directory, self.owner_pid if self._welcomed else owner_of(self._directory))
         self.failure = error_of(said)
         for puts in self._topics.values():
             puts.fail_behind(self.failure)  # before those that were sent, or they would take their places
@@ -532,12 +538,13 @@ class Link:
         """Handle the end of a connection."""
         if wire is not self._wire:
             return
-        self._wire, self._ready = None, False
+        self._wire, self._welcomed, self._ready = None, False, False
+        self._handles.clear()
+        self._repeated.clear()
         self._found.clear()
         answers, self._answers = self._answers, {}
-        for then, _ in answers.values():
-            then(gone(self._directory))
-        self._lost.set()
+        answered = in_turns(then(gone(self._directory)) for then, _ in answers.values())
+        answered.add_done_callback(lambda _: self._lost.set())  # then another owner is looked for
 
     def heard(self, said: Said, request: int) -> None:
         """Handle a packet from the owner."""

@@ -7,7 +7,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.errors import AiodqError
+from aiodq.errors import AiodqError, MessageSizeError
 from aiodq.shared.encoding.remote_errors import error_of, is_lost
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.packets import Done, Fail
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from aiodq.wire.packets import Message as Said
 
-__all__ = ["PutsByTopic", "Putting", "TopicPuts", "WithdrawnError"]
+__all__ = ["PutsByTopic", "Putting", "TopicPuts", "WithdrawnError", "check_size"]
+
+_LARGEST: Final = (64 << 20) - 4096
+"""Most bytes of the frames of a put: an owner takes no larger packet."""
 
 _MANY: Final = 1000
 """Topics of which at least the puts are remembered though all are answered."""
@@ -45,6 +48,17 @@ class Putting(NamedTuple):
     each: bool
     told: Callable[[range | Exception], None]
     given_up: Callable[[], bool]
+
+
+def check_size(put: Putting) -> None:
+    """Raise if the messages do not fit into a packet.
+
+    Raises:
+        MessageSizeError: they do not.
+    """
+    if len(put.frames) > _LARGEST:
+        size = len(put.frames)
+        raise MessageSizeError(f"a put of {size} bytes; a store that is shared takes {_LARGEST} at a time")
 
 
 class PutsByTopic(dict[str, "TopicPuts"]):

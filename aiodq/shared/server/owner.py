@@ -463,7 +463,7 @@ class _Connection(asyncio.Protocol):
     def _go_on(self) -> None:
         if self._rest is not None:
             self._handle(self._rest)
-            self._hear_again()
+        self._hear_again()
 
     def _break_off(self, error: ProtocolError) -> None:
         self.send(fail_of(error))

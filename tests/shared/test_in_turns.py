@@ -1,0 +1,208 @@
+"""What a process does when its owner changes, while its tasks go on: thousands of things, in turns of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.errors import ProtocolError
+from aiodq.shared.connection import in_turns as turning
+from aiodq.shared.connection import socket_wire
+from aiodq.shared.connection.in_turns import in_turns
+from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.wire.packets import Message, Pong
+from aiodq.wire.stream import encode_packet
+from tests.shared.support import PATIENCE, QUICK, counts, two, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MANY = 150
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every turn be over with its first step."""
+    monkeypatch.setattr(turning, "_LONGEST_TURN", 0.0)
+    monkeypatch.setattr(socket_wire, "_LONGEST_TURN", 0.0)
+
+
+def link_of(store: aiodq.Store) -> Any:
+    return store._store_engine.link  # type: ignore[attr-defined]  # it stands in its place
+
+
+async def cut(link: Any) -> None:
+    """Cut the connection; nobody has looked for another one when this returns."""
+    before = link._wire
+    before.abort()
+    while link._wire is before:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("short")
+async def test_what_is_opened_again_and_what_is_answered_no_more_holds_nobody_up(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        link = link_of(client)
+        for number in range(MANY):
+            await client.queue(f"topic-{number}").refresh()
+        await cut(link)
+        turns = 0
+        while not link._lost.is_set():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= MANY
+        await until(lambda: link._welcomed)
+        turns = 0
+        while not link._ready:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= MANY
+        await client.queue("topic-0").refresh()
+
+
+@pytest.mark.usefixtures("short")
+async def test_what_is_done_while_all_is_opened_again_is_done_once_and_in_order(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        link, hand = link_of(client), list[aiodq.Message]()
+        for number in range(30):
+            await owner.queue(f"topic-{number}").put_many([b"a", b"b", b"c"])
+            hand += await client.queue(f"topic-{number}").get_many(3)
+        rng.shuffle(hand)
+        await cut(link)
+        put = defaultdict[str, list[bytes]](list)
+        settling, fresh, acked = list[Any](), list[aiodq.Channel](), 0
+        while not link._ready:
+            topic = client.topic(f"topic-{rng.randrange(30)}")
+            match rng.randrange(5):
+                case 0 if hand:
+                    hand.pop().ack_nowait()
+                    acked += 1
+                case 1 if hand:
+                    settling.append(asyncio.ensure_future(hand.pop().ack()))
+                    acked += 1
+                case 2:
+                    body = b"%d" % len(put[topic.name])
+                    put[topic.name].append(body)
+                    settling.append(topic.put_nowait(body))
+                case 3 if len(fresh) < 20:
+                    topic = client.topic(f"fresh-{len(fresh)}")
+                    fresh.append(topic.channel("c#ephemeral"))
+                    settling.append(topic.put_nowait(b"for it"))
+                case _:
+                    await asyncio.sleep(0)
+        await asyncio.gather(*settling)
+        assert (acked > 0, len(fresh) > 0) == (True, True)
+        for channel in fresh:
+            assert (await channel.get()).body == b"for it"
+        for message in hand:
+            await message.touch()
+            await message.ack()
+        for number in range(30):
+            topic = owner.topic(f"topic-{number}")
+            await client.queue(topic.name).sync()
+            assert [each.body async for each in topic.scan(3)] == put[topic.name]
+            assert (await counts(owner.queue(topic.name)))[1] == 0
+
+
+class Hearing:
+    """Hears what comes over a connection."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.over = False
+
+    def received(self) -> None:
+        """It is counted by `heard`."""
+
+    def heard(self, said: Message, request: int) -> None:
+        assert isinstance(said, Pong)
+        assert not request
+        self.tokens.append(said.token)
+
+    def lost(self, wire: SocketWire) -> None:
+        assert wire is not None
+        self.over = True
+
+
+class Transport:
+    """Notes whether it is read from."""
+
+    def __init__(self) -> None:
+        self.reading, self.closing = True, False
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("end", ["read", "more", "lost", "closed"])
+async def test_packets_that_come_together_are_heard_in_turns_and_in_order(end: str) -> None:
+    hearing, transport = Hearing(), Transport()
+    wire = SocketWire(hearing)
+    wire.connection_made(transport)
+    wire.data_received(b"".join(encode_packet(Pong(token)) for token in range(MANY)))
+    assert (hearing.tokens, transport.reading) == ([0], False)
+    await asyncio.sleep(0)
+    assert hearing.tokens == [0, 1]
+    if end == "more":
+        wire.data_received(encode_packet(Pong(MANY)))
+        assert hearing.tokens == list(range(MANY + 1))
+    elif end == "lost":
+        transport.closing = True
+        wire.connection_lost(None)
+        assert (hearing.tokens, hearing.over) == (list(range(MANY)), True)
+    else:
+        if end == "closed":
+            wire.close()
+        await until(lambda: len(hearing.tokens) == MANY)
+        assert hearing.tokens == list(range(MANY))
+    await asyncio.sleep(0)
+    assert transport.reading is (end in {"read", "more"})
+
+
+@pytest.mark.usefixtures("short")
+async def test_what_is_no_packet_ends_the_connection_in_its_turn() -> None:
+    hearing, transport = Hearing(), Transport()
+    wire = SocketWire(hearing)
+    wire.connection_made(transport)
+    wire.data_received(encode_packet(Pong(1)) * 20 + b"\xff" * 300)
+    await until(lambda: transport.closing)
+    assert isinstance(wire.reason, ProtocolError)
+    assert hearing.tokens == [1] * 20
+
+
+@pytest.mark.usefixtures("short")
+async def test_steps_end_with_an_error_and_are_left_when_nobody_waits() -> None:
+    done = list[int]()
+
+    def steps(*, fails: bool = False) -> Iterator[None]:
+        for number in range(5):
+            done.append(number)
+            yield
+        if fails:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await in_turns(steps(fails=True))
+    await in_turns(steps())
+    assert done == [*range(5), *range(5)]
+    left = in_turns(steps())
+    left.cancel()
+    await asyncio.sleep(0.01)
+    assert done == [*range(5), *range(5), 0]
