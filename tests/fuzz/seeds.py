@@ -174,7 +174,7 @@ def _origins() -> list[bytes]:
     made = []
     for known in ([Origin(9, 4)], [Origin((1 << 64) - 1, (3 << 40) + 1), Origin(0, 2)]):
         fs = SimulatedFileSystem({"/s": None})
-        TransactionOrigins(fs, "/s", known).keep(TIME)
+        TransactionOrigins(fs, "/s", known, TIME).keep(TIME)
         made.append(_file(f"/s/{ORIGINS}", fs))
     return made
 

@@ -70,8 +70,7 @@ def origins(data: bytes) -> bool:
         found = read_origins(fs, "/s")
     except (CorruptionError, FormatVersionError):
         return False
-    known = TransactionOrigins(fs, "/s", [])
-    known.recall(_TIME)
+    known = TransactionOrigins(fs, "/s", [], _TIME)
     assert all(origin in known for origin, _ in found)
     known.note(Origin(1, 1), _TIME)
     known.keep(_TIME)

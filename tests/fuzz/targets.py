@@ -285,7 +285,7 @@ def transactions(data: bytes) -> bool:
         again = decode_commit(encode_commit(block.commit, block.number, block.durable, 3), 0, 3)
         assert again is not None
         assert (again.commit, again.number, again.durable) == (block.commit, block.number, block.durable)
-    file = TransactionFile(fs, "/s")
+    file = TransactionFile(fs, "/s", TIME)
     file.reset(TIME)
     (number,) = file.append([Commit([Acks("t", "c", [(1, 2)])])], TIME)
     file.close()

@@ -174,7 +174,6 @@ async def clients(world: World, store: aiodq.Store) -> AsyncIterator[_Clients]:
     for topic in engine.topics.values():
         if isinstance(topic.log, TopicLog):
             await engine.threads.call(topic.log.recall)
-    await engine.committer.recall()
     found = _Clients(world, store)
     try:
         await found.repeat()

@@ -160,7 +160,7 @@ async def test_repair_makes_way(machine: Machine) -> None:
 async def test_what_was_committed_to_a_reserved_name_is_kept_and_the_store_opens(machine: Machine) -> None:
     async with machine.store() as store:
         await started(store)
-    file = TransactionFile(machine.fs, "/s")
+    file = TransactionFile(machine.fs, "/s", machine.clock.now_ns())
     commit = Commit([], [Puts("LOCK", 0, Columns([b"a"])), Puts("log", 0, Columns([b"x"]))])
     file.append([commit], machine.clock.now_ns())
     file.close()

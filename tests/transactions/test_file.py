@@ -42,7 +42,7 @@ OF_OTHERS = [
 def written(*commits: Commit, groups: int = 1) -> SimulatedFileSystem:
     """Return a disk with these transactions, appended in so many groups."""
     fs = SimulatedFileSystem({"/s": None})
-    file = TransactionFile(fs, "/s")
+    file = TransactionFile(fs, "/s", NOW)
     size = -(-len(commits) // groups)
     for start in range(0, len(commits), size):
         file.append(commits[start : start + size], NOW)
@@ -90,14 +90,12 @@ def test_without_anything_else_in_it_a_transaction_does_not_say_whose_it_is() ->
 
 def test_whose_transactions_are_committed_is_kept_before_their_blocks_are_forgotten() -> None:
     fs = written(*OF_OTHERS)
-    file = TransactionFile(fs, "/s")
+    file = TransactionFile(fs, "/s", NOW)
     file.reset(NOW)
     file.close()
     image = fs.image()
     assert (found_in(fs), image[f"/s/{ORIGINS}"]) == ([], GOLDEN_ORIGINS.read_bytes())
-    again = TransactionOrigins(fs, "/s", [])
-    assert Origin(7, 1) not in again, "not before it was recalled"
-    again.recall(NOW)
+    again = TransactionOrigins(fs, "/s", [], NOW)
     for origin in (Origin(7, 1), Origin(7, 2), Origin((1 << 64) - 1, 1), Origin(0, (5 << 40) + 3)):
         assert origin in again
     for origin in (Origin(7, 3), Origin(8, 1), Origin(0, 1), Origin(7, (1 << 40) + 1)):
@@ -106,8 +104,7 @@ def test_whose_transactions_are_committed_is_kept_before_their_blocks_are_forgot
 
 def test_a_lane_is_forgotten_that_has_been_silent_for_an_hour_or_behind_65536_others() -> None:
     fs = SimulatedFileSystem({"/s": None})
-    origins = TransactionOrigins(fs, "/s", [])
-    origins.recall(NOW)
+    origins = TransactionOrigins(fs, "/s", [], NOW)
     origins.keep(NOW)
     assert f"/s/{ORIGINS}" not in fs.image()
     for lane in range(65537):
@@ -132,7 +129,7 @@ def test_cut_at_any_byte_it_loses_what_was_cut_and_nothing_else() -> None:
         cut = changed(data[:size])
         assert found_in(cut) == small[: sum(end <= size for end in ends)]
         assert not read_transactions(cut, "/s").damages
-        file = TransactionFile(cut, "/s")
+        file = TransactionFile(cut, "/s", NOW)
         if file.stale:
             file.reset(NOW)
         (number,) = file.append([COMMITS[2]], NOW)
@@ -173,7 +170,7 @@ def test_a_hole_in_a_group_that_was_never_synced_ends_it() -> None:
 
 def test_emptied_it_holds_nothing_though_the_bytes_are_there() -> None:
     fs = written(*COMMITS[:1])
-    file = TransactionFile(fs, "/s")
+    file = TransactionFile(fs, "/s", NOW)
     assert file.stale
     before = decode_header(content(fs))
     file.reset(NOW)
@@ -189,7 +186,7 @@ def test_emptied_it_holds_nothing_though_the_bytes_are_there() -> None:
 
 def test_a_group_that_did_not_fit_is_gone_whole() -> None:
     fs = written(COMMITS[2])
-    file = TransactionFile(fs, "/s")
+    file = TransactionFile(fs, "/s", NOW)
     file.reset(NOW)
     fs.plan = FaultPlan([Fault("write", 1, "ENOSPC", short=150)])
     with pytest.raises(aiodq.DiskFullError):
@@ -202,7 +199,7 @@ def test_a_group_that_did_not_fit_is_gone_whole() -> None:
 
 def test_a_group_that_did_not_fit_is_gone_whole_after_a_power_cut() -> None:
     fs = SimulatedFileSystem(written(COMMITS[2]).image(), record=True)
-    file = TransactionFile(fs, "/s")
+    file = TransactionFile(fs, "/s", NOW)
     file.reset(NOW)
     fs.plan = FaultPlan([Fault("write", 1, "ENOSPC", short=150)])
     with pytest.raises(aiodq.DiskFullError):
@@ -216,7 +213,7 @@ def test_a_group_that_did_not_fit_is_gone_whole_after_a_power_cut() -> None:
 
 def test_what_cannot_be_taken_back_stops_the_store() -> None:
     fs = written(COMMITS[2])
-    file = TransactionFile(fs, "/s")
+    file = TransactionFile(fs, "/s", NOW)
     file.reset(NOW)
     fs.plan = FaultPlan([Fault("write", 1, "ENOSPC", short=150), Fault("truncate", 1)])
     with pytest.raises(aiodq.StoreFailedError):

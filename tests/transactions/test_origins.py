@@ -10,8 +10,10 @@ import pytest
 from aiodq.engine.transactions.group_committer import HeldAck
 from aiodq.format.columns import Columns
 from aiodq.format.transactions import Origin
+from aiodq.storage.state.transactions.transaction_origins import ORIGINS
 from aiodq.testing import SimulatedFileSystem
 from tests.transactions.test_recovery import shown
+from tests.watching.support import at_hand, flip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +38,6 @@ async def say(machine: Machine, said: Sequence[Origin]) -> None:
     """Have these done, those that are not yet; the file of transactions is emptied now and then."""
     async with machine.store() as store:
         committer = store._store_engine.committer
-        await committer.recall()
         for number, origin in enumerate(said):
             if not committer.knows(origin):
                 settlement, delivery = (message := await store.queue("jobs").get())._claim()
@@ -82,3 +83,22 @@ async def test_nor_is_it_twice_where_owners_are_killed_before_that(machine: Mach
         cuts = [image for number, image in again.power_cuts(seed, 2) if number > killed]
         for image in rng.sample(cuts, min(4, len(cuts))):
             await check(machine, image)
+
+
+async def test_damage_to_the_file_is_set_aside_counted_and_told(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await prepared(machine)
+    await say(machine, SAID[:2])
+    path, aside = f"/s/{ORIGINS}", f"/s/{ORIGINS}.damaged-000000000000"
+    flip(machine.fs, path, 30)
+    damaged = machine.fs.image()[path]
+    with caplog.at_level("INFO", logger="aiodq.store"):
+        async with machine.store() as store:
+            (event,) = at_hand(store.events())
+            assert (event.kind, event.topic) == ("damage", None)
+            assert aside in event.text
+    assert machine.fs.image()[aside] == damaged
+    assert ", 1 damage" in caplog.text
+    async with machine.store() as store:
+        assert not at_hand(store.events())

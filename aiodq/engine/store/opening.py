@@ -100,7 +100,7 @@ def open_store(
         owed, identity = read_owed(fs, path), StoreIdentity(fs, path)
         sweep_deleted(fs, path)
         unusable, blocked = finish_adoptions(fs, path)
-        transactions = TransactionFile(fs, path)
+        transactions = TransactionFile(fs, path, clock.now_ns())
         undo.callback(transactions.close)
         brought = brought_by(
             [*(block for files in owed.values() for one in files for block in one.blocks), *transactions.found]

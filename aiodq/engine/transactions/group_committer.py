@@ -249,18 +249,8 @@ class Committer:
 
     # --- transactions that may come again
 
-    async def recall(self) -> None:
-        """Load the origins of committed transactions; await this before `commit` is called with an origin.
-
-        Raises:
-            FormatVersionError: the file of origins has a newer version.
-            StorageError: as mapped from the system's error.
-        """
-        async with self._turn:
-            await self._threads.call(self._file.origins.recall, self._clock.now_ns())
-
     def knows(self, origin: Origin) -> bool:
-        """Return whether a transaction is committed. Await `recall` before, and look into `deciding` too."""
+        """Return whether a transaction is committed. Look into `deciding` too."""
         return origin in self._file.origins
 
     # --- what a transaction calls

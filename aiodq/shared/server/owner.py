@@ -118,8 +118,6 @@ class Owner:
         logs = [topic.log for topic in self.engine.topics.values() if isinstance(topic.log, TopicLog)]
         # INVARIANT: nobody puts before this is loaded: it tells repeated puts from new ones.
         await self.engine.threads.call(_recall, logs)
-        # INVARIANT: nobody commits before this is loaded: it tells repeated transactions from new ones.
-        await self.engine.committer.recall()
         known = self._noted.read()
         self._place.settle()
         self._listening = listen(self.engine.path)

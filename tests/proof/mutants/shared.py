@@ -206,11 +206,11 @@ change(
     test=f"{_TRANSACTIONS}::test_it_counts_once_after_the_file_of_transactions_was_emptied_and_the_owner_killed",
 )
 change(
-    "an owner serves before it knows which transactions are committed",
-    Owner.start,
-    "await self.engine.committer.recall()",
+    "an owner does not know which transactions the transaction log holds",
+    TransactionOrigins.__init__,
+    "self.note(origin, now_ns)",
     "None",
-    test=f"{_TRANSACTIONS}::test_one_that_comes_again_counts_once_by_any_connection_and_any_owner",
+    test="tests/transactions/test_origins.py::test_whenever_the_power_is_cut_what_is_said_again_is_done_once",
 )
 change(
     "a transaction does without a message that was taken away",
@@ -327,9 +327,9 @@ change(
 )
 change(
     "an owner that shares nothing forgets whose transactions were committed before",
-    TransactionOrigins.keep,
-    "self.recall(now_ns)",
-    "self._last = {}",
+    TransactionOrigins.__init__,
+    "in self._saved()",
+    "in ()",
     test=f"{_TRANSACTIONS}::test_it_counts_once_after_the_file_of_transactions_was_emptied_and_the_owner_killed",
 )
 

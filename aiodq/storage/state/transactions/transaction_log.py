@@ -139,14 +139,14 @@ class TransactionFile:
 
     Attributes:
         found: the contents at open.
-        damages: what could not be read then; the bytes are quarantined.
+        damages: what could not be read then, of the origins too; the bytes are quarantined.
         stale: whether it has to be `reset` before anything is appended.
         origins: the origins of committed transactions that may be repeated.
         size: bytes of blocks since the last reset.
     """
 
-    def __init__(self, fs: FileSystem, directory: str) -> None:
-        """Read the file, if there is one.
+    def __init__(self, fs: FileSystem, directory: str, now_ns: int) -> None:
+        """Read the file, if there is one, and the origins.
 
         Raises:
             FormatVersionError: a newer version; nothing was touched.
@@ -157,9 +157,9 @@ class TransactionFile:
         self._directory = directory
         self._path = os.path.join(directory, TRANSACTIONS)
         self.found: list[Block] = found.blocks
-        self.damages: Sequence[Damage] = found.damages
         whose = [block.commit.origin for block in found.blocks]
-        self.origins: TransactionOrigins = TransactionOrigins(fs, directory, [each for each in whose if each])
+        self.origins: TransactionOrigins = TransactionOrigins(fs, directory, [each for each in whose if each], now_ns)
+        self.damages: Sequence[Damage] = (*found.damages, *self.origins.damages)
         self._file: File | None = None
         self._header = found.header or Header(0, 0)
         self._number = self._durable = found.following

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import CorruptionError
 from aiodq.format.producers import Origin
 from aiodq.storage.io.durable_io import read_file, replace_file
-from aiodq.storage.io.quarantine import quarantine_file
+from aiodq.storage.io.quarantine import Damage, quarantine_file
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 
 if TYPE_CHECKING:
@@ -57,54 +57,54 @@ def read_origins(fs: FileSystem, store: str) -> list[tuple[Origin, int]]:
 
 
 class TransactionOrigins:
-    """The last transaction of each lane of each producer, the one silent for longest first."""
+    """The last transaction of each lane of each producer, the one silent for longest first.
 
-    def __init__(self, fs: FileSystem, store: str, found: Iterable[Origin]) -> None:
-        """Start with the origins found in the transaction log; `recall` reads the rest."""
-        self._fs = fs
-        self._store = store
-        self._found: list[Origin] = list(found)
-        self._last: dict[tuple[int, int], tuple[int, int]] | None = None
-        self._changed = bool(self._found)
+    Attributes:
+        damages: what could not be read of the saved ones; the file is quarantined.
+    """
 
-    def __contains__(self, origin: Origin) -> bool:
-        """Return whether a transaction, or a later one of its lane, is committed: a lane has one in flight."""
-        last = (self._last or {}).get(_lane(origin))
-        return last is not None and origin.sequence <= last[0]
-
-    def note(self, origin: Origin, now_ns: int) -> None:
-        """Add a committed transaction. `recall` must come first."""
-        if self._last is not None:
-            self._note(self._last, origin, now_ns)
-            self._changed = True
-
-    @staticmethod
-    def _note(last: dict[tuple[int, int], tuple[int, int]], origin: Origin, now_ns: int) -> None:
-        before = last.pop(_lane(origin), (0, 0))[0]
-        last[_lane(origin)] = max(origin.sequence, before), now_ns
-        while len(last) > _MOST:
-            del last[next(iter(last))]
-
-    def recall(self, now_ns: int) -> None:
-        """Load the saved origins and add those of the transaction log. Blocking.
+    def __init__(self, fs: FileSystem, store: str, found: Iterable[Origin], now_ns: int) -> None:
+        """Load the saved origins, and add those found in the transaction log. Blocking.
 
         Raises:
             FormatVersionError: a newer version.
             StorageError: as mapped from the system's error.
         """
-        if self._last is not None:
-            return
+        self.damages: list[Damage] = []
+        self._fs = fs
+        self._store = store
+        self._last: dict[tuple[int, int], tuple[int, int]] = {}
+        self._changed = False
+        for origin, time in self._saved():
+            self._note(origin, time)
+        for origin in found:
+            self.note(origin, now_ns)
+
+    def __contains__(self, origin: Origin) -> bool:
+        """Return whether a transaction, or a later one of its lane, is committed: a lane has one in flight."""
+        last = self._last.get(_lane(origin))
+        return last is not None and origin.sequence <= last[0]
+
+    def note(self, origin: Origin, now_ns: int) -> None:
+        """Add a committed transaction."""
+        self._note(origin, now_ns)
+        self._changed = True
+
+    def _note(self, origin: Origin, time: int) -> None:
+        before = self._last.pop(_lane(origin), (0, 0))[0]
+        self._last[_lane(origin)] = max(origin.sequence, before), time
+        while len(self._last) > _MOST:
+            del self._last[next(iter(self._last))]
+
+    def _saved(self) -> list[tuple[Origin, int]]:
         try:
-            kept = read_origins(self._fs, self._store)
-        except CorruptionError:
+            return read_origins(self._fs, self._store)
+        except CorruptionError as error:
             # Its contents are lost; those of the transaction log are known all the same.
-            quarantine_file(self._fs, os.path.join(self._store, ORIGINS))
-            kept = []
-        last: dict[tuple[int, int], tuple[int, int]] = {}
-        for origin, time in (*kept, *((origin, now_ns) for origin in self._found)):
-            self._note(last, origin, time)
-        self._found.clear()
-        self._last = last
+            path = os.path.join(self._store, ORIGINS)
+            size = len(read_file(self._fs, path) or b"")
+            self.damages.append(Damage(quarantine_file(self._fs, path), 0, size, error.message))
+            return []
 
     def keep(self, now_ns: int) -> None:
         """Save the known origins durably, if there are new ones. Blocking.
@@ -114,8 +114,7 @@ class TransactionOrigins:
         """
         if not self._changed:
             return
-        self.recall(now_ns)
-        rows = [(lane[0], *last) for lane, last in (self._last or {}).items() if last[1] > now_ns - _IDLE_NS]
+        rows = [(lane[0], *last) for lane, last in self._last.items() if last[1] > now_ns - _IDLE_NS]
         # CRASH: 16. Until the new content is durable, the transaction log holds it, which is emptied after that.
         replace_file(self._fs, os.path.join(self._store, ORIGINS), encode_checked("origins", _VERSION, {"last": rows}))
         self._changed = False
