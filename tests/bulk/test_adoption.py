@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.engine.store.opening import adopt_without_owner
 from aiodq.format.columns import Columns
 from aiodq.storage.bulk.commits import (
     COMMITS,
@@ -29,7 +30,7 @@ from aiodq.testing import Fault
 from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, numbered, shown, staged
 from tests.channels.support import Machine, counts, ready, soon
 from tests.transactions.test_commit import transact
-from tests.watching.support import at_hand
+from tests.watching.support import at_hand, flip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -444,3 +445,28 @@ async def test_commits_that_are_found_are_durable_before_anything_is_moved(machi
         at for at, (call, path) in enumerate(calls) if call == "rename" and path.startswith(f"{STORE}/{COMMITS}")
     )
     assert ("sync_directory", f"{STORE}/{COMMITS}") in calls[:moved]
+
+
+async def test_what_is_damaged_is_told_where_no_owner_runs_too(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a job of Spark has its rows taken in."""
+    async with machine.store() as store:
+        await store.topic("jobs").put_many(numbered(9))
+    (segment,) = [path for path in machine.fs.image() if path.endswith(".seg")]
+    flip(machine.fs, segment, 400)
+    commit = staged(machine, "cut", {"jobs": numbered(2)})
+    assert commit_staged(machine.fs, STORE, commit)
+    file = machine.fs.open(f"{STORE}/#staging/cut/{commit.topics['jobs'][0].file}", write=True)
+    file.truncate(100)
+    file.close()
+    assert load(machine, CommitKey("junk"), {"jobs": numbered(2)})
+    flip(machine.fs, f"{STORE}/{COMMITS}/junk.json", 30)
+    assert load(machine, ONCE, {"jobs": [b"whole"]})
+    assert adopt_without_owner(machine.fs, machine.clock, STORE, None)
+    told = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert [
+        told[0].startswith(f"topic 'jobs' is damaged: {segment} at byte "),
+        told[-2].startswith(f"the store is damaged: {STORE}/{COMMITS}/junk.json at byte 0: "),
+        told[-1].startswith("the bulk load 'cut' is left to the next owner: 2 messages for topic 'jobs' are not what "),
+    ] == [True] * 3

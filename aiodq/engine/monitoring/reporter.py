@@ -16,7 +16,7 @@ from aiodq.engine.monitoring.one_line import one_line
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aiodq.engine.opened_files import OpenedTopic
+    from aiodq.engine.opened_files import OpenedStore
     from aiodq.storage.io.quarantine import Damage
 
 __all__ = ["DELIVERY", "STORE", "TOPIC", "Reporter"]
@@ -114,8 +114,9 @@ class Reporter:
 
     # --- the store
 
-    def opened(self, seconds: float, topics: Mapping[str, OpenedTopic], damages: Sequence[Damage] = ()) -> None:
-        """Report that the store is open, with the damages found, in its own files too, and what was recovered."""
+    def opened(self, seconds: float, opened: OpenedStore) -> None:
+        """Report that the store is open: damages, in its own files too, what was recovered, and bad topics."""
+        topics, damages = opened.topics, opened.damages
         for damage in damages:
             self.store_damaged(damage)
         for name, topic in topics.items():
@@ -126,6 +127,8 @@ class Reporter:
                     self.damaged(name, damage)
             if topic.log.cut_bytes:
                 self.recovered(name, topic.log.cut_bytes)
+        for name, error in (*opened.unusable.items(), *opened.owing.items()):
+            self.warn(STORE, f"topic {name!r} cannot be used, and what it is owed is kept: {error}", name)
         found = {
             "topic": len(topics),
             "channel": sum(len(topic.channels) for topic in topics.values()),

@@ -13,12 +13,14 @@ from aiodq.delivery.recovery import restored_state
 from aiodq.engine.batch.put_batch import Part
 from aiodq.engine.channel.addressed import FOR, aimed_since
 from aiodq.engine.loop.clock_timer import monotonic_ns
+from aiodq.engine.monitoring.reporter import STORE, Reporter
 from aiodq.engine.opened_files import Brought, OpenedStore, OpenedTopic
 from aiodq.engine.topic.commit.segment_writer import write_blocking
 from aiodq.errors import DiskFullError, InvalidNameError, NotAStoreError, StorageError, StoreLockedError
 from aiodq.options import ChannelOptions, StoreOptions
-from aiodq.storage.bulk.adoption import adopt_pending, finish_adoptions
+from aiodq.storage.bulk.adoption import adopt_pending, finish_adoptions, unadoptable
 from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
+from aiodq.storage.bulk.commits import read_commits
 from aiodq.storage.io.durable_io import ensure_directory, sync_directory
 from aiodq.storage.io.file_pool import PooledFileSystem
 from aiodq.storage.io.filesystem import directory_exists, locked, name_exists
@@ -225,7 +227,7 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
 def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreOptions | None) -> bool:
     """Own a store for a moment, so that it adopts what was committed; return False if it is owned already. Blocking.
 
-    Processes that open it meanwhile wait.
+    Processes that open it meanwhile wait. What an owner would log is logged: damage above all, and what it leaves.
 
     Raises:
         StoreLockedError: others were committing for many seconds.
@@ -233,14 +235,31 @@ def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreO
     """
     fs = PooledFileSystem(fs, frozenset({WATERMARK}))
     lock = lock_commits(fs, path)
+    began = clock.monotonic()
     try:
-        open_store(fs, clock, path, options, locked).abandon()
+        opened = open_store(fs, clock, path, options, locked)
+        try:
+            reporter = Reporter(path)
+            reporter.opened(clock.monotonic() - began, opened)
+            _report_commits(fs, path, reporter)
+        finally:
+            opened.abandon()
     except StoreLockedError:
         return False
     finally:
         fs.retire()
         lock.release()
     return True
+
+
+def _report_commits(fs: FileSystem, path: str, reporter: Reporter) -> None:
+    """Report what is damaged of bulk commits, and which ones an opening has not adopted."""
+    found = read_commits(fs, path)
+    for damage in found.damages:
+        reporter.store_damaged(damage)
+    for commit in found.pending:
+        reasons = unadoptable(fs, path, commit) or ["it could not be taken over now"]
+        reporter.warn(STORE, f"the bulk load {commit.key.name!r} is left to the next owner: {reasons[0]}")
 
 
 def brought_by(blocks: Iterable[Block]) -> dict[str, Brought]:

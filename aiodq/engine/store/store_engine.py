@@ -175,7 +175,7 @@ class StoreEngine:
             if going := closing_of(self.path):
                 await asyncio.wait(going)
             opened = await self._opening.open(create=create, wait=wait)
-            self.reporter.opened(self.clock.monotonic() - began, opened.topics, opened.damages)
+            self.reporter.opened(self.clock.monotonic() - began, opened)
             self._start(opened, makers)
         except BaseException:
             self._give_up_opening()

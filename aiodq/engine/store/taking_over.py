@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aiodq.engine.engine_host import TopicEngineHost
-from aiodq.engine.monitoring.reporter import STORE
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import InvalidNameError
 from aiodq.names import check_topic_name
@@ -71,7 +70,7 @@ def take_over(store: TakingStore, opened: OpenedStore, makers: Makers[Any], adop
     for name in opened.brought.keys() - opened.topics.keys():
         engine = store.new_topic(name)
         store.committer.recovered(engine, (), [puts.columns for _, puts in opened.brought[name].puts])
-    _own_up(store, opened, adopting)
+    _do_without(store, opened, adopting)
     if opened.taken:
         store.committer.take_up(partial(drop_owed, store.fs, opened.taken))
 
@@ -93,11 +92,8 @@ def _start_topic(store: TakingStore, name: str, topic: OpenedTopic, makers: Make
     return engine
 
 
-def _own_up(store: TakingStore, opened: OpenedStore, adopting: Adopting) -> None:
-    """Report the topics that cannot be used, and go on without them."""
-    for name, error in (*opened.unusable.items(), *opened.owing.items()):
-        text = f"topic {name!r} cannot be used, and what it is owed is kept: {error}"
-        store.reporter.warn(STORE, text, name)
+def _do_without(store: TakingStore, opened: OpenedStore, adopting: Adopting) -> None:
+    """Go on without the topics that cannot be used."""
     for name, error in opened.unusable.items():
         store.add(TopicEngine(name, store.options, store, None, unusable=error))
     for name, error in opened.owing.items():
