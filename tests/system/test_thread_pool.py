@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.loop.thread_pool import ThreadPool
+from aiodq.engine.loop.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +112,67 @@ def test_a_system_that_gives_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     go.set()
     assert done.wait(10)
     pool.shutdown()
+
+
+def test_a_thread_whose_start_was_interrupted_is_used_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, began, go = Thread.start, threading.Semaphore(0), Event()
+
+    def interrupted(thread: Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    def work(_: None) -> None:
+        began.release()
+        go.wait(10)
+
+    pool = ThreadPool(3, NAME)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(work, None)
+    pool.submit(work, None)
+    for _ in range(2):
+        assert began.acquire(timeout=10)
+    go.set()
+    pool.shutdown()
+    assert alive() == 0
+
+
+@pytest.mark.parametrize("where", ["before it is taken", "once it is taken"])
+def test_a_report_is_not_lost_where_ctrl_c_comes_instead(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """A loop that goes on has forgotten the callback; and of what is half done nobody is left waiting."""
+    loop, failed = asyncio.new_event_loop(), list[BaseException]()
+    threads = WorkerThreads(loop, fail=failed.append)
+    threads._nudging = where == "once it is taken"  # then nothing else looks at the time
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    async def ended(task: asyncio.Task[bool]) -> bool:
+        async with asyncio.timeout(10):
+            return await task
+
+    try:
+        go = Event()
+        task = loop.create_task(threads.call(go.wait, 10))
+        loop.run_until_complete(asyncio.sleep(0))
+        with monkeypatch.context() as patch:
+            if where == "once it is taken":
+                patch.setattr(time, "thread_time", interrupted)
+            else:
+                patch.setattr(WorkerThreads, "_tell_next", interrupted)
+            go.set()
+            with pytest.raises(KeyboardInterrupt):
+                loop.run_until_complete(task)
+        if where == "once it is taken":
+            assert [type(error) for error in failed] == [KeyboardInterrupt]
+        else:
+            assert loop.run_until_complete(ended(task))
+    finally:
+        task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        threads.shutdown()
+        loop.close()
 
 
 @pytest.mark.parametrize("text", ["start new thread", "create new thread at interpreter shutdown"])

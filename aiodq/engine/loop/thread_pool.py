@@ -41,7 +41,7 @@ class ThreadPool:
         self._idle: list[None] = []
         self._threads: list[Thread] = []
         self._ended = False
-        finalize(self, _end, self._queue, self._threads).atexit = False
+        finalize(self, self._queue.put, None).atexit = False
         _POOLS.add(self)
 
     def submit(self, function: Callable[[Any], object], argument: object) -> None:
@@ -64,23 +64,23 @@ class ThreadPool:
         thread = Thread(
             target=_serve, args=(self._queue, self._idle), name=f"{self._name}_{len(self._threads)}", daemon=True
         )
+        # INVARIANT: whatever interrupts this, a thread that runs is one that `shutdown` waits for.
+        self._threads.append(thread)
         try:
             thread.start()
         except RuntimeError:
-            if self._threads:
-                return  # one of these will do the work
-            raise
-        self._threads.append(thread)
+            self._threads.remove(thread)
+            if not self._threads:  # else one of these will do the work
+                raise
 
     def shutdown(self, *, wait: bool = True) -> None:
         """End the threads once they have done all their work. Called in one of them, it waits for the others."""
         self._ended = True
-        threads = self._threads.copy()
-        _end(self._queue, self._threads)
+        self._queue.put(None)
         if wait:
-            for thread in threads:
+            for thread in self._threads:
                 # The last handle of a store may be collected anywhere, and its loop be closed, so that this ends it.
-                if thread is not current_thread():
+                if thread is not current_thread() and thread.is_alive():
                     thread.join()
 
 
@@ -91,12 +91,7 @@ def _serve(queue: SimpleQueue[Errand | None], idle: list[None]) -> None:
         # A waiting thread must not keep a store alive.
         del errand, function, argument
         idle.append(None)
-
-
-def _end(queue: SimpleQueue[Errand | None], threads: list[Thread]) -> None:
-    for _ in threads:
-        queue.put(None)
-    threads.clear()
+    queue.put(None)  # the next thread ends, too
 
 
 def _end_all() -> None:

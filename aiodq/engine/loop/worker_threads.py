@@ -143,12 +143,12 @@ class WorkerThreads:
     def _tell_next(self, seconds: float = 0.0) -> bool:
         """Report the work that ended first, waiting for it up to a time; return whether any has ended."""
         try:
-            tell, result, error = self._ended.get(seconds > 0, seconds)
-        except Empty:
-            return False  # it was reported while the loop was blocked for it
-        self._outstanding -= 1
-        self._spent = time.thread_time()
-        try:
+            try:
+                tell, result, error = self._ended.get(seconds > 0, seconds)
+            except Empty:
+                return False  # it was reported while the loop was blocked for it
+            self._outstanding -= 1
+            self._spent = time.thread_time()
             tell(result, error)
         except BaseException as raised:
             if self._fail is not None:
@@ -175,6 +175,7 @@ class WorkerThreads:
         if not self._outstanding:
             self._nudging = False
             return
+        self.tell_ended()  # a Ctrl-C may have come instead of the callback that a thread has asked for
         if (spent := time.thread_time()) - self._spent >= _HOGGED:
             self._spent = spent
             time.sleep(_PAUSE)
