@@ -399,6 +399,52 @@ def test_keyboard_interrupt_amid_a_change_stops_the_store(
     assert verify_store(str(tmp_path), OsFileSystem()).ok
 
 
+INSTEAD: dict[str, str] = {
+    "a turn": "aiodq.engine.topic.commit.request_queue.RequestQueue._take_turn",
+    "the turn of those who put again": "aiodq.engine.topic.commit.group_commit.GroupCommit._gathered",
+}
+"""Callbacks of the loop that an interrupt takes the place of."""
+
+
+@on_each_loop
+@pytest.mark.parametrize("what", INSTEAD)
+def test_keyboard_interrupt_instead_of_a_callback_leaves_nobody_waiting(
+    loop: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that goes on has forgotten the callback that it was about to call."""
+
+    async def opened() -> aiodq.Queue:
+        return await aiodq.open_queue(tmp_path, fs=QuickFileSystem())
+
+    async def put_some(number: int) -> None:
+        for _ in range(3):
+            await queue.put(b"%d" % number, tag="t")
+
+    async def all_done() -> None:
+        async with asyncio.timeout(WATCHDOG):
+            await asyncio.gather(*putting)
+            await put_some(3)
+            await queue.aclose()
+
+    def interrupted(*_: object) -> None:
+        patched.undo()
+        raise KeyboardInterrupt
+
+    running = LOOPS[loop]()
+    try:
+        queue = running.run_until_complete(opened())
+        running.run_until_complete(put_some(0))
+        putting = [running.create_task(put_some(number)) for number in (1, 2)]
+        with monkeypatch.context() as patched:
+            patched.setattr(INSTEAD[what], interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                running.run_until_complete(asyncio.wait(putting))
+        running.run_until_complete(all_done())
+    finally:
+        running.close()
+    assert sorted(run_on(loop, contents(tmp_path))) == sorted(b"%d" % number for number in range(4) for _ in range(3))
+
+
 @on_each_loop
 def test_keyboard_interrupt_amid_a_transaction_leaves_nobody_waiting(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -198,6 +198,8 @@ class TopicEngine:
         """Note that the open batch is no longer empty; `ready`: nothing has to be created or written before it."""
         self.serial += 1
         self.put_buffer.batch.serial = self.serial
+        if not self.stirred:
+            self.stir()
         if not ready:
             self.creation.create()
             self.creation.again()
@@ -225,8 +227,8 @@ class TopicEngine:
     def stir(self) -> None:
         """Note a change that the next tick has to look at."""
         if not self.stirred:
-            self.stirred = True
             self.io_loop.ticker.within(seconds(self.options.sync_interval))
+            self.stirred = True
 
     def created(self, log: TopicLog) -> None:
         """Take over the topic's new files."""

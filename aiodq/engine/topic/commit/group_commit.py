@@ -119,6 +119,7 @@ class GroupCommit:
             This serves a task that puts one message after the other; several concurrent puts share their syncs.
         undisturbed: whether the sync of such a put is in flight, and nothing has reached the ioLoop since.
         writing: whether a batch is being written.
+        gathering: whether those who were told of a sync have a turn of the loop to put again, or until the next tick.
         ready: whether a plain put may be accepted without checking anything but its body and the room there is.
         returning: those who put from other processes, or None as long as nobody does.
 
@@ -127,9 +128,9 @@ class GroupCommit:
     """
 
     __slots__ = (
-        "_before", "_bounded", "_counted", "_counting", "_engine", "_gathering", "_home", "_host", "_least", "_log",
+        "_before", "_bounded", "_counted", "_counting", "_engine", "_home", "_host", "_least", "_log",
         "_loop", "_monotonic", "_most", "_now_ns", "_publisher", "_retention", "_sharing", "_task", "_tasks", "_turns",
-        "inline", "lone", "ready", "returning", "undisturbed", "writing",
+        "gathering", "inline", "lone", "ready", "returning", "undisturbed", "writing",
     )  # fmt: skip
 
     def __init__(self, engine: WrittenTopic, host: TopicEngineHost) -> None:
@@ -139,6 +140,7 @@ class GroupCommit:
         self.undisturbed: bool = False
         self.ready: bool = False
         self.writing: bool = False
+        self.gathering: bool = False
         self.returning: Returning | None = None
         self._engine = engine
         self._host = host
@@ -152,7 +154,7 @@ class GroupCommit:
         self._sharing = 0
         self._task: Callable[[], asyncio.Task[Any] | None] = _nobody
         self._tasks = self._before = 0
-        self._gathering = self._counting = self._counted = False
+        self._counting = self._counted = False
         self._publisher = engine.publisher
         self._retention = engine.retention
         self._log: TopicLog | None = None
@@ -500,11 +502,11 @@ class GroupCommit:
         if batch is not None and batch.count <= told:
             # Those who were told usually put again. If no more than they are waiting already, it is worth a turn of the
             # loop that all share the next sync: otherwise they would split into two groups that wait for each other.
-            self._gathering = True
+            self.gathering = True
             self._loop.call_soon(self._gathered)
 
     def _gathered(self) -> None:
-        self._gathering = False
+        self.gathering = False
         self._engine.turn()
 
     def synced_lone(self) -> None:
@@ -523,7 +525,7 @@ class GroupCommit:
     def may_write(self, batch: OpenBatch) -> bool:
         """Return whether a batch is to be written now, nothing else being written."""
         engine = self._engine
-        if self._gathering:
+        if self.gathering:
             return False
         if engine.exclusive_work.waiting and engine.exclusive_work.waits_for(engine.taken):
             return False

@@ -140,7 +140,7 @@ class IoLoop:
 
     def _tick(self) -> None:
         self._tick_due = True
-        self.requests.wake()
+        self.requests.turn_anyway()
 
     def retain_soon(self) -> None:
         """Look for segments to delete as soon as nothing else is under way."""
@@ -228,6 +228,7 @@ class IoLoop:
 
     def _ticked(self) -> None:
         engine = self._engine
+        engine.group_commit.gathering = False
         if engine.stirred:
             engine.stirred = False
             engine.retention.begin_round()

@@ -49,15 +49,20 @@ class RequestQueue:
         """Schedule a turn of the ioLoop: something may be done now."""
         self.hear()
         if not self._woken:
-            self._woken = True
             if self._begun:
                 self._loop.call_soon(self._take_turn)
+            self._woken = True
 
     def turn_now(self) -> None:
         """Take a turn at once; not to be called within one."""
         self.hear()
         if self._begun:
             self._turn()
+
+    def turn_anyway(self) -> None:
+        """Do as `turn_now`, and let the next wake-up schedule one: a Ctrl-C may have come instead of that scheduled."""
+        self._woken = False
+        self.turn_now()
 
     def _take_turn(self) -> None:
         self._woken = False
