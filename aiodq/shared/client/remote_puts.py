@@ -6,29 +6,26 @@ import asyncio
 from asyncio import _get_running_loop
 from collections import deque
 from copy import copy
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from aiodq.engine.batch.many_messages import checked_many
+from aiodq.engine.batch.acceptance import Acceptance
 from aiodq.engine.batch.put_batch import (
     OVERHEAD,
     Accepted,
-    Draft,
     OpenBatch,
     Part,
     PutResult,
     accepted_cost,
 )
-from aiodq.engine.batch.validation import checked, no_body
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.commit.group_commit import NOT_NOW
-from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 from aiodq.format.columns import Columns
 from aiodq.shared.connection.putting import Putting, WithdrawnError
 from aiodq.wire.frames import encode_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from aiodq.clock import Clock
     from aiodq.engine.batch.put_batch import Waiter
@@ -122,7 +119,7 @@ class PuttingTopic(Protocol):
         ...
 
 
-class RemotePuts:
+class RemotePuts(Acceptance):
     """The counterpart of `PutBuffer`: it accepts messages, and sends those of one turn of the loop together.
 
     Attributes:
@@ -132,6 +129,7 @@ class RemotePuts:
 
     def __init__(self, topic: PuttingTopic) -> None:
         """Put into this topic."""
+        super().__init__(topic)
         self.pending: int = 0
         self.shut: bool = False
         self._over = QueueShutDown("the queue was shut down, or its store closed")
@@ -148,55 +146,6 @@ class RemotePuts:
         self._under_way: dict[int, None] = {}
         self._withdrawing = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    # --- checks
-
-    def body(self, body: bytes | bytearray | memoryview) -> bytes:
-        """Return the body as bytes.
-
-        Raises:
-            MessageSizeError: outside the topic's bounds.
-            InvalidMessageError: not bytes-like; a `TypeError` too.
-        """
-        if not isinstance(body, (bytes, bytearray, memoryview)):
-            raise InvalidMessageTypeError(no_body(body))
-        data, options = bytes(body), self._topic.options
-        if not options.min_message_bytes <= len(data) <= options.max_message_bytes:
-            raise MessageSizeError(
-                f"a message of {len(data)} bytes; this topic takes {options.min_message_bytes} to "
-                f"{options.max_message_bytes} (min_message_bytes, max_message_bytes)"
-            )
-        return data
-
-    def accepted(self, draft: Draft) -> Accepted:
-        """Return what is to be stored of a draft besides its body.
-
-        Raises:
-            InvalidMessageError: it cannot be stored.
-        """
-        return checked(draft, self._topic.clock.now_ns)
-
-    def moment(self) -> Callable[[], int]:
-        """See `PutBuffer.moment`."""
-        return cache(self._topic.clock.now_ns)
-
-    def accepted_many(
-        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
-    ) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]:
-        """See `PutBuffer.accepted_many`."""
-        return checked_many(self, self._topic.options, bodies, common)
-
-    def accepted_all(
-        self,
-        bodies: Iterable[bytes | bytearray | memoryview | Draft],
-        shared: Accepted,
-        now_ns: Callable[[], int],
-    ) -> list[tuple[Accepted, bytes]]:
-        """See `PutBuffer.accepted_all`."""
-        return [
-            (checked(item, now_ns), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
-            for item in bodies
-        ]
 
     # --- accepting
 

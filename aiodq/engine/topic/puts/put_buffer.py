@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from aiodq.engine.batch.many_messages import checked_many
+from aiodq.engine.batch.acceptance import Acceptance
 from aiodq.engine.batch.put_batch import (
     OVERHEAD,
     PLAIN,
     Accepted,
-    Draft,
     OpenBatch,
     Part,
     PutResult,
     accepted_cost,
     columns_cost,
 )
-from aiodq.engine.batch.validation import checked, no_body
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.backlog_bound import BacklogBound, BoundedTopic
 from aiodq.engine.topic.puts.waiting_puts import BufferFull, WaitingPuts
-from aiodq.errors import InvalidMessageTypeError, MessageSizeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from aiodq.clock import Clock
     from aiodq.engine.batch.put_batch import Waiter
@@ -77,7 +74,7 @@ class PutTopic(BoundedTopic, Protocol):
         ...
 
 
-class PutBuffer:
+class PutBuffer(Acceptance):
     """The put buffer of one topic.
 
     Attributes:
@@ -96,6 +93,7 @@ class PutBuffer:
 
     def __init__(self, engine: PutTopic) -> None:
         """Accept messages for this topic."""
+        super().__init__(engine)
         self.batch: OpenBatch = OpenBatch()
         self._closed: deque[OpenBatch] = deque()
         self.pending: int = 0
@@ -114,67 +112,6 @@ class PutBuffer:
         self._options = self._engine.options
         self._limit = self._options.memory_bytes // 2
         self.bounded: bool = self._options.max_messages is not None or self._options.max_bytes is not None
-
-    # --- checks
-
-    def body(self, body: bytes | bytearray | memoryview) -> bytes:
-        """Return the body as bytes.
-
-        Raises:
-            MessageSizeError: it is outside the topic's bounds.
-            InvalidMessageError: it is not bytes-like; a `TypeError` too.
-        """
-        if type(body) is not bytes:
-            if not isinstance(body, (bytes, bytearray, memoryview)):
-                raise InvalidMessageTypeError(no_body(body))
-            body = bytes(body)
-        size, options = len(body), self._options
-        if not options.min_message_bytes <= size <= options.max_message_bytes:
-            raise MessageSizeError(
-                f"a message of {size} bytes; this topic takes {options.min_message_bytes} to "
-                f"{options.max_message_bytes} (min_message_bytes, max_message_bytes)"
-            )
-        return body
-
-    def accepted(self, draft: Draft) -> Accepted:
-        """Return what is to be stored of a draft besides its body.
-
-        Raises:
-            InvalidMessageError: it cannot be stored.
-        """
-        return checked(draft, self._engine.clock.now_ns)
-
-    def moment(self) -> Callable[[], int]:
-        """Return a function that reads the wall time once and repeats it: delays and times to live start then."""
-        return cache(self._engine.clock.now_ns)
-
-    def accepted_many(
-        self, bodies: Iterable[bytes | bytearray | memoryview | Draft], common: Draft
-    ) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]:
-        """Return what is to be stored of several messages, as `checked_many`.
-
-        Raises:
-            MessageSizeError, InvalidMessageError: one cannot be stored.
-        """
-        return checked_many(self, self._options, bodies, common)
-
-    def accepted_all(
-        self,
-        bodies: Iterable[bytes | bytearray | memoryview | Draft],
-        shared: Accepted,
-        now_ns: Callable[[], int],
-    ) -> list[tuple[Accepted, bytes]]:
-        """Return what is to be stored of several messages; `shared` gives all but the body of those that are no drafts.
-
-        They are put at one wall time, as given by `moment`.
-
-        Raises:
-            MessageSizeError, InvalidMessageError: one cannot be stored.
-        """
-        return [
-            (checked(item, now_ns), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
-            for item in bodies
-        ]
 
     # --- accepting
 

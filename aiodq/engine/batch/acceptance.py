@@ -1,0 +1,100 @@
+"""What a topic accepts: messages are checked, and brought into the form in which they are stored."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
+
+from aiodq.engine.batch.many_messages import checked_many
+from aiodq.engine.batch.put_batch import Draft
+from aiodq.engine.batch.validation import checked, no_body
+from aiodq.errors import InvalidMessageTypeError, MessageSizeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aiodq.clock import Clock
+    from aiodq.engine.batch.put_batch import Accepted
+    from aiodq.format.columns import Columns
+    from aiodq.format.layout import BytesLike
+    from aiodq.options import StoreOptions
+
+__all__ = ["Acceptance", "AcceptingTopic"]
+
+
+class AcceptingTopic(Protocol):
+    """What the checks need of a topic.
+
+    Attributes:
+        options: the options in effect.
+        clock: gives the time from which delays and times to live count.
+    """
+
+    options: StoreOptions
+    clock: Clock
+
+
+class Acceptance:
+    """The checks of what is put into one topic: the base of the put buffer, and of what replaces it."""
+
+    __slots__ = ("_accepting",)
+
+    def __init__(self, topic: AcceptingTopic) -> None:
+        """Check for this topic."""
+        self._accepting = topic
+
+    def body(self, body: BytesLike) -> bytes:
+        """Return the body as bytes.
+
+        Raises:
+            MessageSizeError: it is outside the topic's bounds.
+            InvalidMessageError: it is not bytes-like; a `TypeError` too.
+        """
+        if type(body) is not bytes:
+            if not isinstance(body, (bytes, bytearray, memoryview)):
+                raise InvalidMessageTypeError(no_body(body))
+            body = bytes(body)
+        size, options = len(body), self._accepting.options
+        if not options.min_message_bytes <= size <= options.max_message_bytes:
+            raise MessageSizeError(
+                f"a message of {size} bytes; this topic takes {options.min_message_bytes} to "
+                f"{options.max_message_bytes} (min_message_bytes, max_message_bytes)"
+            )
+        return body
+
+    def accepted(self, draft: Draft) -> Accepted:
+        """Return what is to be stored of a draft besides its body.
+
+        Raises:
+            InvalidMessageError: it cannot be stored.
+        """
+        return checked(draft, self._accepting.clock.now_ns)
+
+    def moment(self) -> Callable[[], int]:
+        """Return a function that reads the wall time once and repeats it: delays and times to live start then."""
+        return cache(self._accepting.clock.now_ns)
+
+    def accepted_many(
+        self, bodies: Iterable[BytesLike | Draft], common: Draft
+    ) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]:
+        """Return what is to be stored of several messages, as `checked_many`.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: one cannot be stored.
+        """
+        return checked_many(self, self._accepting.options, bodies, common)
+
+    def accepted_all(
+        self, bodies: Iterable[BytesLike | Draft], shared: Accepted, now_ns: Callable[[], int]
+    ) -> list[tuple[Accepted, bytes]]:
+        """Return what is to be stored of several messages; `shared` gives all but the body of those that are no drafts.
+
+        They are put at one wall time, as given by `moment`.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: one cannot be stored.
+        """
+        return [
+            (checked(item, now_ns), self.body(item.body)) if isinstance(item, Draft) else (shared, self.body(item))
+            for item in bodies
+        ]
