@@ -26,6 +26,7 @@ from aiodq.format.frame import Batch
 from aiodq.onlyasync import AsyncBlock
 from aiodq.outcomes import Reject, Retry
 from aiodq.transaction import Transaction
+from aiodq.values import check_flag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -147,6 +148,7 @@ class Message(AsyncBlock, InFlight):
             NotInFlightError: taken away meanwhile.
             QueueShutDown: the store is closed, or the channel or its topic was deleted.
             InvalidMessageError: a negative delay; nothing changed.
+            InvalidOptionError: `count_attempt` is neither True nor False; a `TypeError` too. Nothing changed.
 
         Cancellation: requeued all the same.
         """
@@ -161,8 +163,10 @@ class Message(AsyncBlock, InFlight):
             NotInFlightError: taken away meanwhile.
             QueueShutDown: the store is closed, or the channel or its topic was deleted.
             InvalidMessageError: a negative delay; nothing changed.
+            InvalidOptionError: `count_attempt` is neither True nor False; a `TypeError` too. Nothing changed.
         """
         wait = span_ns(delay, "delay")
+        check_flag("count_attempt", count_attempt)
         channel_engine = self._take()
         attempts = self.attempts if count_attempt else self.attempts - 1
         channel_engine.nack(self._batch(), self._delivery, attempts, wait)

@@ -11,6 +11,7 @@ from aiodq.message import Message
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import StoreOptions
 from aiodq.producer import Producer
+from aiodq.values import check_flag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -218,8 +219,10 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
         Unlike in asyncio, `immediate` drops nothing: what is left is delivered when the store is next opened.
 
         Raises:
+            InvalidOptionError: `immediate` is neither True nor False; a `TypeError` too. Nothing was done.
             WrongContextError: another event loop, another thread, or a forked child. Nothing was done.
         """
+        check_flag("immediate", immediate)
         self._engine.check_context()
         self._engine.put_buffer.shut_down()
         self._channel_engine.shut_down(immediate=immediate)

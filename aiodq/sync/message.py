@@ -92,6 +92,7 @@ class Message(Uncopied, StoredMessage):
             AlreadySettledError: settled before.
             NotInFlightError: taken away meanwhile.
             InvalidMessageError: a negative delay; nothing changed.
+            InvalidOptionError: `count_attempt` is neither True nor False; a `TypeError` too. Nothing changed.
             QueueShutDown: the store is closed.
 
         Interrupted: requeued all the same.

@@ -125,6 +125,9 @@ class Queue(Producer, Channel):
         """Refuse puts from now on; getters continue until nothing is ready, or end at once if `immediate`.
 
         Unlike `queue.Queue`, `immediate` drops nothing: what is left is delivered when the store is next opened.
+
+        Raises:
+            InvalidOptionError: `immediate` is neither True nor False; a `TypeError` too. Nothing was done.
         """
         with suppress(QueueShutDown):  # the store is closed, and so is the queue
             self._loop_thread.call(self._queue.shutdown, immediate)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 import pytest
 
 import aiodq
+import aiodq.sync
 from aiodq import Backoff, ChannelOptions, InvalidOptionError, Retention, StoreOptions
 from aiodq.options import seconds
 from tests.channels.support import counts, ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.channels.support import Machine
 
@@ -226,6 +228,56 @@ class TestArguments:
                     await store.drain(wrong)
             await jobs.put(b"x")
             assert not await store.drain(timedelta(0))
+
+    @pytest.mark.parametrize("wrong", ["no", 0, 1, None])
+    async def test_a_switch_is_true_or_false(self, tmp_path: Path, wrong: Any) -> None:
+        """`"no"` is true to Python. What is refused has changed nothing."""
+
+        def refused(name: str, call: Callable[..., Any], *given: Any) -> None:
+            with pytest.raises(InvalidOptionError, match=rf"{name} is True or False, not {wrong!r} ") as caught:
+                call(*given, **{name: wrong})
+            assert isinstance(caught.value, TypeError)
+
+        async def refused_later(name: str, call: Callable[..., Any], *given: Any) -> None:
+            with pytest.raises(InvalidOptionError, match=rf"{name} is True or False, not {wrong!r} ") as caught:
+                await call(*given, **{name: wrong})
+            assert isinstance(caught.value, TypeError)
+
+        async with aiodq.open_queue(tmp_path / "s") as jobs:
+            await jobs.put_many([b"a", b"b"])
+            refused("create", aiodq.open, tmp_path / "t")
+            refused("create", aiodq.open_queue, tmp_path / "t")
+            refused("auto_ack", ChannelOptions)
+            message = await jobs.get()
+            await refused_later("count_attempt", message.nack)
+            refused("count_attempt", message.nack_nowait)
+            assert counts(jobs) == (1, 1, 0)
+            refused("reverse", jobs.scan)
+            refused("reverse", jobs.topic.scan)
+            await refused_later("renew", jobs.consume, print)
+            await refused_later("renew", jobs.topic.channel("default").consume, print)
+            refused("immediate", jobs.shutdown)
+            await jobs.put(b"c")
+            reader = aiodq.open_reader(tmp_path / "s").topic("queue")
+            refused("strict", reader.scan)
+            for name in ("strict", "verify"):
+                refused(name, reader.record_batches)
+                refused(name, reader.to_arrow)
+        await asyncio.to_thread(self._refused_without_a_loop, tmp_path / "s", refused)
+
+    @staticmethod
+    def _refused_without_a_loop(path: Path, refused: Callable[..., None]) -> None:
+        refused("create", aiodq.sync.open, path)
+        refused("create", aiodq.sync.open_queue, path)
+        with aiodq.sync.open_queue(path) as jobs:
+            message = jobs.get()
+            refused("count_attempt", message.nack)
+            refused("count_attempt", message.nack_nowait)
+            refused("reverse", jobs.scan)
+            refused("renew", jobs.consume, print)
+            refused("immediate", jobs.shutdown)
+            message.ack()
+            jobs.put(b"d")
 
     async def test_options_of_a_channel_do_for_no_topic_and_the_other_way_round(self, machine: Machine) -> None:
         other: Any = ChannelOptions()

@@ -28,7 +28,7 @@ from aiodq.storage.state.assessment import channel_images
 from aiodq.storage.state.holds import held_by, read_holds
 from aiodq.storage.state.owner_stats import ChannelFigures, read_figures
 from aiodq.storage.store_layout import check_store_directory, has_topic, list_topics
-from aiodq.values import check_scan, check_whole
+from aiodq.values import check_flag, check_scan, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -128,11 +128,13 @@ class TopicReader:
             strict: raise on damage, instead of adding it to `damages` and continuing after it.
 
         Raises:
-            InvalidOptionError: `start` or `stop` is negative, or not an offset; in the latter case also a `TypeError`.
+            InvalidOptionError: `start` or `stop` is negative, or not an offset, or `strict` is neither True nor False;
+                where the type is wrong, also a `TypeError`.
             CorruptionError: with `strict`, messages are damaged or missing.
             StorageError: as mapped from the system's error.
         """
         check_scan(start, stop)
+        check_flag("strict", strict)
         return self._records(start, stop, strict=strict)
 
     def _records(self, start: int | None, stop: int | None, *, strict: bool) -> Iterator[StoredMessage]:
@@ -172,6 +174,8 @@ class TopicReader:
         """
         check_scan(start, stop)
         check_whole("most_rows", most_rows, least=1, example=65_536)
+        check_flag("verify", verify)
+        check_flag("strict", strict)
         arrow = _arrow()
         wanted = arrow.columns_of(columns)
         rows = self._rows(arrow.arrow_reader(self._fs, wanted, verify=verify), start, stop, strict=strict)
