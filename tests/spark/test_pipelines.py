@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +98,16 @@ def test_where_the_hold_is_gone_it_goes_on_only_if_told(spark: SparkSession, tmp
     assert read_holds(OsFileSystem(), str(store))["mine"].offsets == {"orders": 110}
     with pytest.raises(PySparkException, match=r"the hold 'mine' in .* is another query's"):
         archive(spark, store, tmp_path / "two", hold="mine")
+
+
+def test_a_lossy_archive_tells_of_what_is_missing_at_a_topics_end(
+    spark: SparkSession, tmp_path: Path, store: Path
+) -> None:
+    last = segments(store / "orders")[-1]
+    os.truncate(last, last.stat().st_size // 2)
+    left = len(scanned(store))
+    done = archive(spark, store, tmp_path / "out", lossy=True)
+    assert (done.rows, done.lost) == (left, 100 - left)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from aiodq.spark.visible import Place, _named, require_seen, store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
 from aiodq.storage.state.store_identity import STORE_FILE, encode_identity
-from tests.spark.support import fill, read
+from tests.spark.support import fill, read, scanned
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
@@ -282,3 +283,20 @@ async def test_a_topic_that_was_made_anew_is_held_from_its_beginning(store: Path
 async def test_without_a_hold_there_is_nothing_to_move(store: Path) -> None:
     Tally(str(store), "nobody", lambda _topic, _first, _stop: 0).batch(None, {"orders": 10}, 0)
     assert read_hold(OsFileSystem(), str(store), "nobody") is None
+
+
+@pytest.mark.parametrize("patterns", [None, ("ord*",), ("more",)])
+async def test_what_is_missing_at_the_end_is_counted_until_the_topic_goes_on(
+    store: Path, patterns: tuple[str, ...] | None
+) -> None:
+    """A stream does not go past it: whether messages follow, and where, only an owner decides."""
+    last = segments(store / "orders")[-1]
+    os.truncate(last, last.stat().st_size // 2)
+    end = scanned(store)[-1]["offset"] + 1
+    moving = tally(store, end)
+    write_hold(OsFileSystem(), str(store), "h", Hold({"orders": end}, patterns))
+    assert moving.missing_at_ends() == (0 if patterns == ("more",) else 100 - end)
+    await fill(store, rounds=1)
+    again = tally(store, end, written=5)
+    again.batch({"orders": end}, {"orders": 105}, 5)
+    assert (again.lost, again.missing_at_ends()) == (100 - end, 0)

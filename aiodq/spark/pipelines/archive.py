@@ -46,7 +46,8 @@ class ArchiveSummary:
         rows: messages archived by this run.
         batches: in so many batches.
         seconds: it took.
-        lost: messages that were gone or damaged, and left out with `lossy`.
+        lost: messages that were gone or damaged, and left out with `lossy`. What is missing at a topic's end each run
+            counts, up to the first one that goes on behind it.
     """
 
     target: str
@@ -105,8 +106,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     hold = hold or _own_hold(store, path, state)
     reader = spark.readStream.format("aiodq").options(**_options(hold, named, most_records, lossy=lossy))
     rows = reader.load(store).withColumn("date", f.expr(_DATE))
-    writer = rows.writeStream.format("parquet").partitionBy("topic", "date")
-    writer = writer.option("checkpointLocation", state)
+    writer = rows.writeStream.format("parquet").partitionBy("topic", "date").option("checkpointLocation", state)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
     tally = Tally(store, hold, partial(_archived, spark, path))
     with closing(_Run(writer.start(path), tally)) as run:
@@ -115,7 +115,8 @@ def archive(  # noqa: PLR0913 - what there is to say
             if stop is not None and stop():
                 break
         run.look(progress)
-    return ArchiveSummary(path, run.rows, run.batches, time.monotonic() - began, tally.lost)
+    lost = tally.lost + (tally.missing_at_ends() if lossy else 0)
+    return ArchiveSummary(path, run.rows, run.batches, time.monotonic() - began, lost)
 
 
 def _options(hold: str, named: dict[str, str], most_records: int | None, *, lossy: bool) -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import StorageError
-from aiodq.spark.planning import beside_its_owner, snapshot, topics_of
+from aiodq.errors import StorageError, StoreNotFoundError
+from aiodq.spark.planning import beside_its_owner, matching, snapshot, topics_of
 from aiodq.spark.stream.stream_hold import keep
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.log_reader import LogReader
@@ -73,6 +74,19 @@ class Tally:
             self._count(begin, end)
         keep(self._store, self._hold, replace(held, offsets={**held.offsets, **end}))
 
+    def missing_at_ends(self) -> int:
+        """Return how much is missing at the topics' ends, which a stream passes only once something follows. Blocking.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        held = read_hold(self._fs, self._store, self._hold)
+        found, names = 0, [] if held is None else topics_of(self._fs, self._store, None)
+        for topic in names if held is None or held.patterns is None else matching(names, held.patterns):
+            with suppress(StoreNotFoundError):  # deleted since it was listed
+                found += beside_its_owner(partial(_missing_at_end, self._fs, self._store, topic))
+        return found
+
     def _count(self, begin: Mapping[str, int], end: Mapping[str, int]) -> None:
         for topic, stop in end.items():
             first = begin[topic]
@@ -93,6 +107,11 @@ class Tally:
         if topic not in topics_of(self._fs, self._store, None):
             return 0
         return beside_its_owner(partial(_readable, self._fs, self._store, topic, first, stop))
+
+
+def _missing_at_end(fs: FileSystem, store: str, topic: str) -> int:
+    log = snapshot(fs, store, topic)
+    return sum(gap.stop - gap.first for gap in log.gaps if gap.first >= log.view.stop)
 
 
 def _readable(fs: FileSystem, store: str, topic: str, first: int, stop: int) -> int:
