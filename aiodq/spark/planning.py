@@ -30,6 +30,7 @@ __all__ = [
     "GO_ON",
     "LEAST_BYTES",
     "MOST_BYTES",
+    "WITHOUT",
     "Split",
     "beside_its_owner",
     "bound_offset",
@@ -52,7 +53,9 @@ T = TypeVar("T")
 _MAGIC: Final = frozenset("*?[")
 _BEYOND: Final = 1 << 63
 """More than any offset."""
-GO_ON: Final = "failOnDataLoss=false (of archive: lossy) goes on without; aiodq repair sets it aside for all that read"
+WITHOUT: Final = "failOnDataLoss=false (of archive: lossy) goes on without"
+"""What to do about messages that are gone."""
+GO_ON: Final = f"{WITHOUT}; aiodq repair sets it aside for all that read"
 """What to do about messages that are damaged or missing."""
 _LOOKS: Final = 100
 _SHOWN: Final = 50

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
-from aiodq.spark.planning import GO_ON, bytes_of
+from aiodq.spark.planning import GO_ON, WITHOUT, bytes_of
 from aiodq.spark.visible import is_deleted, require_seen
 from aiodq.spark.worker import spare_collections
+from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.read.arrow_reader import RUN_BYTES, arrow_reader, as_record_batches, columns_of
 
 if TYPE_CHECKING:
@@ -91,8 +92,7 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
                 if damage.end <= damage.position and damage.stop <= split.unseen:
                     continue
                 if options.strict:
-                    reason = f"{damage.reason}; {GO_ON}"
-                    raise CorruptionError(reason, damage.path, damage.position)
+                    raise _lost(fs, damage)
                 left_out += 1
                 if left_out == 1:
                     _leave_out(split, damage)
@@ -102,6 +102,17 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
         reader.close()
         if left_out > 1:
             _LOG.warning("topic %r: %d more places of this split were left out", split.topic, left_out - 1)
+
+
+def _lost(fs: FileSystem, damage: Damage) -> CorruptionError:
+    """Return the error that tells of messages that are damaged, or whose file is there no more, and what to do."""
+    if name_exists(fs, damage.path):
+        return CorruptionError(f"{damage.reason}; {GO_ON}", damage.path, damage.position)
+    reason = (
+        f"the messages {damage.first} to {damage.stop - 1} were deleted after the read was planned, by retention or a "
+        f"purge: let retention keep them, for a stream by a hold; {WITHOUT}"
+    )
+    return CorruptionError(reason, damage.path, damage.position)
 
 
 def _is_there(fs: FileSystem, split: Split, options: ReadOptions) -> bool:
