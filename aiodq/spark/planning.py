@@ -101,9 +101,11 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
     topics = [(store, topic) for store in options.stores for topic in read_topics(fs, store, options)]
     check_bounds(options, {topic for _, topic in topics})
     uuids = {store: store_uuid(fs, store) for store in options.stores}
+    # Looked at again, a log has its full segments already.
+    logs = [(LogSnapshot(fs, os.path.join(store, topic)), topic, uuids[store]) for store, topic in topics]
 
     def planned(options: ReadOptions) -> list[Split]:
-        looks = [partial(_plan_topic, fs, store, topic, uuids[store], options) for store, topic in topics]
+        looks = [partial(_plan_topic, fs, log, topic, uuid, options) for log, topic, uuid in logs]
         return [split for look in looks for split in beside_its_owner(look)]
 
     return cut_for_all(planned, options)
@@ -145,9 +147,9 @@ def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
             raise InvalidOptionError(f"{option} names the topic {unknown[0]!r}, which is not read; these are: {read}")
 
 
-def _plan_topic(fs: FileSystem, store: str, topic: str, uuid: UUID | None, options: ReadOptions) -> list[Split]:
+def _plan_topic(fs: FileSystem, log: LogSnapshot, topic: str, uuid: UUID | None, options: ReadOptions) -> list[Split]:
     timed = options.starting_ns is not None or options.ending_ns is not None
-    log = snapshot(fs, store, topic, walk=timed)
+    log.refresh(walk=timed)
     start, stop = _range(fs, log, topic, options)
     last = log.unwalked
     if last is not None and last.base < stop and last.data_end > _size(log.view, start, stop, options):

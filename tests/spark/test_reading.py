@@ -404,6 +404,29 @@ async def test_what_was_consumed_and_deleted_before_is_no_loss(tmp_path: Path) -
     assert read(tmp_path / "s", startingOffsets="0", endingOffsets="101", failOnDataLoss="false") == rows
 
 
+async def test_of_very_many_segments_each_is_opened_once_for_a_plan(store: Path) -> None:
+    """But for the first and the last, by which the topic's description and the log's end are made sure of."""
+    seen: list[str] = []
+    fs = WatchedFileSystem()
+    fs.add(lambda call: seen.append(call.path) if call.kind == "open" else None)
+    between = segments(store / "orders")[1:-1]
+    # Planned twice, as the segments are fewer than the tasks: this is cut where their indexes say.
+    for options, most in (
+        ({}, 1),
+        ({"startingTimestamp": "2001-01-01T00:00:00+00:00"}, 1),
+        ({"minPartitions": "99"}, 2),
+    ):
+        seen.clear()
+        plan(fs, read_options({"path": str(store), **options}))
+        counts = [seen.count(str(path)) for path in between]
+        assert 0 < max(counts) <= most
+    log = LogSnapshot(fs, str(store / "orders"))
+    log.refresh()
+    seen.clear()
+    log.refresh()
+    assert not {str(path) for path in between} & set(seen)
+
+
 class DeletingFileSystem(WatchedFileSystem):
     """Deletes a file just before it is opened for the n-th time, as its owner may."""
 
@@ -420,7 +443,7 @@ class DeletingFileSystem(WatchedFileSystem):
                 self._victim.unlink()
 
 
-@pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2001-01-01T00:00:00+00:00"}])
+@pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2001-01-01T00:00:00+00:00"}, {"minPartitions": "4"}])
 async def test_what_is_deleted_while_a_read_is_planned_is_no_loss(tmp_path: Path, options: dict[str, str]) -> None:
     async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(segment_bytes=1000, retention=KEEP)) as store:
         queue = store.queue("orders")

@@ -151,6 +151,8 @@ class LogSnapshot:
                 found = None if known else inspect_file(self._fs, path, base, self.meta.uuid)
                 if found is None or found.header_error is None or not found.foreign:
                     own.append((base, path))
+                    if found is not None and found.header_error is None and found.tail is not None:
+                        self._sealed[path] = sealed_segment(path, found, found.tail)
                 else:
                     self.damages.append(Damage(path, 0, found.size, found.header_error.message))
         return own
