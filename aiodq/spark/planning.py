@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -37,6 +37,7 @@ __all__ = [
     "bytes_of",
     "check_bounds",
     "cut_for_all",
+    "first_since",
     "is_wanted",
     "matching",
     "moment_of",
@@ -258,16 +259,25 @@ def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -
         raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the read is to start at {start}")
     if options.strict and stop > end:
         raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the read is to end before {stop}")
-    reader = LogReader(fs)
-    try:
-        since, until = moment_of(options.starting_ns, topic), moment_of(options.ending_ns, topic)
-        if since is not None:
-            start = max(start, reader.offset_at(log.view, since))
-        if until is not None:
+    since, until = moment_of(options.starting_ns, topic), moment_of(options.ending_ns, topic)
+    if since is not None:
+        start = max(start, first_since(fs, log, since, options))
+    if until is not None:
+        with closing(LogReader(fs)) as reader:
             stop = min(stop, reader.offset_at(log.view, until))
-    finally:
-        reader.close()
     return max(start, begin), min(stop, end)
+
+
+def first_since(fs: FileSystem, log: LogSnapshot, since: int, options: ReadOptions) -> int:
+    """Return from where on a topic is read that is to be read from a time on, in nanoseconds since the epoch. Blocking.
+
+    With `options.strict`, what is damaged there is in it: it may be as new, and is an error then as it is elsewhere.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    with closing(LogReader(fs)) as reader:
+        return reader.offset_from(log.view, since) if options.strict else reader.offset_at(log.view, since)
 
 
 def bound_offset(bound: Bound, topic: str, begin: int, end: int, *, default: int) -> int:

@@ -271,6 +271,27 @@ async def test_damage_is_told_or_stepped_over(store: Path, number: int) -> None:
     assert len(read(store, verify="none")) == len(rows)
 
 
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("split", ["32m", "1"])
+async def test_damage_where_a_time_begins_is_told_or_stepped_over(store: Path, number: int, split: str) -> None:
+    """Nobody knows the times of what cannot be read: it may be as new."""
+    rows = scanned(store)
+    path = segments(store / "orders")[number]
+    behind = [row for row in rows if row["offset"] >= int(path.stem) and row["body"].startswith(b"plain")]
+    lost, following = behind[0], behind[1]
+    flip(path, path.read_bytes().index(lost["body"]), 1)
+    for since in (lost, following):
+        times = {"splitBytes": split, "startingTimestamp": since["timestamp"].isoformat()}
+        found = read(store, failOnDataLoss="false", **times)
+        assert lost not in found
+        assert following in found
+        if since is lost:
+            with pytest.raises(aiodq.CorruptionError, match="checksum is wrong"):
+                read(store, **times)
+        else:
+            assert read(store, **times) == found, "there is one between, which is older"
+
+
 async def test_damage_of_a_sealed_header_is_told_however_it_is_planned(store: Path) -> None:
     flip(segments(store / "orders")[0], 3, 1)
     for options in ({}, {"splitBytes": "100"}, {"startingTimestamp": "2001-01-01T00:00:00+00:00"}):

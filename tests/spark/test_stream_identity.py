@@ -391,6 +391,20 @@ async def test_damage_behind_which_nothing_comes_is_told(tmp_path: Path, now: bo
                 reader.latestOffset(start, ALL)
 
 
+async def test_damage_behind_which_nothing_comes_is_told_also_where_the_beginning_is_missing(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(segment_bytes=300, retention=KEEP)) as store:
+        topic = store.topic("a")
+        topic.channel("c")
+        await topic.put(b"x" * 200)
+        await topic.put(BODY)
+    first, _ = segments(tmp_path / "a")
+    first.unlink()
+    damage_first(tmp_path / "a")
+    reader = reader_of(tmp_path)
+    with pytest.raises(aiodq.CorruptionError, match="checksum is wrong"):
+        reader.latestOffset(reader.initialOffset(), ALL)
+
+
 def damage_first(topic: Path) -> None:
     (path,) = segments(topic)
     flip(path, path.read_bytes().index(BODY), 1)

@@ -20,6 +20,7 @@ from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.state.holds import Hold, read_hold, release_hold
 from tests.spark.support import KEEP, fill
 from tests.spark.support import read as rows_of
+from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,6 +218,23 @@ async def test_from_where_it_is_told(tmp_path: Path) -> None:
     assert late.initialOffset()["topics"] == {"a": 300, "b": 100}
     with pytest.raises(aiodq.OffsetError, match="to start at 200"):
         reader_of(tmp_path, startingOffsets="200").initialOffset()
+
+
+async def test_damage_where_a_time_begins_is_told(tmp_path: Path) -> None:
+    """Nobody knows the times of what cannot be read: it may be as new."""
+    await two_topics(tmp_path)
+    [path, *_] = segments(tmp_path / "b")
+    flip(path, path.read_bytes().index(b"y" * 90), 1)
+    times = {"startingTimestamp": "2001-01-01T00:00:00+00:00"}
+    strict, lenient = reader_of(tmp_path, **times), reader_of(tmp_path, failOnDataLoss="false", **times)
+    start = lenient.initialOffset()
+    assert start["topics"] == {"a": 0, "b": 1}
+    assert read(lenient, start, lenient.latestOffset(start, ReadAllAvailable())) == [
+        row for row in ALL if row != ("b", 0)
+    ]
+    start = strict.initialOffset()
+    with pytest.raises(aiodq.CorruptionError, match="checksum is wrong"):
+        read(strict, start, strict.latestOffset(start, ReadAllAvailable()))
 
 
 async def test_what_retention_deleted_is_told_or_left_out(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from aiodq.spark.planning import (
     bound_offset,
     check_bounds,
     cut_for_all,
+    first_since,
     is_wanted,
     moment_of,
     read_topics,
@@ -48,7 +49,6 @@ from aiodq.spark.stream.shares import shares, up_to_bytes
 from aiodq.spark.stream.stream_hold import StreamHold
 from aiodq.spark.stream.stream_marks import StreamMark, StreamMarks, marks_of
 from aiodq.spark.visible import Place, store_uuid
-from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.segments.segment_files import list_segments
 
 if TYPE_CHECKING:
@@ -493,11 +493,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the query is to start at {start}")
         since = moment_of(options.starting_ns, name)
         if since is not None:
-            reader = LogReader(AnyFileSystem())
-            try:
-                start = max(start, reader.offset_at(log.view, since))
-            finally:
-                reader.close()
+            start = max(start, first_since(AnyFileSystem(), log, since, options))
         return min(max(start, begin), end)
 
     def _within_log(self, topic: str, log: LogSnapshot, taken: int, mark: StreamMark | None) -> int:
@@ -512,8 +508,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # What its owner is putting right just now is no loss.
             log.refresh()
         begin, end, strict = log.begin, log.view.stop, self._options.strict
-        lost = log.lost(end, end) if strict and end <= taken else None
-        if lost is not None and lost.stop > end:
+        lost = log.lost_at_end() if strict and end <= taken else None
+        if lost is not None:
             raise CorruptionError(f"{lost.reason}; {GO_ON}", lost.path, lost.position)
         if end < taken and log.damages and not strict:
             return max(taken, begin)

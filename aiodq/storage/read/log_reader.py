@@ -133,6 +133,35 @@ class LogReader(FrameReader[Batch]):
                 return min(found, view.stop)
         return view.stop
 
+    def offset_from(self, view: LogView, time_ns: int) -> int:
+        """Return the offset from which on messages may be of `time_ns` or later.
+
+        It is that of `offset_at`, or a lower one where messages before that cannot be read, whose times nobody knows.
+        Those deleted since the view was taken are skipped.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        at = self.offset_at(view, time_ns)
+        for segment in reversed(view.segments):
+            if segment.base >= at:
+                continue
+            at = min(at, segment.end)
+            if segment.sealed and not segment.empty and segment.newest_ns < time_ns:
+                break
+            try:
+                self.opened(segment)
+            except StoreNotFoundError:
+                break
+            except CorruptionError:
+                at = segment.base
+            while at > segment.base:
+                part = self.read_back(view, at, _CHUNK)
+                if part.batches:
+                    return part.batches[-1].stop
+                at = part.next
+        return at
+
     def _offset_in(self, segment: Segment, view: LogView, time_ns: int) -> int | None:
         opened = self.opened(segment)
         number = next((n for n, newest in enumerate(opened.index.newest) if newest >= time_ns), None)

@@ -215,6 +215,11 @@ class LogSnapshot:
         known = map(self._cost, self.damages)
         return min((d for d in known if d.first < reach and since < d.stop), key=lambda d: d.first, default=None)
 
+    def lost_at_end(self) -> Damage | None:
+        """Return the first damage that cost messages behind the view, likewise."""
+        known = map(self._cost, self.damages)
+        return min((d for d in known if d.stop > self.view.stop), key=lambda d: d.first, default=None)
+
     def _cost(self, damage: Damage) -> Damage:
         """Return damage with the offsets it may have cost: for an unreadable segment, those up to the next one."""
         first = segment_base(damage.path)

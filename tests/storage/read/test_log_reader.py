@@ -22,7 +22,7 @@ from aiodq.storage.read.log_reader import LogReader, LogView, ReadResult
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.testing import WatchedFileSystem
 from tests.format.support import control_frame
-from tests.storage.logs import SECOND, START, contents, open_log, overwrite, put, put_each, segments
+from tests.storage.logs import SECOND, START, contents, flip, open_log, overwrite, put, put_each, segments
 
 if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
@@ -308,6 +308,36 @@ def test_offset_at_looks_into_a_batch_with_times_of_its_own(topic: Path) -> None
     assert [reader.offset_at(log.view(), at(second)) for second in (0, 2, 5, 6, 9, 10)] == [0, 1, 1, 2, 2, 3]
     reader.close()
     log.close()
+
+
+def test_offset_from_goes_back_over_what_cannot_be_read_and_no_further(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=700)
+    for number in range(60):
+        put(log, [b"%02d" % number * 30], time_ns=at(number * 10))
+    log.close()
+    snapshot = LogSnapshot(WatchedFileSystem(), str(topic))
+    snapshot.refresh()
+    reader, firsts = LogReader(WatchedFileSystem()), [segment.base for segment in snapshot.view.segments]
+    assert all(reader.offset_from(snapshot.view, at(n * 5)) == -(-n // 2) for n in range(120))
+    reader.close()
+
+    def damage(number: int) -> None:
+        path = next(path for path in reversed(segments(topic)) if int(path.stem) <= number)
+        flip(path, path.read_bytes().index(b"%02d" % number * 30), 1)
+
+    assert firsts[4] - firsts[3] > 2
+    damage(firsts[2] - 1)
+    damage(firsts[3])
+    damage(firsts[3] + 1)
+    segments(topic)[5].unlink()
+    snapshot.refresh()
+    reader = LogReader(WatchedFileSystem())
+    found = {n: reader.offset_from(snapshot.view, at(n * 10)) for n in range(60)}
+    # All of a full segment is known to be older where its footer says so.
+    expected = {n: n for n in range(60)} | {firsts[3] + 1: firsts[3], firsts[3] + 2: firsts[3]}
+    expected |= dict.fromkeys(range(firsts[5], firsts[6] + 1), firsts[5])
+    assert found == expected
+    reader.close()
 
 
 # --- size
