@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
 from aiodq.engine.store.opening import adopt_without_owner
 from aiodq.format.columns import Columns
+from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import (
     COMMITS,
     STAGING,
@@ -67,6 +69,32 @@ async def test_without_an_owner_it_waits_for_the_next(machine: Machine) -> None:
         await store.topic("new").settle_in()
         assert ready(late) == [b"x"]
     assert read_commits(machine.fs, STORE).commits == []
+
+
+async def test_an_owner_that_is_closing_leaves_it_to_the_next_one_without_a_warning(
+    machine: Machine, store: aiodq.Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop, closing, closed = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+
+    async def close() -> None:
+        closing.set()
+        await store.aclose()
+        closed.set()
+
+    def held_up(*args: Any) -> list[str]:
+        if not closing.is_set():
+            asyncio.run_coroutine_threadsafe(close(), loop)
+            closing.wait(20)
+        return unadoptable(*args)
+
+    monkeypatch.setattr("aiodq.engine.store.bulk_adoption.unadoptable", held_up)
+    for number in range(3):
+        load(machine, CommitKey(f"load {number}", once=True), {"jobs": numbered(5)})
+    await closed.wait()
+    assert "waits" not in caplog.text
+    async with machine.store() as again:
+        await adopted(machine)
+        assert len(await shown(again.topic("jobs"))) == 15
 
 
 async def test_what_has_a_time_to_live_is_settled_when_that_ends(machine: Machine, store: aiodq.Store) -> None:

@@ -36,6 +36,11 @@ class AdoptingHost(Protocol):
     threads: WorkerThreads
     reporter: Reporter
 
+    @property
+    def usable(self) -> bool:
+        """Whether the store may be used: it has not failed, and nobody closes it."""
+        ...
+
     def unnamed(self, name: str) -> TopicEngine:
         """Return the ioLoop of a topic that was not named here, started if it is new."""
         ...
@@ -129,8 +134,8 @@ class Adopting:
         self.owing.discard(engine.name)
 
     def _tell(self, commit: Commit, error: AiodqError) -> None:
-        """Warn once that a commit has to wait."""
-        if commit.key not in self._told:
+        """Warn once that a commit has to wait; what a store leaves that is being closed, its next owner takes over."""
+        if self._host.usable and commit.key not in self._told:
             self._told.add(commit.key)
             self._warn(f"the bulk load {commit.key.name!r} waits, and is tried again: {error}")
 
