@@ -14,7 +14,7 @@ from aiodq.consuming.iteration import iterate
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.stats.topic_stats import channel_standing
-from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError
+from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, again
 from aiodq.onlyasync import AsyncIteration
 from aiodq.values import check_flag, check_whole, span_seconds
 
@@ -80,7 +80,7 @@ class ChannelHandle(AsyncIteration):
         """
         self._engine.check()
         if self._channel_engine.error is not None:
-            raise self._channel_engine.error
+            raise again(self._channel_engine.error)
 
     async def get(self, timeout: float | timedelta | None = None) -> Message:
         """Wait for the next message and take it.

@@ -6,7 +6,8 @@ succeed later although nothing was repaired. Storage errors name the file, and t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -39,7 +40,10 @@ __all__ = [
     "StoreLockedError",
     "StoreNotFoundError",
     "WrongContextError",
+    "again",
 ]
+
+E = TypeVar("E", bound=Exception)
 
 
 class AiodqError(Exception):
@@ -220,3 +224,15 @@ class NotAwaitedError(AiodqError, AttributeError):
 
 class WrongContextError(AiodqError, RuntimeError):
     """The object was used from another event loop, another thread, a forked child, or a transaction after its end."""
+
+
+def again(error: E) -> E:
+    """Return a copy of a kept error to raise: the kept one would gather the tracebacks of all callers.
+
+    What is not aiodq's is returned itself, as its class may not be one that can be copied.
+    """
+    if not isinstance(error, AiodqError):
+        return error
+    anew = copy(error)
+    anew.__cause__ = error.__cause__
+    return anew

@@ -22,6 +22,7 @@ from aiodq.engine.loop.clock_timer import monotonic_ns
 from aiodq.engine.loop.futures import release, settle, wait_in
 from aiodq.engine.loop.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.errors import again
 from aiodq.options import seconds
 
 if TYPE_CHECKING:
@@ -468,12 +469,12 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def _raise_if_over(self) -> None:
         if self._over is not None:
-            raise self._over
+            raise again(self._over)
         if self._fetch_error is not None:
             error, self._fetch_error = self._fetch_error, None
             raise error
         if self.finished:
-            raise self._shut_error
+            raise again(self._shut_error)
 
     @property
     def finished(self) -> bool:
@@ -529,7 +530,7 @@ class ChannelEngine(Settlement, Generic[M]):
         while not self._is_through(self.state, deferred=deferred):
             self._host.check()
             if self._over is not None:
-                raise self._over
+                raise again(self._over)
             await wait_in(self._joiners)
 
     def _is_through(self, state: ChannelState | None, *, deferred: bool) -> bool:

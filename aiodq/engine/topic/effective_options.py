@@ -18,7 +18,7 @@ from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.monitoring.reporter import TOPIC
 from aiodq.engine.topic.no_log import NoLog
-from aiodq.errors import AiodqError, InvalidOptionError, StoreFailedError
+from aiodq.errors import AiodqError, InvalidOptionError, StoreFailedError, again
 from aiodq.format.codecs import codec_number
 from aiodq.names import is_ephemeral
 from aiodq.options import ChannelOptions, StoreOptions, ephemeral
@@ -417,7 +417,7 @@ class EffectiveOptions:
 def check_channel(channel_engine: ChannelEngine[Any]) -> None:
     """Raise the error that makes a channel unusable, such as its deletion, if there is one."""
     if channel_engine.error is not None:
-        raise channel_engine.error
+        raise again(channel_engine.error)
 
 
 def _refuse_others(what: str, differing: Differences, how: str) -> None:

@@ -27,7 +27,7 @@ from aiodq.engine.topic.expirations import Expirations
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.puts.put_buffer import PutBuffer
 from aiodq.engine.topic.retention import TopicRetention
-from aiodq.errors import WrongContextError
+from aiodq.errors import WrongContextError, again
 from aiodq.options import seconds
 from aiodq.storage.log.backlog_bytes import BacklogBytes
 
@@ -256,7 +256,7 @@ class TopicEngine:
             StorageError: the topic's files could not be created.
         """
         if isinstance(self.log, NoLog):
-            raise self.creation.error
+            raise again(self.creation.error)
         return self.log
 
     async def settle_in(self, channel: str | None = None) -> None:

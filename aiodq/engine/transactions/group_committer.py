@@ -21,7 +21,7 @@ from aiodq.engine.loop.futures import settle, tell_all
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.reserved_room import ReservedRoom, Share
 from aiodq.engine.transactions.topic_appender import TopicAppender
-from aiodq.errors import AiodqError, DiskFullError, NotInFlightError, StoreFailedError
+from aiodq.errors import AiodqError, DiskFullError, NotInFlightError, StoreFailedError, again
 from aiodq.format.transactions import Acks, Commit, Puts
 from aiodq.names import is_ephemeral
 
@@ -325,7 +325,7 @@ class Committer:
             if entry.settlements:
                 await asyncio.sleep(0)
             if self._over is not None:
-                raise self._over
+                raise again(self._over)
             for run in piece:
                 held = run.channel_engine.transaction_holds.hold(run.start, run.stop, run.delivery)
                 entry.settlements.append(run._replace(held=held))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.engine.batch.put_batch import columns_cost
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import AiodqError, StoreFailedError
+from aiodq.errors import AiodqError, StoreFailedError, again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,4 +171,4 @@ class TopicAppender:
             self._idlers.append(idler)
             await idler
         if isinstance(self._error, AiodqError):
-            raise self._error
+            raise again(self._error)

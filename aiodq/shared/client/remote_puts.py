@@ -20,6 +20,7 @@ from aiodq.engine.batch.put_batch import (
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.commit.group_commit import NOT_NOW
+from aiodq.errors import again
 from aiodq.format.columns import Columns
 from aiodq.shared.connection.putting import Putting, WithdrawnError
 from aiodq.wire.frames import encode_messages
@@ -258,7 +259,7 @@ class RemotePuts(Acceptance):
 
     def _check_shut(self) -> None:
         if self.shut:
-            raise self._over
+            raise again(self._over)
 
     def _count(self, messages: int, cost: int) -> None:
         self.pending += messages

@@ -17,7 +17,7 @@ from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.loop.futures import release, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import AiodqError, ProtocolError
+from aiodq.errors import AiodqError, ProtocolError, again
 from aiodq.message import Message
 from aiodq.shared.connection.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
@@ -276,7 +276,7 @@ class RemoteChannel(RemoteSettlement):
     def _check_usable(self) -> None:
         self._topic.check()
         if self.error is not None:
-            raise self.error
+            raise again(self.error)
 
     @property
     def finished(self) -> bool:

@@ -12,7 +12,7 @@ from aiodq.delivery.leases import ACKED
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
-from aiodq.errors import AiodqError, NotInFlightError
+from aiodq.errors import AiodqError, NotInFlightError, again
 from aiodq.options import ChannelOptions, seconds
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
@@ -208,7 +208,7 @@ class RemoteSettlement:
             NotInFlightError: it does not.
         """
         if self.error is not None:
-            raise self.error
+            raise again(self.error)
         if delivery in self._unsure:
             done, verb = ("rejected", "reject") if self._unsure[delivery].rejects else ("acked", "ack")
             raise NotInFlightError(

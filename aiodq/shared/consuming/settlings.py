@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aiodq.errors import OwnerLostError, OwnerStalledError
+from aiodq.errors import OwnerLostError, OwnerStalledError, again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -80,7 +80,7 @@ class Settling:
             self.waiters.append(waiter)
             await waiter
         elif self.refusal is not None:
-            raise self.refusal
+            raise again(self.refusal)
 
 
 class Together:

@@ -18,7 +18,7 @@ from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.loop.clock_timer import Alarm, monotonic_ns
 from aiodq.engine.monitoring.latency import LatencyMeter
 from aiodq.engine.store_refs import nobody
-from aiodq.errors import NotInFlightError, OffsetError
+from aiodq.errors import NotInFlightError, OffsetError, again
 from aiodq.options import ChannelOptions
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class Settlement(ABC):
         """
         self.check_context()
         if self._over is not None:
-            raise self._over
+            raise again(self._over)
         state = self.state
         if state is None or offset not in state.deferred:
             raise OffsetError(f"message {offset} is not deferred in {self.place}, but {_standing(state, offset)}")
@@ -412,7 +412,7 @@ class Settlement(ABC):
         self.check_context()
         state = self.state
         if self._over is not None:
-            raise self._over
+            raise again(self._over)
         if state is None or state.delivery(offset) != delivery:
             raise NotInFlightError(f"message {offset} is not in flight here any more")
         return state
@@ -428,7 +428,7 @@ class Settlement(ABC):
         If the future is cancelled, it becomes durable all the same.
         """
         if self._over is not None:
-            raise self._over
+            raise again(self._over)
         waiter: asyncio.Future[None] = self._host.loop.create_future()
         self.ack_waiters.append(waiter)
         if len(self.ack_waiters) == 1:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.topic.commit.requests import Operation, Request
+from aiodq.errors import again
 
 if TYPE_CHECKING:
     import asyncio
@@ -72,7 +73,7 @@ class RequestQueue:
     def check(self) -> None:
         """Raise the error with which requests are answered, if there is one."""
         if self.over is not None:
-            raise self.over
+            raise again(self.over)
 
     def ask(self, request: Request) -> None:
         """Queue a request that somebody waits for."""

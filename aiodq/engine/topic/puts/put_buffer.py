@@ -21,6 +21,7 @@ from aiodq.engine.batch.put_batch import (
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.backlog_bound import BacklogBound, BoundedTopic
 from aiodq.engine.topic.puts.waiting_puts import BufferFull, WaitingPuts
+from aiodq.errors import again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -213,7 +214,7 @@ class PutBuffer(Acceptance):
         """
         self._engine.check()
         if self.shut and not pressing:
-            raise self._over
+            raise again(self._over)
 
     def reserve(self, messages: int, cost: int, *, pressing: bool, covered: bool = False) -> None:
         """Count messages of a transaction before they are accepted; `unreserve` undoes it.
@@ -366,7 +367,7 @@ class PutBuffer(Acceptance):
 
     def _make_room(self, messages: int, cost: int) -> None:
         if self.shut:
-            raise self._over
+            raise again(self._over)
         if self.has_room(messages, cost):
             return
         if self.bounded and self._options.overflow == "drop_oldest" and not self.buffer_full(cost):
