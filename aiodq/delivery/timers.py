@@ -80,9 +80,22 @@ class Deferrals:
         made._starts, made._tails = self._starts.copy(), self._tails.copy()
         return made
 
-    def in_order(self) -> Iterator[tuple[int, int]]:
-        """Yield (offset, due) by moment, as of the first step; some may be stale or deferred again."""
+    @staticmethod
+    def place(offset: int, due: int) -> int:
+        """Return the place of a deferred message in the order of all that there may be."""
+        return due << _OFFSET_BITS | offset
+
+    def in_order(self, after: int = -1) -> Iterator[tuple[int, int]]:
+        """Yield (offset, due) by moment, as of the first step; some may be stale or deferred again.
+
+        Args:
+            after: the place behind which to begin, as `place` returns it.
+        """
         heap, keys, tails, before = self._heap.copy(), self._keys.copy(), self._tails.copy(), -1
+        begin, passed = after >> _OFFSET_BITS, after & _OFFSET
+        if after >= 0:
+            heap = [key for key in heap if key >> _OFFSET_BITS >= begin]  # the rest of a run may lie behind its first
+            heapq.heapify(heap)
         while heap:
             key = heapq.heappop(heap)
             # An older entry of a message may still be in the heap, also if the message is in the rest of a run now.
@@ -90,10 +103,12 @@ class Deferrals:
                 continue
             before = key
             offset, due = key & _OFFSET, key >> _OFFSET_BITS
-            yield offset, due
+            if key > after:
+                yield offset, due
             stop, moment = tails.get(offset + 1, (0, 0))
             # The heap may still hold an earlier entry of this message, but its tail belongs to the current one.
-            for following in range(offset + 1, stop if moment == due else 0):
+            first = max(offset, passed if due == begin else 0) + 1
+            for following in range(first, stop if moment == due else 0):
                 yield following, due
 
     def due(self, offset: int) -> int | None:

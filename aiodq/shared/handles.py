@@ -37,13 +37,13 @@ from aiodq.shared.client.history import History
 from aiodq.shared.consuming.acked_again import ack_again, acked_before, not_answered
 from aiodq.shared.encoding.answers import (
     read_backup,
+    read_deferred,
     read_flag,
     read_letters,
     read_name,
     read_nothing,
     read_number,
     read_offset,
-    read_rows,
     understood,
 )
 from aiodq.shared.encoding.options_json import channel_options, moment, moment_ns, topic_options
@@ -209,9 +209,13 @@ class SharedChannel(Channel):
 
     async def _deferred_messages(self) -> AsyncIterator[DeferredMessage]:
         history = History(self._remote_topic)
-        first = 0
-        while page := await self._ask("deferred", read_rows, {"from": first}):
-            first += len(page)
+        number, last = 0, -1
+        while True:
+            # An owner of an earlier aiodq goes by the number of those before.
+            page, last = await self._ask("deferred", read_deferred, {"from": number, "after": last})
+            if not page:
+                return
+            number += len(page)
             for offset, due, attempts in page:
                 batch = await history.batch_at(offset)
                 if batch is not None:

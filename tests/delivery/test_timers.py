@@ -143,6 +143,9 @@ def test_deferrals_are_those_that_were_made_last(steps: list[tuple[str, int, int
         in_order = [pair for pair in deferrals.in_order() if model.get(pair[0]) == pair[1]]
         assert sorted(in_order) == sorted(model.items())
         assert [moment for _, moment in in_order] == sorted(model.values())
+        everything = list(deferrals.in_order())
+        for at, pair in enumerate(everything[:several]):
+            assert list(deferrals.in_order(Deferrals.place(*pair))) == everything[at + 1 :]
         soon = deferrals.soon(several, 5)
         assert len(soon) == len(set(soon)) <= several
         assert all(model[each] <= min(model.values()) + 5 for each in soon)

@@ -383,6 +383,22 @@ async def test_rare_calls(tmp_path: Path) -> None:
         assert queue.options.max_in_flight == 7
 
 
+async def test_all_that_is_deferred_is_shown_though_it_is_given_up_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.shared.requests.calls._PAGE", 3)
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(7)], delay=60)
+        await queue.put(b"7", delay=30)
+        shown: list[int] = []
+        async for message in queue.deferred_messages():
+            shown.append(message.offset)
+            await queue.cancel(message.offset)
+        assert shown == [7, *range(7)]
+        assert await counts(queue) == (0, 0, 0)
+
+
 async def test_channels_and_topics_are_deleted(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client):
         keep = aiodq.StoreOptions(sync="os", retention=aiodq.Retention(consumed="keep"))

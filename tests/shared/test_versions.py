@@ -27,7 +27,7 @@ from tests.processes import ROOT, WATCHDOG
 from tests.shared.support import PATIENCE, two, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -76,6 +76,22 @@ whole()
 assert repair_store(sys.argv[1], OsFileSystem()) == []
 print(len(bodies), len(messages), messages[0].body.decode())
 """
+
+
+async def test_a_client_and_an_owner_of_an_earlier_version_go_by_the_number_of_what_is_deferred(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_PAGE", 3)
+    before = calls._CHANNEL["deferred"]
+
+    async def by_number(topic: aiodq.Topic, channel: aiodq.Channel, arguments: Mapping[str, Any]) -> Any:
+        return await before(topic, channel, {"from": arguments["from"]})
+
+    monkeypatch.setattr(calls, "_CHANNEL", {**calls._CHANNEL, "deferred": by_number})
+    async with two(tmp_path) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(7)], delay=60)
+        assert [message.offset async for message in queue.deferred_messages()] == list(range(7))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.no_log import NoLog
-from aiodq.errors import AiodqError
+from aiodq.errors import AiodqError, again
 from aiodq.names import is_ephemeral
 from aiodq.stats import BackupReport
 from aiodq.storage.backup import Backup, LogCopy
@@ -124,7 +124,7 @@ class _Making:
 
     def _check(self) -> None:
         if self._over is not None:
-            raise copy(self._over)
+            raise again(self._over)
 
     async def run(self) -> BackupReport:
         """Make it."""
@@ -179,7 +179,7 @@ class _Making:
         found: list[TopicEngine] = []
         for engine in self._host.topics.values():
             if engine.unusable is not None:
-                raise copy(engine.unusable) from engine.unusable
+                raise again(engine.unusable) from engine.unusable
             if engine.creation.exists and not is_ephemeral(engine.name):
                 found.append(engine)
         return found

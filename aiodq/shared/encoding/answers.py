@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "read_backup",
+    "read_deferred",
     "read_flag",
     "read_held",
     "read_letters",
@@ -20,7 +21,6 @@ __all__ = [
     "read_nothing",
     "read_number",
     "read_offset",
-    "read_rows",
     "read_span",
     "read_store",
     "read_topic",
@@ -77,12 +77,11 @@ def read_offset(said: object) -> int | None:
     return None if said is None else read_number(said)
 
 
-def read_rows(said: Any) -> list[tuple[int, int, int]]:  # noqa: ANN401 - JSON
-    """Read deferred messages: offsets, due times, numbers of deliveries."""
-    if not isinstance(said, list):
-        raise TypeError(said)
-    rows = [tuple(map(read_number, row)) for row in said]
-    return [(offset, due, attempts) for offset, due, attempts in rows]
+def read_deferred(said: Any) -> tuple[list[tuple[int, int, int]], int]:  # noqa: ANN401 - JSON
+    """Read deferred messages: offsets, due times, numbers of deliveries. Then the last one's place, -1 if unknown."""
+    found, last = (said, -1) if isinstance(said, list) else (said["rows"], read_number(said["last"]))
+    rows = [tuple(map(read_number, row)) for row in found]
+    return [(offset, due, attempts) for offset, due, attempts in rows], last
 
 
 def read_nothing(_said: object) -> None:

@@ -289,7 +289,7 @@ async def _peek(_topic: Topic, channel: Channel, _arguments: Arguments) -> int |
     return None if message is None else message.offset
 
 
-async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> list[tuple[int, int, int]]:
+async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
     engine = channel._channel_engine  # noqa: SLF001 - as above
     if engine.state is None:
         await topic.settle_in()
@@ -297,9 +297,14 @@ async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> lis
     if state is None:
         raise QueueShutDown("the channel is not there")
     wall, now = engine.times()
-    first = whole(arguments, "from")
-    page = islice(state.deferred.in_order(), first, first + _PAGE)
-    return [(offset, wall + due - now, state.attempts(offset)) for offset, due in page]
+    # By place, as those before may be deferred no more. A client of an earlier aiodq goes by their number.
+    after = whole(arguments, "after") if "after" in arguments else -1
+    first = whole(arguments, "from") if after < 0 else 0
+    page = list(islice(state.deferred.in_order(after), first, first + _PAGE))
+    rows = [(offset, wall + due - now, state.attempts(offset)) for offset, due in page]
+    if "after" not in arguments:
+        return rows
+    return {"rows": rows, "last": state.deferred.place(*page[-1]) if page else after}
 
 
 _CHANNEL: Final[Mapping[str, Callable[[Topic, Channel, Arguments], Awaitable[Any]]]] = {
