@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
+from aiodq.storage.bulk.commit_lock import lock_commits
 from aiodq.storage.bulk.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, discard_staged, read_commits
 from aiodq.storage.bulk.staging import StagingWriter
+from aiodq.storage.io.filesystem import locked
 from aiodq.storage.log.staged_segments import move_in
 from aiodq.testing import WrappedFileSystem
 from tests.bulk.support import STORE, eventually, left, load, numbered, shown, staged
@@ -169,3 +172,32 @@ async def test_all_of_a_commit_is_taken_over_or_nothing(machine: Machine) -> Non
     machine.fs.remove(f"{STORE}/{STAGING}/w/{commit.topics['b'][0].file}")
     async with machine.store() as store:
         assert store.topics() == []
+
+
+async def test_who_opens_a_store_waits_for_a_writer_that_owns_it_for_a_moment(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine.store():
+        pass
+    held = [lock_commits(machine.fs, STORE), locked(machine.fs, STORE)]
+
+    def paused(_: float) -> None:
+        while held:
+            held.pop().release()
+
+    monkeypatch.setattr("aiodq.storage.bulk.commit_lock.time", SimpleNamespace(sleep=paused))
+    async with machine.store() as store:
+        assert held == []
+        held.append(lock_commits(machine.fs, STORE))
+        assert load(machine, CommitKey("w"), {"t": numbered(1)}), "a writer waits for another one as well"
+        await eventually(lambda: store.topic("t").end_offset == 1)
+
+
+async def test_for_another_owner_nobody_waits(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    async with machine.store():
+        monkeypatch.setattr("aiodq.storage.bulk.commit_lock.time", SimpleNamespace(sleep=waits.append))
+        with pytest.raises(aiodq.StoreLockedError):
+            async with machine.store():
+                pass
+    assert waits == []
