@@ -10,8 +10,9 @@ import pytest
 
 import aiodq
 from aiodq.engine.store.store_engine import StoreEngine
+from aiodq.engine.transactions import group_committer
 from aiodq.engine.transactions.group_committer import Committer
-from aiodq.testing import SimulatedFileSystem
+from aiodq.testing import Fault, SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
 
 if TYPE_CHECKING:
@@ -296,6 +297,81 @@ async def test_where_nothing_is_settled_in_the_end_no_room_was_made(machine: Mac
             with pytest.raises(aiodq.QueueFull):
                 await jobs.put(b"more")
         assert (counts(jobs), jobs.topic.stats().pending) == ((1, 1, 0), 0)
+
+
+async def test_cancelled_before_its_turn_nothing_of_it_is_done_or_kept(store: aiodq.Store) -> None:
+    jobs, committer = store.queue("jobs"), store._store_engine.committer
+    await jobs.put(b"1")
+    message = await jobs.get()
+    async with committer._turn:
+        moving = asyncio.ensure_future(transact(store, {"made": [b"a"]}, message))
+        await until(lambda: committer._waiting)
+        moving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await moving
+    assert committer._undecided == {}
+    assert (store.topic("made").stats().pending, store.stats().transactions) == (0, 0)
+    await message.ack()
+    await transact(store, {"made": [b"b"]})
+    assert ready(store.queue("made")) == [b"b"]
+
+
+async def test_nothing_of_it_is_done_where_a_topic_is_deleted_just_before_its_turn(store: aiodq.Store) -> None:
+    jobs, committer = store.queue("jobs"), store._store_engine.committer
+    await jobs.put(b"1")
+    await store.topic("made").put(b"old")
+    message, deleting = await jobs.get(), list[asyncio.Task[None]]()
+
+    async def move() -> None:
+        async with store.transaction() as tx:
+            tx.ack(message)
+            tx.put("log", b"x")
+            tx.put("made", b"a")
+            deleting.append(asyncio.ensure_future(store.delete_topic("made")))
+            await until(lambda: committer._turn._waiters)
+
+    async with committer._turn:
+        moving = asyncio.ensure_future(move())
+        await until(lambda: committer._waiting)
+    with pytest.raises(aiodq.QueueShutDown):
+        await soon(moving)
+    await deleting[0]
+    assert (store.topics(), store.topic("log").end_offset, counts(jobs)) == (["jobs", "log"], 0, (0, 1, 0))
+    await transact(store, {"log": [b"x"], "made": [b"a"]}, message)
+    assert (counts(jobs), ready(store.queue("made"))) == ((0, 0, 0), [b"a"])
+
+
+async def test_nothing_more_is_committed_where_the_file_is_long_and_a_full_disk_keeps_it_so(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_committer, "_LIMIT", 0)
+    async with machine.store() as store:
+        jobs, made = store.queue("jobs"), store.topic("made")
+        await jobs.put_many([b"1", b"2"])
+        await made.put(b"old")
+        first, second = await jobs.get_many(2)
+        machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True, match="/made/"))
+        await transact(store, {"made": [b"a"]}, first)
+        with pytest.raises(aiodq.DiskFullError):
+            await transact(store, {"log": [b"x"]}, second)
+        assert (counts(jobs), made.end_offset, store.topic("log").end_offset) == ((0, 1, 0), 1, 0)
+        machine.fs.plan.clear()
+        await until(lambda: made.end_offset == 2)
+        await transact(store, {"log": [b"x"]}, second)
+        assert (counts(jobs), store.topic("log").end_offset) == ((0, 0, 0), 1)
+
+
+async def test_what_waits_for_a_full_disk_goes_with_its_topic(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.topic("made").put(b"old")
+        machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True, match="/made/"))
+        await transact(store, {"made": [b"a"], "log": [b"x"]})
+        await soon(store.delete_topic("made"))
+        machine.fs.plan.clear()
+        await soon(store.topic("log").purge())
+        machine.crash()
+    async with machine.store() as store:
+        assert store.topics() == ["log"]
 
 
 async def test_what_one_channel_settles_makes_no_room_in_another(machine: Machine) -> None:
