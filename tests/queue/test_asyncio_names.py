@@ -137,16 +137,17 @@ class TestGet:
                 await (await soon(jobs.get())).ack()
 
     async def test_a_getter_woken_and_robbed_waits_on(self, path: Path, tasks: Tasks) -> None:
-        async with queue(path) as jobs:
+        async with queue(path, sync="os") as jobs:
+            await jobs.put(b"0")
+            await (await jobs.get()).ack()
             waiting = tasks.start(jobs.get())
             await turns()
-            await jobs.put(b"a")
-            if not waiting.done():
-                assert jobs.get_nowait().body == b"a"
-                await turns()
-                assert not waiting.done()
-                await jobs.put(b"b")
-                assert (await soon(waiting)).body == b"b"
+            await jobs.put(b"a")  # wakes it, and it has not run yet
+            assert jobs.get_nowait().body == b"a"
+            await turns()
+            assert not waiting.done()
+            await jobs.put(b"b")
+            assert (await soon(waiting)).body == b"b"
 
     async def test_why_are_getters_waiting(self, path: Path) -> None:
         async with queue(path, max_messages=1, channel=aiodq.ChannelOptions(auto_ack=True)) as jobs:
