@@ -70,7 +70,7 @@ def test_readers_step_over_any_size(store: Path, topic: Path, size: int) -> None
     assert [message.body for message in reader.scan()] == bodies
     assert reader.to_arrow().column("body").to_pylist() == bodies
     assert reader.damages == ()
-    view, log_reader = reader.view(), LogReader(WatchedFileSystem())
+    view, log_reader = reader.refresh(), LogReader(WatchedFileSystem())
     back: list[bytes] = []
     at = view.stop
     while at > 0:

@@ -93,10 +93,6 @@ class TopicReader:
         """The offset after the newest message, at the last `refresh`."""
         return self._log.view.stop
 
-    def view(self) -> LogView:
-        """Return what could be read at the last `refresh`."""
-        return self._log.view
-
     def channels(self) -> list[str]:
         """Return the names of the channels that existed at the last `refresh`."""
         return sorted(self._log.meta.channels)

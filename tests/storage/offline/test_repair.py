@@ -87,6 +87,16 @@ def test_after_repair_all_is_well_and_nothing_more_is_lost(store: Path, broken: 
     }
 
 
+def test_what_is_not_whole_at_the_end_of_a_journal_is_cut_off_and_kept(store: Path) -> None:
+    journal, before = store / "t/channels/one/journal", settled(store)
+    LEFTOVERS["an unfinished block"](store)
+    (action,) = repaired(store)
+    assert (action.path, "not whole" in action.what) == (str(journal), True)
+    assert Path(action.kept).read_bytes().endswith(b"torn")
+    assert b"torn" not in journal.read_bytes()
+    assert settled(store) == before
+
+
 @pytest.mark.parametrize("broken", BREAKS.values(), ids=BREAKS)
 def test_a_repaired_store_opens_without_a_word_and_goes_on(store: Path, broken: Callable[[Path], object]) -> None:
     broken(store)

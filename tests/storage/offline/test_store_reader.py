@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections import Counter
@@ -16,6 +17,7 @@ from aiodq.errors import (
     InvalidNameError,
     InvalidOptionError,
     NotAStoreError,
+    StorageError,
     StoreNotFoundError,
 )
 from aiodq.format.columns import Columns
@@ -261,6 +263,24 @@ def test_stats_are_what_the_files_say(store: Path) -> None:
     one.close()
     two.close()
     log.close()
+
+
+@pytest.mark.parametrize(("code", "passes"), [("EACCES", False), ("EMFILE", True), ("EIO", True)])
+def test_stats_leave_out_a_topic_that_may_not_be_read_and_raise_what_may_pass(
+    store: Path, code: str, *, passes: bool
+) -> None:
+    log = open_log(store / "t")
+    put(log, [b"a"])
+    log.close()
+    fs = WatchedFileSystem()
+    reader = StoreReader(str(store), fs)
+    fs.fail(getattr(errno, code), "open", match="/t/")
+    if passes:
+        with pytest.raises(StorageError):
+            reader.stats()
+    else:
+        summary = reader.stats()
+        assert (list(summary.topics), list(summary.refused)) == ([], ["t"])
 
 
 def test_depth_does_not_count_what_retention_deleted_in_the_middle(store: Path) -> None:
