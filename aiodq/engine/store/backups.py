@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
