@@ -263,10 +263,11 @@ class StoreOptions:
         retention: when segments are deleted.
         compression: `"zstd"` compresses by batch (extra `zstd`), None does not.
         memory_bytes: bound for one topic's write buffer and read-ahead together.
-        sync_backend: how the event loop waits for a sync. `"thread"`, which `"auto"` chooses: a thread calls fdatasync;
-            this works everywhere. `"aio"`: Linux syncs in the background and notifies the loop (`io_submit`), for a
-            third of the processor time; where it is not available, `"thread"` is used. `Store.stats` names the one in
-            use.
+        sync_backend: how the event loop waits for a sync. `"thread"`: a thread calls fdatasync; this works everywhere.
+            `"aio"`: Linux syncs in the background and notifies the loop (`io_submit`), sooner, and for a third of the
+            processor time; where it is not available, `"thread"` is used. `"auto"`: `"aio"`, but `"thread"` as long as
+            somebody looks for calls of fdatasync: while the process is traced (strace, gdb), where LD_PRELOAD is set,
+            or `os.fdatasync` was replaced. `Store.stats` names the one in use.
         alarms: thresholds that are watched while the store is open. They are given to `open`; in a topic's own options
             they are ignored. They are not stored.
     """

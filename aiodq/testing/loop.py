@@ -291,6 +291,11 @@ class SimulatedKernel:
         if not self._closed:
             os.eventfd_write(self.eventfd, 1)
 
+    @staticmethod
+    def is_watched() -> bool:
+        """Return False: these syncs can be seen by the file system."""
+        return False
+
     def ended(self) -> list[tuple[int, int]]:
         """Return the numbers of the syncs that have ended since the last call, each with its errno, 0 for none."""
         with suppress(BlockingIOError):

@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -384,9 +384,3 @@ class TestOptions:
             topic = opened.topic("a", aiodq.StoreOptions(max_message_bytes=3))
             with pytest.raises(aiodq.MessageSizeError):
                 await topic.put(b"1234")
-
-
-@pytest.mark.parametrize("asked", ["auto", "thread"])
-async def test_a_store_says_what_waits_for_its_syncs(tmp_path: Path, asked: Literal["auto", "thread"]) -> None:
-    async with aiodq.open(tmp_path / "store", aiodq.StoreOptions(sync_backend=asked)) as store:
-        assert store.stats().sync_backend == "thread"

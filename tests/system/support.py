@@ -11,8 +11,11 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import pytest
+
 from aiodq import QueueEmpty
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.testing import WrappedFileSystem
 from tests.processes import ROOT, WATCHDOG
 
@@ -162,6 +165,14 @@ class InlineOffload:
 
 
 # --- file systems
+
+
+def require_aio() -> None:
+    """Skip a test on a system whose kernel does not sync in the background."""
+    try:
+        KernelAio().close()
+    except OSError as refused:
+        pytest.skip(f"needs io_submit, which this system does not give: {refused}")
 
 
 class QuickFileSystem(OsFileSystem):

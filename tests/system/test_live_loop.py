@@ -524,7 +524,7 @@ class Looks:
             self.looked[self.turn] += 1
             return checked(draft, now_ns)
 
-        monkeypatch.setattr("aiodq.engine.topic.puts.put_buffer.checked", noting)
+        monkeypatch.setattr("aiodq.engine.batch.acceptance.checked", noting)
 
     async def go_on(self) -> None:
         while True:

@@ -16,6 +16,7 @@ from aiodq.engine.loop import sync_backend
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.storage.state.watermark import WATERMARK, read_slot_file
+from tests.system.support import require_aio
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import File
 
 AIO = aiodq.StoreOptions(sync_backend="aio")
+PATIENCE = 30.0
 
 
 class Kernel(KernelAio):
@@ -61,10 +63,7 @@ class Kernel(KernelAio):
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
-    try:
-        KernelAio().close()
-    except OSError as refused:
-        pytest.skip(f"needs io_submit, which this system does not give: {refused}")
+    require_aio()
     made: list[Kernel] = []
     monkeypatch.setattr(Kernel, "made", made, raising=False)
     monkeypatch.setattr(opening, "KernelAio", Kernel)
@@ -188,13 +187,62 @@ async def test_threads_stand_in_where_no_sync_is_begun(
         assert await queue.put(b"3") == 2
 
 
-@pytest.mark.parametrize("asked", ["auto", "thread"])
-async def test_threads_are_what_a_store_uses_unless_asked(kernels: list[Kernel], tmp_path: Path, asked: str) -> None:
-    options = aiodq.StoreOptions(sync_backend="auto" if asked == "auto" else "thread")
-    async with aiodq.open(tmp_path / "s", options) as store:
+async def test_threads_are_what_a_store_uses_if_asked(kernels: list[Kernel], tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(sync_backend="thread")) as store:
         await store.topic("jobs").put(b"1")
         assert store.stats().sync_backend == "thread"
     assert not kernels
+
+
+async def test_the_kernel_is_what_a_store_uses_unasked(
+    kernels: list[Kernel], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Kernel, "is_watched", staticmethod(lambda: False))
+    async with aiodq.open(tmp_path / "s") as store:
+        for number in range(3):
+            await store.topic("jobs").put(b"%d" % number)
+        assert store.stats().sync_backend == "aio"
+        assert kernels[0].begun >= 2
+
+
+async def test_who_begins_to_watch_sees_each_sync_by_a_thread(
+    kernels: list[Kernel], by_threads: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("aiodq.engine.monitoring.watch._INTERVAL", 0.002)
+    watched = [True]
+    monkeypatch.setattr(Kernel, "is_watched", staticmethod(lambda: watched[0]))
+    monkeypatch.setattr(sync_backend, "_FDATASYNC", os.fdatasync)
+    async with aiodq.open(tmp_path / "s") as store:
+        for expected in ("thread", "aio", "thread"):
+            watched[0] = expected == "thread"
+            async with asyncio.timeout(PATIENCE):
+                while store.stats().sync_backend != expected:
+                    await asyncio.sleep(0.001)
+            begun, synced = kernels[0].begun, len(by_threads)
+            await store.topic("jobs").put(b"1")
+            await store.topic("jobs").put(b"2")
+            assert (kernels[0].begun > begun) == (expected == "aio")
+            assert len(by_threads) >= synced + 2 * (expected == "thread")
+        explicit = aiodq.StoreOptions(sync_backend="aio")
+        async with aiodq.open(tmp_path / "other", explicit) as other:
+            assert other.stats().sync_backend == "aio"
+
+
+async def test_a_function_in_the_place_of_fdatasync_is_called_from_the_next_put_on(
+    kernels: list[Kernel], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Kernel, "is_watched", staticmethod(lambda: False))
+    store = await aiodq.open(tmp_path / "s")
+    await store.topic("jobs").put(b"1")
+    monkeypatch.setattr(os, "fdatasync", fails)
+    with pytest.raises(aiodq.StoreFailedError):
+        await store.topic("jobs").put(b"2")
+    monkeypatch.undo()
+    await store.aclose()
+    assert kernels
 
 
 async def test_threads_are_what_a_store_uses_where_the_kernel_has_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SyncBackend", "Synced", "SystemSyncs"]
 
-_AUTO: Final = "thread"
-"""What `"auto"` means. With `"aio"` a durable put takes a third of the processor time and returns earlier, but there is
-no `fdatasync` to be seen: where system calls are traced, filtered, counted or made to fail, that would surprise. Users
-who know that nobody does so on their system may choose `"aio"`."""
+_AUTO: Final = "aio"
+"""What `"auto"` chooses where it is available: a durable put takes a third of the processor time, and returns earlier.
+But there is no fdatasync to be seen. So as long as somebody watches the process's calls, to count them or to have them
+fail, threads sync: see `SystemSyncs.is_watched`."""
 
+_FDATASYNC: Final = os.fdatasync if hasattr(os, "fdatasync") else None
 
 _THREADS_AT_ONCE: Final = 4
 """The most threads that sync the journals of one topic: the log's sync needs a thread, too."""
@@ -61,6 +63,10 @@ class SystemSyncs(Protocol):
         """Return the numbers of the syncs that have ended since, each with its errno, 0 for none."""
         ...
 
+    def is_watched(self) -> bool:
+        """Return whether somebody watches the process's system calls, who would not see these syncs. Blocking."""
+        ...
+
     def close(self) -> None:
         """Release the backend."""
         ...
@@ -71,7 +77,6 @@ class SyncBackend:
 
     Attributes:
         threads: the store's threads.
-        name: `"thread"`, or `"aio"`: the kernel's, for which threads stand in where it cannot sync.
     """
 
     def __init__(
@@ -91,13 +96,15 @@ class SyncBackend:
             options: the store's; `sync_backend` is the choice.
             make: makes the backend without threads, or raises OSError; None if there is none.
         """
-        self.name: Literal["thread", "aio"] = "thread"
         self._loop = loop
         self.threads: WorkerThreads = threads
         self._fail = fail
         self._aio: SystemSyncs | None = None
+        self._left: SystemSyncs | None = None
         self._under_way: dict[int, tuple[Synced, Report]] = {}
-        choice = _AUTO if options.sync_backend == "auto" else options.sync_backend
+        self._auto = options.sync_backend == "auto"
+        self._watched = False
+        choice = _AUTO if self._auto else options.sync_backend
         if choice == "aio" and make is not None:
             self._use(make)
 
@@ -112,14 +119,32 @@ class SyncBackend:
             aio.close()
             return
         self._aio = aio
-        self.name = "aio"
+        self.look_for_watchers()
+
+    @property
+    def name(self) -> Literal["thread", "aio"]:
+        """The backend in use: `"aio"` is the kernel's, for which threads stand in where it cannot sync."""
+        return "thread" if self._kernel() is None else "aio"
+
+    def _kernel(self) -> SystemSyncs | None:
+        """Return the kernel's backend, if syncs are to begin by it."""
+        aio = self._aio
+        if aio is None or not self._auto:
+            return aio
+        # Who has put a function of their own in the place of fdatasync is to see each sync from the next one on.
+        return None if self._watched or os.fdatasync is not _FDATASYNC else aio
+
+    def look_for_watchers(self) -> None:
+        """Look whether syncs have to be seen by somebody, where the user leaves the choice to the store. Blocking."""
+        if self._auto and self._aio is not None:
+            self._watched = self._aio.is_watched()
 
     def start(self, what: Synced, report: Report, then: Callable[[], None] | None = None) -> None:
         """Sync everything written so far; `report` is called on the loop, with the error if any.
 
         If a thread syncs, it calls `then` as soon as it has; see `WorkerThreads.start`.
         """
-        aio = self._aio
+        aio = self._aio and self._kernel()
         if aio is not None and what.begin_sync(aio.submit):
             self._under_way[aio.number] = what, report
         else:
@@ -134,7 +159,7 @@ class SyncBackend:
         Cancellation: the syncs go on to their end.
         """
         syncs: list[Awaitable[None]]
-        if self._aio is not None:
+        if self._aio is not None and self._kernel() is not None:
             syncs = [self._begun(each) for each in what]
         else:
             shares = [what[first::_THREADS_AT_ONCE] for first in range(min(_THREADS_AT_ONCE, len(what)))]
@@ -150,6 +175,12 @@ class SyncBackend:
         done: asyncio.Future[None] = self._loop.create_future()
         self.start(what, partial(settle, done))
         return done
+
+    def leave(self) -> None:
+        """Begin and report no sync any more: this is a forked child's copy."""
+        # Nothing is read from the eventfd, nor taken off the loop's watch: both are shared with the parent. What the
+        # kernel had begun is the parent's, whose memory is not here.
+        self._left, self._aio = self._aio, None
 
     def _look(self) -> None:
         aio = self._aio

@@ -25,14 +25,22 @@ class Watch:
     """The watch of one store."""
 
     def __init__(
-        self, fs: FileSystem, path: str, threads: WorkerThreads, metrics: StoreMetrics, reporter: Reporter
+        self,
+        fs: FileSystem,
+        path: str,
+        threads: WorkerThreads,
+        metrics: StoreMetrics,
+        reporter: Reporter,
+        *,
+        look: Callable[[], None],
     ) -> None:
-        """Watch the store at `path`; `run` does the work."""
+        """Watch the store at `path`; `run` does the work. `look` is called in a thread each time."""
         self._fs = fs
         self._path = path
         self._threads = threads
         self._metrics = metrics
         self._reporter = reporter
+        self._look_elsewhere = look
         self._sampling = False
         self._removed: Callable[[], bool] = lambda: False
         self._fail: Callable[[Exception], None] | None = None
@@ -67,6 +75,7 @@ class Watch:
         # INVARIANT: nothing more is promised once it is known that the files being written have no names any more.
         if self._removed():
             raise _RemovedError("the store's directory was deleted while the store was open")
+        self._look_elsewhere()
         return free_space(self._fs, self._path)
 
     def _sampled(self, free: int | None, error: BaseException | None) -> None:

@@ -149,7 +149,7 @@ class StoreEngine:
         self.thresholds: Thresholds = Thresholds(
             self.options.alarms, self.topics, self.clock, self.metrics, self.reporter
         )
-        self._watch = Watch(self.fs, path, self.threads, self.metrics, self.reporter)
+        self._watch = Watch(self.fs, path, self.threads, self.metrics, self.reporter, look=self.syncs.look_for_watchers)
 
     # --- opening
 
@@ -467,4 +467,5 @@ class StoreEngine:
     def after_fork(self) -> None:
         """Mark the store as unusable in a forked child."""
         self.home.leave()
+        self.syncs.leave()
         self._stop_inline()

@@ -44,6 +44,9 @@ _CALLS: Final = {
 _MOST: Final = 64
 """Syncs in flight at once. All processes of a machine share 65,536 of them (`/proc/sys/fs/aio-max-nr`)."""
 
+_STATUS: Final = "/proc/self/status"
+"""Where Linux says, among others, who traces the process."""
+
 _FDSYNC: Final = 3
 _TELL: Final = 1
 _REQUEST: Final = struct.Struct("<QIIHhiQQqQII")
@@ -75,7 +78,8 @@ class KernelAio:
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
         context = ctypes.c_ulong(0)
-        self._check(self._call(calls.setup, _MOST, ctypes.byref(context)))
+        if self._call(calls.setup, _MOST, ctypes.byref(context)) < 0:
+            raise _error()
         try:
             self.eventfd: int = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         except OSError:
@@ -103,7 +107,8 @@ class KernelAio:
         _REQUEST.pack_into(
             self._request, 0, number, 0, 0, _FDSYNC, 0, file.descriptor, 0, 0, 0, 0, _TELL, self.eventfd
         )  # fmt: skip
-        self._check(self._call(self._calls.submit, self._context, 1, self._requests))
+        if self._call(self._calls.submit, self._context, 1, self._requests) < 0:
+            raise _error()
         self.number = number
 
     def ended(self) -> list[tuple[int, int]]:
@@ -120,23 +125,38 @@ class KernelAio:
         least, most, count = ctypes.c_long(0), ctypes.c_long(_MOST), _MOST
         # The eventfd does not signal again for what is left now, and more may have ended than fit in one call.
         while count == _MOST:
-            count = self._check(
-                self._call(self._calls.getevents, self._context, least, most, self._events, self._no_time)
-            )
+            count = self._call(self._calls.getevents, self._context, least, most, self._events, self._no_time)
+            if count < 0:
+                raise _error()
             events = _EVENT.iter_unpack(self._events.raw[: count * _EVENT.size])
             ended += [(number, -result if result < 0 else 0) for number, _, result, _ in events]
         return ended
+
+    @staticmethod
+    def is_watched() -> bool:
+        """Return whether somebody traces the process, or has put functions of its own before the C library's.
+
+        Where that cannot be told, nobody does.
+        """
+        if os.environ.get("LD_PRELOAD"):
+            return True
+        try:
+            with open(_STATUS, "rb") as file:
+                status = file.read()
+        except OSError:
+            return False
+        _, _, traced = status.partition(b"TracerPid:")
+        return traced.split(maxsplit=1)[:1] not in ([], [b"0"])
 
     def close(self) -> None:
         """Destroy the context, once every sync has ended. Repeating it does nothing."""
         self._end()
 
-    @staticmethod
-    def _check(result: int) -> int:
-        if result < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        return result
+
+def _error() -> OSError:
+    """Return the error of the system call that was made last."""
+    code = ctypes.get_errno()
+    return OSError(code, os.strerror(code))
 
 
 def _destroy(call: int, context: int, eventfd: int) -> None:

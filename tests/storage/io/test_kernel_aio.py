@@ -7,6 +7,7 @@ import gc
 import os
 import platform
 import select
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import pytest
 from aiodq.storage.io.filesystem import OsFile, OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.testing import WatchedFileSystem
+from tests.processes import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,3 +149,32 @@ def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(OSError, match=os.strerror(errno.ENOSYS)):
         KernelAio()
+
+
+def test_who_looks_at_calls_of_the_c_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "libnothing.so")
+    assert KernelAio.is_watched()
+    monkeypatch.delenv("LD_PRELOAD")
+
+
+TRACED = """
+import ctypes
+from aiodq.storage.io.kernel_aio import KernelAio
+print(KernelAio.is_watched())
+assert ctypes.CDLL(None, use_errno=True).ptrace(0, 0, 0, 0) == 0  # PTRACE_TRACEME
+print(KernelAio.is_watched())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody can be told from /proc")
+def test_who_traces_the_process_is_noticed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRACED], env=environment(LD_PRELOAD=""), capture_output=True, check=True
+    )
+    assert done.stdout.split() == [b"False", b"True"]
+
+
+def test_where_nothing_tells_nobody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    monkeypatch.setattr("aiodq.storage.io.kernel_aio._STATUS", "/proc/none")
+    assert not KernelAio.is_watched()
