@@ -111,13 +111,29 @@ def test_a_lane_is_forgotten_that_has_been_silent_for_an_hour_or_behind_65536_ot
         origins.note(Origin(7, (lane << 40) + 1), NOW)
     assert Origin(7, 1) not in origins
     assert Origin(7, (1 << 40) + 1) in origins
-    hour = 3600 * 10**9
-    origins.note(Origin(8, 1), NOW + hour // 2)
+    minute, hour = 60 * 10**9, 3600 * 10**9
+    for number in range(1, 60):
+        origins.note(Origin(8, number), NOW + number * minute)
     origins.keep(NOW + hour)
-    assert read_origins(fs, "/s") == [(Origin(8, 1), NOW + hour // 2)]
+    assert read_origins(fs, "/s") == [(Origin(8, 59), NOW + 59 * minute)]
     image = fs.image()
     origins.keep(NOW + 9 * hour)
     assert fs.image() == image, "nothing was new"
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_no_lane_is_forgotten_as_the_wall_clock_jumps(hours: int) -> None:
+    fs, there = SimulatedFileSystem({"/s": None}), NOW + hours * 3600 * 10**9
+    origins = TransactionOrigins(fs, "/s", [])
+    origins.recall(NOW)
+    origins.note(Origin(7, 1), NOW)
+    for number in range(1, 10):
+        origins.note(Origin(8, number), NOW if number % 2 else there)
+        origins.keep(there)
+    again = TransactionOrigins(fs, "/s", [Origin(9, 1)])
+    again.recall(there)
+    again.keep(there)
+    assert [origin for origin, _ in read_origins(fs, "/s")] == [Origin(7, 1), Origin(8, 9), Origin(9, 1)]
 
 
 def test_cut_at_any_byte_it_loses_what_was_cut_and_nothing_else() -> None:

@@ -21,6 +21,7 @@ from aiodq.format.producers import (
 )
 from aiodq.storage.io.filesystem import opened
 from aiodq.storage.segments.frame_scan import Window
+from aiodq.storage.state.seen_time import SeenTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +39,7 @@ _MOST: Final = 1000
 """Producers known of one topic; beyond that, those silent for longest are forgotten."""
 
 _IDLE_NS: Final = 3600 * 1_000_000_000
-"""Nanoseconds of silence after which a producer is forgotten."""
+"""Nanoseconds of silence, as seen by the puts of others, after which a producer is forgotten."""
 
 _FURTHEST: Final = 4
 """Segments that are searched, from the last one back, if none begins with the table as it was before."""
@@ -61,6 +62,8 @@ class ProducerTable:
     def __init__(self) -> None:
         """Make an empty table."""
         self.puts: dict[int, dict[int, Producer]] = {}
+        self._time = SeenTime()
+        self._heard_ns: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Return the number of known producers."""
@@ -82,12 +85,9 @@ class ProducerTable:
         while len(puts) > MOST_PENDING:
             del puts[next(iter(puts))]
         self.puts[row.producer] = puts  # after all that have been silent for longer
-        while len(self.puts) > _MOST or self._oldest_ns() < row.time_ns - _IDLE_NS:
-            del self.puts[next(iter(self.puts))]
-
-    def _oldest_ns(self) -> int:
-        puts = self.puts[next(iter(self.puts))]
-        return puts[next(reversed(puts))].time_ns
+        now = self._heard_ns[row.producer] = self._time.see(row.time_ns)
+        while self._heard_ns[oldest := next(iter(self.puts))] < now - _IDLE_NS or len(self.puts) > _MOST:
+            del self.puts[oldest], self._heard_ns[oldest]
 
     def recall(self, fs: FileSystem, segments: Sequence[Segment], end: int, salt: int) -> None:
         """Load the table from a log's files. Blocking.
@@ -102,6 +102,7 @@ class ProducerTable:
             StorageError: as mapped from the system's error.
         """
         self.puts.clear()
+        self._heard_ns.clear()
         found: list[list[Producer]] = []
         own = [each for each in segments if not each.empty and each.context.salt == salt]
         for segment in reversed(own[-_FURTHEST:]):

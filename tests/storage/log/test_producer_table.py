@@ -253,9 +253,23 @@ def test_who_is_silent_for_long_or_one_of_too_many_is_forgotten(monkeypatch: pyt
         table.note(Producer(0, number + 1, number, 1, number * SECOND))
     assert sorted(row.producer for row in table.rows() if row.producer) == [4, 5, 6, 7]
     assert last(table, 0) == 8
+    for minute in range(60):
+        table.note(Producer(0, minute + 9, 50, 1, 7 * SECOND + minute * 60 * SECOND))
+    assert {row.producer for row in table.rows()} == {0, 4, 5, 6, 7}
     table.note(Producer(99, 1, 50, 1, 3600 * SECOND + 6 * SECOND))
     assert {row.producer for row in table.rows()} == {0, 6, 7, 99}
     assert not ProducerTable().puts
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_nobody_is_forgotten_as_the_wall_clock_jumps(topic: Path, hours: int) -> None:
+    log = open_log(topic)
+    placed = put_of(log, Origin(7, 1), [b"a"])
+    for number in range(1, 31):
+        put_of(log, Origin(8, number), [b"b"], START + (number % 2) * hours * 3600 * SECOND)
+    log.close()
+    for known in (log.producers, recalled(topic)):
+        assert known.find(Origin(7, 1)) == placed
 
 
 def test_how_far_back_is_looked_is_bounded(topic: Path) -> None:

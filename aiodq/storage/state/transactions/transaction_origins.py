@@ -8,13 +8,14 @@ TXN), and when it was committed. A store that was never shared has no such file.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError
 from aiodq.format.producers import Origin
 from aiodq.storage.io.durable_io import read_file, replace_file
 from aiodq.storage.io.quarantine import Damage, quarantine_file
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
+from aiodq.storage.state.seen_time import SeenTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,7 @@ _MOST: Final = 1 << 16
 """Lanes known; beyond that, those silent for longest are forgotten."""
 
 _IDLE_NS: Final = 3600 * 1_000_000_000
-"""Nanoseconds of silence after which a lane is forgotten."""
+"""Nanoseconds of silence, as seen by the commits of others, after which a lane is forgotten."""
 
 
 def read_origins(fs: FileSystem, store: str) -> list[tuple[Origin, int]]:
@@ -56,6 +57,14 @@ def read_origins(fs: FileSystem, store: str) -> list[tuple[Origin, int]]:
         ]  # fmt: skip
 
 
+class _Last(NamedTuple):
+    """The last transaction of a lane: its sequence, and when it was committed, by the wall clock and as seen here."""
+
+    sequence: int
+    time_ns: int
+    seen_ns: int
+
+
 class TransactionOrigins:
     """The last transaction of each lane of each producer, the one silent for longest first.
 
@@ -73,7 +82,8 @@ class TransactionOrigins:
         self.damages: list[Damage] = []
         self._fs = fs
         self._store = store
-        self._last: dict[tuple[int, int], tuple[int, int]] = {}
+        self._last: dict[tuple[int, int], _Last] = {}
+        self._time = SeenTime()
         self._changed = False
         for origin, time in self._saved():
             self._note(origin, time)
@@ -83,16 +93,17 @@ class TransactionOrigins:
     def __contains__(self, origin: Origin) -> bool:
         """Return whether a transaction, or a later one of its lane, is committed: a lane has one in flight."""
         last = self._last.get(_lane(origin))
-        return last is not None and origin.sequence <= last[0]
+        return last is not None and origin.sequence <= last.sequence
 
     def note(self, origin: Origin, now_ns: int) -> None:
         """Add a committed transaction."""
         self._note(origin, now_ns)
         self._changed = True
 
-    def _note(self, origin: Origin, time: int) -> None:
-        before = self._last.pop(_lane(origin), (0, 0))[0]
-        self._last[_lane(origin)] = max(origin.sequence, before), time
+    def _note(self, origin: Origin, time_ns: int) -> None:
+        before = self._last.pop(_lane(origin), None)
+        sequence = origin.sequence if before is None else max(origin.sequence, before.sequence)
+        self._last[_lane(origin)] = _Last(sequence, time_ns, self._time.see(time_ns))
         while len(self._last) > _MOST:
             del self._last[next(iter(self._last))]
 
@@ -114,7 +125,8 @@ class TransactionOrigins:
         """
         if not self._changed:
             return
-        rows = [(lane[0], *last) for lane, last in self._last.items() if last[1] > now_ns - _IDLE_NS]
+        since = self._time.see(now_ns) - _IDLE_NS
+        rows = [(lane[0], last.sequence, last.time_ns) for lane, last in self._last.items() if last.seen_ns > since]
         # CRASH: 16. Until the new content is durable, the transaction log holds it, which is emptied after that.
         replace_file(self._fs, os.path.join(self._store, ORIGINS), encode_checked("origins", _VERSION, {"last": rows}))
         self._changed = False
