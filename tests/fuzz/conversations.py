@@ -52,7 +52,7 @@ from aiodq.wire.packets import (
     Welcome,
 )  # fmt: skip
 from aiodq.wire.stream import PacketReader, encode_packet
-from tests.shared.support import NO_SOCKET, PATIENCE, RawClient
+from tests.shared.support import NO_PROCESS, NO_SOCKET, PATIENCE, RawClient
 from tests.wire.support import EXAMPLES
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ async def _talk_to(owner: Owner, rng: Random, pieces: Sequence[bytes], *, introd
     """Say these bytes over a connection of their own, and be gone."""
     connection = owner._connected(NO_SOCKET)
     pipe = _Pipe(connection)
-    begin: list[Message] = [Hello(1, 1, 1, rng.randrange(3), 0, "")]
+    begin: list[Message] = [Hello(1, 1, NO_PROCESS, rng.randrange(3), 0, "")]
     begin += [Open(1, "theirs", "", {}), Open(2, "theirs", "c", {})]
     for number, said in enumerate(begin if introduced else (), 1):
         connection.data_received(encode_packet(said, number))

@@ -18,7 +18,7 @@ from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Call, Done, Fail, Open, Ping, Pong, Put
 from aiodq.wire.stream import encode_packet
-from tests.shared.support import PATIENCE, TIME, RawClient, owned, two, until
+from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, owned, two, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +125,10 @@ async def test_requests_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytes
         await client.open(2, "jobs", "c")
         waiting = [client.send(Call("join", {"handle": 2})) for _ in range(8)]  # and what looks after the counts
         [told] = await refused(client, [client.send(Call("join", {"handle": 2}))], 1)
-        assert told == "9 requests of this process are not answered yet; the owner takes no more"
+        assert told == (
+            "9 requests of this process are not answered yet, the most that an owner takes of one: "
+            "wait for some of them first"
+        )
         assert isinstance(await client.ask(Call("forget", {"request": waiting[0]})), Done)
         assert isinstance(await client.answer(waiting[0]), Fail)
         assert isinstance(await client.ask(Ping(1)), Pong)
@@ -204,6 +207,33 @@ async def test_who_is_gone_waits_no_more(tmp_path: Path, monkeypatch: pytest.Mon
         await until(lambda: not (owner.incoming._taken or owner.incoming._line or owner.clients))
 
 
+async def cut(link: Any) -> None:
+    """Cut a connection, and wait until there is another one."""
+    before = link._wire
+    before.abort()
+    await until(lambda: link._ready and link._wire is not before)
+
+
+async def test_as_many_channels_as_may_be_open_ask_for_more_and_do_so_over_another_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_MOST_OPEN", 21)
+    monkeypatch.setattr(session, "_MOST_UNDER_WAY", 21)
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        channels = [topic.channel(f"c{number}", aiodq.ChannelOptions(start="earliest")) for number in range(20)]
+        await topic.put(b"x")
+        link: Any = client._store_engine.link  # type: ignore[attr-defined]  # it stands in its place
+        for _ in range(3):
+            for channel in channels:
+                await channel.refresh()
+                async with asyncio.timeout(PATIENCE):
+                    (await channel.get()).release()
+            await cut(link)
+        with pytest.raises(aiodq.QueueFull, match="spread them over several processes"):
+            await topic.channel("one-more").refresh()
+
+
 async def test_what_one_has_open_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_MOST_OPEN", 3)
     async with owned(tmp_path) as (store, _):
@@ -212,7 +242,14 @@ async def test_what_one_has_open_is_bounded(tmp_path: Path, monkeypatch: pytest.
         await client.open(3, "others")
         opened = client.send(Open(4, "more", "", {}))
         [told, again] = await refused(client, [opened, client.put(4, 1, [b"x"])], 2)
-        assert told == again == "this process has 3 topics and channels open; the owner opens no more for it"
+        assert (
+            told
+            == again
+            == (
+                "this process has 3 topics and channels open, the most that an owner opens for one: "
+                "spread them over several processes"
+            )
+        )
         assert store.topics() == ["jobs"]
         await other.open(2, "more")
         await store.delete_topic("others")

@@ -79,6 +79,7 @@ class Lending:
         self._changed = asyncio.Event()
         self._idle = False
         self._ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._asked: tuple[int, Callable[[Exception, int], None]] | None = None
         self._timed_out = self._sought = 0
         self._over = False
         self._resuming = 0
@@ -396,14 +397,26 @@ class Lending:
             return Done()
         if said.name == "commit":
             return await self.committed()
-        if said.name == "ended":
-            # INVARIANT: each error is reported once. The client then asks again, or not at all.
-            error = await asyncio.shield(self._ended)
-            self._ended = asyncio.get_running_loop().create_future()
-            return Done(None, error_facts(error))
         done = await answer(call_channel(self._topic, self._channel, said.name, said.arguments))
         say_figures(self._handle)
         return done
+
+    def ask_the_end(self, request: int, fail: Callable[[Exception, int], None]) -> None:
+        """Answer a request once there is an error; `fail` does so once the channel is gone. Only the last counts."""
+        if self._asked is None:
+            self._ended.add_done_callback(self._tell_the_end)
+        self._asked = request, fail
+
+    def _tell_the_end(self, ended: asyncio.Future[Exception]) -> None:
+        if self._asked is None:
+            return
+        (request, fail), self._asked = self._asked, None
+        if isinstance(gone := ended.exception(), Exception):
+            fail(gone, request)
+        else:
+            # INVARIANT: each error is reported once. The client then asks again, or not at all.
+            self._ended = asyncio.get_running_loop().create_future()
+            self._wire.send(Done(None, error_facts(ended.result())), request)
 
     def look(self) -> None:
         """Tell the client which messages were taken away, and whether the channel was deleted."""

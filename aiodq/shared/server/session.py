@@ -64,8 +64,8 @@ _WAITS: Final = frozenset({"backup", "drain", "join"})
 _MOVES: Final = frozenset({"purge", "seek"})
 """Calls that take away what is in flight."""
 
-_ENDS: Final = frozenset({"back", "closing", "deaf", "forget", "withdraw"})
-"""Calls that end what waits, or are made once."""
+_ENDS: Final = frozenset({"back", "changed", "closing", "deaf", "ended", "forget", "withdraw"})
+"""Calls that end what waits, or are made once, or once for each topic and channel."""
 
 _MOST_UNDER_WAY: Final = 50_000
 """Requests of one client that are not answered yet, from which on the owner refuses more."""
@@ -99,6 +99,7 @@ class Session:
         self._refusals = Refusals()
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: set[asyncio.Task[None]] = set()
         self._names: dict[str, int] = {}
         self._changes = Changes(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
@@ -142,7 +143,7 @@ class Session:
         if does is None:
             raise ProtocolError(f"{said.op.name} is nothing for an owner, or for one of this version")
         try:
-            if len(self._tasks) >= _MOST_UNDER_WAY:
+            if len(self._tasks) - len(self._opening) >= _MOST_UNDER_WAY:
                 _refuse_more(said)
             does(said, request)
         except ProtocolError:
@@ -311,7 +312,8 @@ class Session:
 
     def _opened(self, said: Open, request: int) -> None:
         if len(self._topics) + len(self._lendings) >= _MOST_OPEN:
-            raise QueueFull(f"this process has {_MOST_OPEN} topics and channels open; the owner opens no more for it")
+            most = f"{_MOST_OPEN} topics and channels open, the most that an owner opens for one"
+            raise QueueFull(f"this process has {most}: spread them over several processes")
         engine = self._owner.engine
         check_topic_name(said.topic, engine.topics)
         engine.check()
@@ -330,7 +332,9 @@ class Session:
         self._begin_lending()
         channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
         lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
-        self._start(self._settled_in(said.handle, lending), request)
+        opening = self._start(self._settled_in(said.handle, lending), request)
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
 
     def _begin_lending(self) -> None:
         if not self.lends and self.client is not None:
@@ -479,6 +483,9 @@ class Session:
         else:
             handle = handle if isinstance(handle, int) else -1
             lending = self._lending(handle)
+            if said.name == "ended":
+                lending.ask_the_end(request, self._fail)
+                return
             calling = self._start(self._lending_called(handle, lending, said, request), request)
             self._awaiting(said.name, calling, request)
 
@@ -510,8 +517,7 @@ class Session:
         return done
 
     async def _lending_called(self, handle: int, lending: Lending, said: Call, request: int) -> Done:
-        if said.name != "ended":
-            await self._puts.settled(lending.topic)
+        await self._puts.settled(lending.topic)
         done = await self._until_forgotten(said.name, lending.called(said, self._say_figures), request)
         self._changes.assumed(handle, said.name)
         if said.name in _MOVES:
@@ -567,7 +573,8 @@ def _each(do: Callable[[Item], None], items: Iterable[Item]) -> None:
 
 def _refuse_more(said: Message) -> None:
     if isinstance(said, Txn) or (isinstance(said, Call) and said.name not in _ENDS):
-        raise QueueFull(f"{_MOST_UNDER_WAY} requests of this process are not answered yet; the owner takes no more")
+        most = f"{_MOST_UNDER_WAY} requests of this process are not answered yet, the most that an owner takes of one"
+        raise QueueFull(f"{most}: wait for some of them first")
 
 
 def _state(topic: Topic) -> State:
