@@ -39,7 +39,7 @@ OPERATIONS
     REJECT     0x09    client  rejects a message. Answer likewise
     TXN        0x0A    client  a transaction: puts and acks, all or none. Answer: DONE
     CALL       0x0B    client  anything rare, by name. Answer: DONE
-    RESUME     0x0C    client  what it holds of a channel from a previous owner. Answer: DONE with what is left to it
+    RESUME     0x0C    client  what it held of a channel before it connected. Answer: DONE with what is left to it
     PING       0x0D    client  asks whether the owner's loop runs. Answer: PONG
     BYE        0x0E    client  it leaves; what it holds is released. No answer
     WELCOME    0x81    owner   the answer to HELLO
