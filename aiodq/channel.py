@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from aiodq.awaited import Awaited
 from aiodq.channel_handle import ChannelHandle
-from aiodq.consuming.acking import Commit, ack_all
+from aiodq.consuming.acking import ack_all
 from aiodq.consuming.deferred import cancel_deferred, look_at_deferred
 from aiodq.engine.loop.futures import to_its_end
 from aiodq.engine.stats.preview import state_of
@@ -17,7 +18,7 @@ from aiodq.starting import find_place, move_channel
 from aiodq.values import check_offset, check_position
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterable
+    from collections.abc import AsyncIterator, Generator, Iterable
 
     from aiodq.consuming.deferred import DeferredMessage
     from aiodq.delivery.channel_state import ChannelState
@@ -28,6 +29,20 @@ if TYPE_CHECKING:
     from aiodq.stats import ChannelStats
 
 __all__ = ["Channel"]
+
+
+class _Commit(Awaited[None]):
+    """Done once all that its channel has settled is as durable as the store's policy makes it."""
+
+    __slots__ = ("_channel_engine",)
+
+    def __init__(self, channel_engine: ChannelEngine[Message]) -> None:
+        """Wait, when awaited, for this channel."""
+        self._channel_engine = channel_engine
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait for the commit."""
+        return self._channel_engine.committed().__await__()
 
 
 class Channel(ChannelHandle):
@@ -50,7 +65,7 @@ class Channel(ChannelHandle):
             make_now(self._engine, self._channel_engine)
         return before_it
 
-    def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:
+    def ack_many(self, messages: Iterable[Message]) -> Awaited[None]:
         """Settle messages of this channel in one call: all of them, or none if this raises.
 
         ```python
@@ -78,7 +93,7 @@ class Channel(ChannelHandle):
         """
         self.check()
         ack_all(self._channel_engine, messages)
-        return Commit(self._channel_engine)
+        return _Commit(self._channel_engine)
 
     def deferred_messages(self) -> AsyncIterator[DeferredMessage]:
         """Iterate over the deferred messages, the earliest due first, without taking them.
@@ -280,7 +295,7 @@ class Channel(ChannelHandle):
         configuring = self._engine.effective_options.configure_channel(self._channel_engine, options)
         await to_its_end(configuring)
 
-    def pause(self) -> Awaitable[None]:
+    def pause(self) -> Awaited[None]:
         """Deliver nothing from now on; messages gather, what is in flight may be settled.
 
         It takes effect at once; where another process owns a shared store, once awaited. Await the result for it to be
@@ -293,7 +308,7 @@ class Channel(ChannelHandle):
         """
         return pause_channel(self._engine, self._channel_engine, paused=True)
 
-    def resume(self) -> Awaitable[None]:
+    def resume(self) -> Awaited[None]:
         """Deliver again; as `pause`.
 
         Raises:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
 
+from aiodq.awaited import Awaited
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.store.store_engine import Seams, StoreEngine
 from aiodq.errors import NotAwaitedError, StoreLockedError
@@ -22,7 +21,7 @@ from aiodq.store import Store
 from aiodq.values import absolute_path, check_choice, check_flag, refuse, span_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Coroutine, Generator
     from concurrent.futures import Executor
     from datetime import timedelta
     from os import PathLike
@@ -34,8 +33,6 @@ Mode: TypeAlias = Literal["exclusive", "shared", "client"]
 
 _MODES: Final = ("exclusive", "shared", "client")
 _FAILOVER: Final = 30.0
-
-T = TypeVar("T")
 
 QUEUE_TOPIC: Final = "queue"
 """The topic of a store that `open_queue` created."""
@@ -55,34 +52,7 @@ class _Manner(NamedTuple):
     failover: float = _FAILOVER
 
 
-class _Opening(AsyncBlock, Coroutine[Any, Any, T]):
-    """What is opened when awaited, or by a task that is made of it, as of a coroutine."""
-
-    _stepped: Coroutine[Any, Any, T] | None = None
-
-    @abstractmethod
-    def _open(self) -> Coroutine[Any, Any, T]:
-        """Return what opens it."""
-
-    def _steps(self) -> Coroutine[Any, Any, T]:
-        if self._stepped is None:
-            self._stepped = self._open()
-        return self._stepped
-
-    def send(self, value: Any, /) -> Any:  # noqa: ANN401 - as of any coroutine
-        """Go on opening; for the task that is made of this."""
-        return self._steps().send(value)
-
-    def throw(self, *error: Any) -> Any:  # noqa: ANN401 - as of any coroutine
-        """Go on opening with an exception; for the task that is made of this."""
-        return self._steps().throw(*error)
-
-    def close(self) -> None:
-        """Open nothing any more; for the task that is made of this."""
-        self._steps().close()
-
-
-class StoreOpening(_Opening[Store]):
+class StoreOpening(AsyncBlock, Awaited[Store]):
     """What `aiodq.open` returns: awaitable, an asynchronous context manager, and what a task may be made of."""
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, manner: _Manner) -> None:
@@ -194,7 +164,7 @@ class StoreOpening(_Opening[Store]):
             raise self.not_awaited("store", f"store.{name}")
 
 
-class QueueOpening(_Opening[Queue]):
+class QueueOpening(AsyncBlock, Awaited[Queue]):
     """What `aiodq.open_queue` returns: awaitable, an asynchronous context manager, and what a task may be made of."""
 
     def __init__(self, opening: StoreOpening, options: StoreOptions | None, channel: ChannelOptions | None) -> None:

@@ -20,9 +20,10 @@ from aiodq.storage.read.log_reader import LogReader
 from aiodq.values import check_flag, check_offset, check_scan
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator
     from datetime import datetime
 
+    from aiodq.awaited import Awaited
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.engine.topic.puts.putting import LookedAtTopic
@@ -333,7 +334,7 @@ class Topic(TopicHandle):
         async with self._engine.without_transactions():
             return await self._engine.retention.purge()
 
-    def pause(self) -> Awaitable[None]:
+    def pause(self) -> Awaited[None]:
         """Stop deliveries to all channels; messages can still be put and settled.
 
         It takes effect at once; where another process owns a shared store, once awaited. Await the result for it to be
@@ -346,7 +347,7 @@ class Topic(TopicHandle):
         """
         return pause_topic(self._engine, paused=True)
 
-    def resume(self) -> Awaitable[None]:
+    def resume(self) -> Awaited[None]:
         """Resume deliveries, to those channels that are not paused themselves; as `pause`.
 
         Raises:

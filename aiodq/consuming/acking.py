@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.leases import APART, HELD, MEASURED, indexes
 from aiodq.engine.channel.lease.in_flight import neighbours
@@ -12,29 +12,15 @@ from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFligh
 from aiodq.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from aiodq.engine.channel.handing import HandingChannel
     from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.channel.lease.message_lease import MessageLease
 
-__all__ = ["Commit", "ack_all"]
+__all__ = ["ack_all"]
 
 _COMPILED: Final = not isinstance(neighbours, FunctionType)
-
-
-class Commit:
-    """An awaitable, done once all that its channel has settled is as durable as the store's policy makes it."""
-
-    __slots__ = ("_channel_engine",)
-
-    def __init__(self, channel_engine: HandingChannel[Message]) -> None:
-        """Wait, when awaited, for this channel."""
-        self._channel_engine = channel_engine
-
-    def __await__(self) -> Generator[Any, None, None]:
-        """Wait for the commit."""
-        return self._channel_engine.committed().__await__()
 
 
 def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]) -> None:

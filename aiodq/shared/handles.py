@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from aiodq.awaited import Awaited, UnderWay
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
 from aiodq.consuming.acking import ack_all
@@ -159,7 +160,7 @@ class SharedChannel(Channel):
         with self._remote.wanting(max_items - 1):
             return await super().get_many(max_items, linger=linger)
 
-    def ack_many(self, messages: Iterable[Message]) -> Awaitable[None]:
+    def ack_many(self, messages: Iterable[Message]) -> Awaited[None]:
         """See `Channel.ack_many`."""
         self.check()
         messages = list(messages) if isinstance(messages, Iterable) else messages
@@ -263,18 +264,18 @@ class SharedChannel(Channel):
 
         await self._call("configure", read_nothing, {"options": content}, then=then)
 
-    def pause(self) -> Awaitable[None]:
+    def pause(self) -> Awaited[None]:
         """See `Channel.pause`."""
         return self._pause(paused=True)
 
-    def resume(self) -> Awaitable[None]:
+    def resume(self) -> Awaited[None]:
         """See `Channel.resume`."""
         return self._pause(paused=False)
 
-    def _pause(self, *, paused: bool) -> Awaitable[None]:
+    def _pause(self, *, paused: bool) -> Awaited[None]:
         self.check()
         self._remote.paused = paused
-        return asyncio.shield(self._call("pause", read_nothing, {"paused": paused}))
+        return UnderWay(self._call("pause", read_nothing, {"paused": paused}))
 
 
 class SharedTopic(Topic):
@@ -389,15 +390,15 @@ class SharedTopic(Topic):
         """See `Topic.purge`."""
         return await self._call("purge", read_number, once=True)
 
-    def pause(self) -> Awaitable[None]:
+    def pause(self) -> Awaited[None]:
         """See `Topic.pause`."""
         self._remote.check()
-        return asyncio.shield(self._call("pause", read_nothing, {"paused": True}))
+        return UnderWay(self._call("pause", read_nothing, {"paused": True}))
 
-    def resume(self) -> Awaitable[None]:
+    def resume(self) -> Awaited[None]:
         """See `Topic.resume`."""
         self._remote.check()
-        return asyncio.shield(self._call("pause", read_nothing, {"paused": False}))
+        return UnderWay(self._call("pause", read_nothing, {"paused": False}))
 
     def stats(self) -> TopicStats:
         """See `Topic.stats`."""

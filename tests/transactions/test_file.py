@@ -124,14 +124,12 @@ def test_a_lane_is_forgotten_that_has_been_silent_for_an_hour_or_behind_65536_ot
 @pytest.mark.parametrize("hours", [2, -2])
 def test_no_lane_is_forgotten_as_the_wall_clock_jumps(hours: int) -> None:
     fs, there = SimulatedFileSystem({"/s": None}), NOW + hours * 3600 * 10**9
-    origins = TransactionOrigins(fs, "/s", [])
-    origins.recall(NOW)
+    origins = TransactionOrigins(fs, "/s", [], NOW)
     origins.note(Origin(7, 1), NOW)
     for number in range(1, 10):
         origins.note(Origin(8, number), NOW if number % 2 else there)
         origins.keep(there)
-    again = TransactionOrigins(fs, "/s", [Origin(9, 1)])
-    again.recall(there)
+    again = TransactionOrigins(fs, "/s", [Origin(9, 1)], there)
     again.keep(there)
     assert [origin for origin, _ in read_origins(fs, "/s")] == [Origin(7, 1), Origin(8, 9), Origin(9, 1)]
 

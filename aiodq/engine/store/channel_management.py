@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.awaited import Awaited, UnderWay
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.opening import open_channel
 from aiodq.engine.topic.effective_options import check_channel
@@ -16,7 +16,7 @@ from aiodq.storage.state.assessment import channel_directory
 from aiodq.storage.store_layout import remove_channel_files
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -190,7 +190,7 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
         engine.submit(lambda: None, lambda _, __: engine.retention.retain())
 
 
-def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaitable[None]:
+def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaited[None]:
     """Pause or resume all deliveries of a topic at once; await the result for that to be durable.
 
     Cancellation: it becomes durable all the same.
@@ -204,10 +204,10 @@ def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaitable[None]:
     def work() -> None:
         engine.real_log().description.pause("", paused=paused)
 
-    return asyncio.shield(engine.operate(work))  # a task that is cancelled before its first step does nothing
+    return UnderWay(engine.operate(work))
 
 
-def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, paused: bool) -> Awaitable[None]:
+def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, paused: bool) -> Awaited[None]:
     """Pause or resume the deliveries of a channel at once; await the result for that to be durable.
 
     Raises:
@@ -225,7 +225,7 @@ def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, pa
         if not is_ephemeral(channel_engine.name):
             engine.real_log().description.pause(channel_engine.name, paused=paused)
 
-    return asyncio.shield(engine.operate(work))  # a task that is cancelled before its first step does nothing
+    return UnderWay(engine.operate(work))
 
 
 async def purge_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> int:

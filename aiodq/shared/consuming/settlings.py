@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from aiodq.awaited import Awaited
 from aiodq.errors import OwnerLostError, OwnerStalledError, again
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Settling:
             raise again(self.refusal)
 
 
-class Together:
+class Together(Awaited[None]):
     """The settlements of one call: awaiting it waits until an owner has confirmed all of them.
 
     Attributes:

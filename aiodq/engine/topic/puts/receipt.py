@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aiodq.uncopied import Uncopied
+from aiodq.awaited import Awaited
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Receipt"]
 
 
-class Receipt(Uncopied):
+class Receipt(Awaited[int]):
     """A receipt of `put_nowait`: awaiting it waits until the message is as durable as the policy says.
 
     Cancelling the awaiting task does not take the message back.
