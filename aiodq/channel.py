@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Generator, Iterable
+from typing import Any
 
 from aiodq.awaited import Awaited
 from aiodq.channel_handle import ChannelHandle
 from aiodq.consuming.acking import ack_all
-from aiodq.consuming.deferred import cancel_deferred, look_at_deferred
+from aiodq.consuming.deferred import DeferredMessage, cancel_deferred, look_at_deferred
+from aiodq.delivery.channel_state import ChannelState
+from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.loop.futures import to_its_end
 from aiodq.engine.stats.preview import state_of
 from aiodq.engine.stats.topic_stats import channel_stats
 from aiodq.engine.store.channel_management import make_now, pause_channel, purge_channel
-from aiodq.options import check_channel_options, check_dead_letter
+from aiodq.engine.topic.topic_engine import TopicEngine
+from aiodq.message import Message
+from aiodq.options import ChannelOptions, Position, check_channel_options, check_dead_letter
 from aiodq.starting import find_place, move_channel
+from aiodq.stats import ChannelStats
 from aiodq.values import check_offset, check_position
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterable
-
-    from aiodq.consuming.deferred import DeferredMessage
-    from aiodq.delivery.channel_state import ChannelState
-    from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.message import Message
-    from aiodq.options import ChannelOptions, Position
-    from aiodq.stats import ChannelStats
 
 __all__ = ["Channel"]
 

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from datetime import timedelta
 
 from aiodq.consuming.acking import ack_all
 from aiodq.consuming.consumer import Consumer
 from aiodq.consuming.handlers import checked_concurrency, checked_handler, checked_hook
 from aiodq.consuming.iteration import iterate
+from aiodq.engine.channel.handing import HandingChannel
+from aiodq.engine.channel.lease.held_by_task import HeldByTask
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.stats.topic_stats import channel_standing
+from aiodq.engine.topic.puts.putting import ReadTopic
 from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, again
+from aiodq.message import Message
 from aiodq.onlyasync import AsyncIteration
+from aiodq.options import ChannelOptions
 from aiodq.values import check_flag, check_whole, span_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from datetime import timedelta
-
-    from aiodq.engine.channel.handing import HandingChannel
-    from aiodq.engine.channel.lease.held_by_task import HeldByTask
-    from aiodq.engine.topic.puts.putting import ReadTopic
-    from aiodq.message import Message
-    from aiodq.options import ChannelOptions
 
 __all__ = ["ChannelHandle"]
 

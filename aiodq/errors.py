@@ -7,10 +7,8 @@ succeed later although nothing was repaired. Storage errors name the file, and t
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from os import PathLike
+from os import PathLike
+from typing import TypeVar
 
 __all__ = [
     "AiodqError",

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Self
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Self, SupportsIndex
 
 from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.batch.validation import span_ns
 from aiodq.engine.channel.dead_lettering.failure_causes import Course, Sequel, cause_of
 from aiodq.engine.channel.lease.in_flight import InFlight, message_of
 from aiodq.engine.channel.lease.message_lease import Makers, MessageLease
+from aiodq.engine.channel.settling import SettlingChannel
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.transactions.task_transactions import Joinable
 from aiodq.errors import (
     AlreadySettledError,
     InvalidMessageTypeError,
@@ -24,19 +29,10 @@ from aiodq.errors import (
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.onlyasync import AsyncBlock
+from aiodq.options import Backoff
 from aiodq.outcomes import Reject, Retry
 from aiodq.transaction import Transaction
 from aiodq.values import check_flag
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from datetime import timedelta
-    from types import TracebackType
-    from typing import SupportsIndex
-
-    from aiodq.engine.channel.settling import SettlingChannel
-    from aiodq.engine.transactions.task_transactions import Joinable
-    from aiodq.options import Backoff
 
 __all__ = ["MAKERS", "Message", "look_at"]
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from aiodq.errors import NotAwaitedError
 from aiodq.uncopied import Uncopied
-
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 __all__ = ["AsyncBlock", "AsyncIteration"]
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Coroutine, Generator
+from concurrent.futures import Executor
+from datetime import timedelta
+from os import PathLike
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
 
 from aiodq.awaited import Awaited
@@ -19,13 +24,6 @@ from aiodq.storage.io.lock import is_held_here
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.store import Store
 from aiodq.values import absolute_path, check_choice, check_flag, refuse, span_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
-    from concurrent.futures import Executor
-    from datetime import timedelta
-    from os import PathLike
-    from types import TracebackType
 
 __all__ = ["QueueOpening", "StoreOpening", "open", "open_queue", "open_reader", "open_to_tend"]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
 
 from aiodq.values import span_seconds
-
-if TYPE_CHECKING:
-    from datetime import timedelta
 
 __all__ = ["Reject", "Retry"]
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
-from aiodq.engine.batch.put_batch import PLAIN, Draft, columns_cost, columns_of, plain_lengths
+from aiodq.engine.batch.put_batch import PLAIN, Accepted, Draft, columns_cost, columns_of, plain_lengths
 from aiodq.engine.batch.validation import check_bodies
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.commit.group_commit import GIVE_WAY
+from aiodq.engine.topic.puts.putting import PuttableTopic
 from aiodq.engine.topic.puts.receipt import Receipt
 from aiodq.format.columns import Columns
+from aiodq.format.layout import BytesLike
 from aiodq.uncopied import Uncopied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import timedelta
-
-    from aiodq.engine.batch.put_batch import Accepted
-    from aiodq.engine.topic.puts.putting import PuttableTopic
-    from aiodq.format.layout import BytesLike
 
 __all__ = ["Producer"]
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from types import TracebackType
+from typing import Self
 
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
+from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.topic.puts.putting import ReadTopic
+from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import InvalidOptionTypeError
 from aiodq.message import Message
 from aiodq.onlyasync import AsyncBlock
-from aiodq.options import StoreOptions
+from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.producer import Producer
+from aiodq.stats import TopicStats
+from aiodq.topic import Topic
 from aiodq.values import check_flag
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from datetime import datetime
-    from types import TracebackType
-
-    from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.topic.puts.putting import ReadTopic
-    from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.options import ChannelOptions
-    from aiodq.stats import TopicStats
-    from aiodq.topic import Topic
 
 __all__ = ["Queue", "QueueHandle"]
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 __all__ = ["loop_factory", "run"]
 

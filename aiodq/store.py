@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from os import PathLike
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 from aiodq.consuming.handlers import checked_choice
 from aiodq.engine.graceful_stop import stop_channels
+from aiodq.engine.monitoring.events import Events
 from aiodq.engine.stats.health import health
+from aiodq.engine.store.store_engine import StoreEngine
+from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.task_transactions import TransactionHost
+from aiodq.message import Message
 from aiodq.names import check_name, check_topic_name
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
@@ -20,17 +27,6 @@ from aiodq.stats import BackupReport, Health, StoreStats
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
 from aiodq.values import absolute_path, check_whole, span_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from datetime import timedelta
-    from os import PathLike
-    from types import TracebackType
-
-    from aiodq.engine.monitoring.events import Events
-    from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.message import Message
 
 __all__ = ["QUEUE_CHANNEL", "OpenStore", "Store", "StoreHandle"]
 

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from aiodq.awaited import Awaited
 from aiodq.channel import Channel
+from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.loop.futures import to_its_end
 from aiodq.engine.reading.prefetch_reader import SharedReader
 from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.engine.store.channel_management import pause_topic
+from aiodq.engine.store.store_engine import StoreEngine
+from aiodq.engine.topic.puts.putting import LookedAtTopic
+from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import OffsetError
-from aiodq.message import MAKERS, look_at
+from aiodq.message import MAKERS, Message, look_at
 from aiodq.names import check_name
-from aiodq.options import check_channel_options, check_dead_letter, check_store_options, time_ns
+from aiodq.options import (
+    ChannelOptions,
+    StoreOptions,
+    check_channel_options,
+    check_dead_letter,
+    check_store_options,
+    time_ns,
+)
 from aiodq.producer import Producer
 from aiodq.starting import known_start, start_offset
+from aiodq.stats import TopicStats
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.values import check_flag, check_offset, check_scan
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from datetime import datetime
-
-    from aiodq.awaited import Awaited
-    from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.engine.topic.puts.putting import LookedAtTopic
-    from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.message import Message
-    from aiodq.options import ChannelOptions, StoreOptions
-    from aiodq.stats import TopicStats
 
 __all__ = ["Topic", "TopicHandle"]
 

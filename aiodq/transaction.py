@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 from aiodq.engine.batch.put_batch import Draft
 from aiodq.engine.channel.addressed import FOR
+from aiodq.engine.channel.settling import SettlingChannel
 from aiodq.engine.transactions.group_committer import HeldAck, held_runs
-from aiodq.engine.transactions.pending_puts import PendingPuts, cost_of
-from aiodq.engine.transactions.task_transactions import Joinable
+from aiodq.engine.transactions.participants import Channel, Topic
+from aiodq.engine.transactions.pending_puts import Checked, PendingPuts, cost_of
+from aiodq.engine.transactions.task_transactions import Joinable, TransactionHost
 from aiodq.errors import (
     AlreadySettledError,
     InvalidOptionTypeError,
@@ -18,19 +22,9 @@ from aiodq.errors import (
     NotInFlightError,
     WrongContextError,
 )
+from aiodq.format.layout import BytesLike
 from aiodq.names import check_topic_name
 from aiodq.onlyasync import AsyncBlock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import timedelta
-    from types import TracebackType
-
-    from aiodq.engine.channel.settling import SettlingChannel
-    from aiodq.engine.transactions.participants import Channel, Topic
-    from aiodq.engine.transactions.pending_puts import Checked
-    from aiodq.engine.transactions.task_transactions import TransactionHost
-    from aiodq.format.layout import BytesLike
 
 __all__ = ["Held", "Transaction"]
 

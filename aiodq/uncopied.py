@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 __all__ = ["Uncopied"]
 

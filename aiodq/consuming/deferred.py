@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.topic.topic_engine import TopicEngine
+from aiodq.format.frame import Batch
 from aiodq.message import Message, look_at
 from aiodq.storage.read.log_reader import LogReader
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.format.frame import Batch
 
 __all__ = ["DeferredMessage", "cancel_deferred", "look_at_deferred"]
 

@@ -7,10 +7,12 @@ look into an engine are overridden here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from os import PathLike
+from typing import Any, Final, TypeVar
 
 from aiodq.awaited import Awaited, UnderWay
 from aiodq.channel import Channel
@@ -20,12 +22,14 @@ from aiodq.consuming.deferred import DeferredMessage
 from aiodq.consuming.handlers import checked_choice, chooses
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.loop.futures import to_its_end
+from aiodq.engine.monitoring.events import Events
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.errors import OffsetError, WrongContextError
-from aiodq.message import look_at
+from aiodq.message import Message, look_at
 from aiodq.names import check_name, check_topic_name
 from aiodq.options import (
     ChannelOptions,
+    Position,
     StoreOptions,
     check_channel_options,
     check_dead_letter,
@@ -35,7 +39,10 @@ from aiodq.options import (
 from aiodq.queue import Queue
 from aiodq.requeue import AT_ONCE
 from aiodq.shared.client.history import History
+from aiodq.shared.client.remote_store import RemoteStore
+from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.shared.consuming.acked_again import ack_again, acked_before, not_answered
+from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.encoding.answers import (
     read_backup,
     read_deferred,
@@ -61,18 +68,6 @@ from aiodq.values import (
     check_whole,
     span_seconds,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-    from datetime import datetime, timedelta
-    from os import PathLike
-
-    from aiodq.engine.monitoring.events import Events
-    from aiodq.message import Message
-    from aiodq.options import Position
-    from aiodq.shared.client.remote_store import RemoteStore
-    from aiodq.shared.client.remote_topic import RemoteTopic
-    from aiodq.shared.consuming.remote_channel import RemoteChannel
 
 T = TypeVar("T")
 

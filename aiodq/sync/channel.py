@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import NoReturn, cast
 
+from aiodq import channel, message
+from aiodq.consuming import deferred
 from aiodq.consuming.consumer import Consumer
 from aiodq.consuming.handlers import Handler, checked_concurrency, checked_handler, checked_hook, is_asynchronous
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError
+from aiodq.options import ChannelOptions, Position
+from aiodq.stats import ChannelStats
 from aiodq.sync.handlers import HandlerThreads
+from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.message import DeferredMessage, Message, give_back
 from aiodq.sync.spans import in_pages, seconds, within
 from aiodq.sync.transaction import inner_messages
 from aiodq.uncopied import Uncopied
 from aiodq.values import check_flag, span_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-    from datetime import timedelta
-
-    from aiodq import channel, message
-    from aiodq.consuming import deferred
-    from aiodq.options import ChannelOptions, Position
-    from aiodq.stats import ChannelStats
-    from aiodq.sync.loop_thread import LoopThread
 
 __all__ = ["Channel"]
 

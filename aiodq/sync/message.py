@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
 
+from aiodq import message
+from aiodq.consuming import deferred
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import DeliveryError, StoreFailedError
 from aiodq.storage.read.stored_message import StoredMessage
+from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.transaction import Transaction
 from aiodq.uncopied import Uncopied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from datetime import datetime, timedelta
-    from types import TracebackType
-
-    from aiodq import message
-    from aiodq.consuming import deferred
-    from aiodq.sync.loop_thread import LoopThread
 
 __all__ = ["DeferredMessage", "Message", "give_back"]
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
+from aiodq import producer
+from aiodq.engine.batch.put_batch import Draft
+from aiodq.format.layout import BytesLike
+from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.receipt import Receipt
 from aiodq.sync.spans import seconds, within
 from aiodq.sync.transaction import listed
 from aiodq.uncopied import Uncopied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import timedelta
-
-    from aiodq import producer
-    from aiodq.engine.batch.put_batch import Draft
-    from aiodq.format.layout import BytesLike
-    from aiodq.sync.loop_thread import LoopThread
 
 __all__ = ["Producer"]
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
 
+from aiodq import queue
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError
+from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.stats import TopicStats
 from aiodq.sync.channel import Channel
+from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.message import Message
 from aiodq.sync.producer import Producer
 from aiodq.sync.topic import Topic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
-    from types import TracebackType
-
-    from aiodq import queue
-    from aiodq.options import ChannelOptions, StoreOptions
-    from aiodq.stats import TopicStats
-    from aiodq.sync.loop_thread import LoopThread
 
 __all__ = ["Queue"]
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
 
+from aiodq.engine.topic.puts import receipt
+from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.spans import seconds, within
 from aiodq.uncopied import Uncopied
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
-    from aiodq.engine.topic.puts import receipt
-    from aiodq.sync.loop_thread import LoopThread
 
 __all__ = ["Receipt"]
 

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from datetime import timedelta
+from os import PathLike
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
 
+from aiodq import message, store
 from aiodq import opening as ways
+from aiodq.engine.monitoring import events
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
+from aiodq.opening import Mode
+from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.stats import BackupReport, Health, StoreStats
 from aiodq.sync.loop_thread import LoopThread, refuse_running_loop, wait_for_dropped
 from aiodq.sync.message import Message
 from aiodq.sync.queue import Queue
 from aiodq.sync.topic import Topic
 from aiodq.sync.transaction import Transaction
 from aiodq.uncopied import Uncopied
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from datetime import timedelta
-    from os import PathLike
-    from types import TracebackType
-
-    from aiodq import message, store
-    from aiodq.engine.monitoring import events
-    from aiodq.opening import Mode
-    from aiodq.options import ChannelOptions, StoreOptions
-    from aiodq.stats import BackupReport, Health, StoreStats
 
 __all__ = ["Events", "Store", "open", "open_queue"]
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncGenerator, Iterator
+from datetime import datetime
+from typing import cast
 
+from aiodq import message, topic
+from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.stats import TopicStats
 from aiodq.sync.channel import Channel
+from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.message import Message
 from aiodq.sync.producer import Producer
 from aiodq.sync.spans import in_pages
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
-    from datetime import datetime
-
-    from aiodq import message, topic
-    from aiodq.options import ChannelOptions, StoreOptions
-    from aiodq.stats import TopicStats
-    from aiodq.sync.loop_thread import LoopThread
 
 __all__ = ["Topic"]
 

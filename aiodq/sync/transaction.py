@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
+from aiodq import message, transaction
+from aiodq.engine.batch.put_batch import Draft
 from aiodq.errors import WrongContextError
+from aiodq.format.layout import BytesLike
+from aiodq.sync.loop_thread import LoopThread
 from aiodq.uncopied import Uncopied
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import timedelta
-    from types import TracebackType
-
-    from aiodq import message, transaction
-    from aiodq.engine.batch.put_batch import Draft
-    from aiodq.format.layout import BytesLike
-    from aiodq.sync.loop_thread import LoopThread
 
 T = TypeVar("T")
 

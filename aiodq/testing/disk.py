@@ -11,12 +11,10 @@ The method is that of "All File Systems Are Not Created Equal" (OSDI 2014) and C
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from random import Random
+from random import Random
+from typing import Final, Literal, TypeAlias
 
 __all__ = [
     "STALE",
@@ -37,7 +35,7 @@ __all__ = [
 
 Ordering = Literal["posix", "ext4"]
 
-Image: TypeAlias = "dict[str, bytes | None]"
+Image: TypeAlias = dict[str, bytes | None]
 """A tree of files: absolute paths, each with the file's bytes, or None for a directory."""
 
 ROOT: Final = 0

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final, Literal, Self, cast, get_args
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+from typing import Any, Final, Literal, Self, cast, get_args
 
 __all__ = ["CALLS", "Call", "Fault", "FaultPlan", "Pages"]
 

@@ -6,10 +6,13 @@ import errno
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiodq.errors import StoreLockedError
+from aiodq.format.layout import BytesLike
+from aiodq.storage.io.filesystem import File, Lock
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.testing.disk import (
@@ -31,12 +34,6 @@ from aiodq.testing.faults import Call, Fault, FaultPlan
 from aiodq.testing.handles import SimulatedFile, SimulatedLock
 from aiodq.testing.replay import replayed
 from aiodq.testing.tree import Node, Tree, os_error, parents
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from aiodq.format.layout import BytesLike
-    from aiodq.storage.io.filesystem import File, Lock
 
 __all__ = ["SimulatedFileSystem"]
 

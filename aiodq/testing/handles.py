@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-from aiodq.testing.tree import os_error
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aiodq.format.layout import BytesLike
-    from aiodq.testing.faults import Call, Fault
-    from aiodq.testing.tree import Node
+from aiodq.format.layout import BytesLike
+from aiodq.testing.faults import Call, Fault
+from aiodq.testing.tree import Node, os_error
 
 __all__ = ["SimulatedFile", "SimulatedLock", "SimulatedWindow"]
 

@@ -13,19 +13,16 @@ import errno
 import os
 import selectors
 import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
+from aiodq.storage.io.filesystem import File
+from aiodq.testing.faults import Call
+from aiodq.testing.filesystem import SimulatedFileSystem
 from aiodq.testing.handles import SimulatedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from aiodq.storage.io.filesystem import File
-    from aiodq.testing.faults import Call
-    from aiodq.testing.filesystem import SimulatedFileSystem
 
 __all__ = ["SimulatedExecutor", "SimulatedKernel", "SimulatedLoop", "StalledError", "run"]
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from aiodq.clock import Clock
 from aiodq.opening import QueueOpening, StoreOpening, open, open_queue
+from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.testing.filesystem import SimulatedFileSystem
-
-if TYPE_CHECKING:
-    from aiodq.clock import Clock
-    from aiodq.options import ChannelOptions, StoreOptions
 
 __all__ = ["memory_queue", "memory_store"]
 

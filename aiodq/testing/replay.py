@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from aiodq.testing.disk import ROOT, Disk, Dropped, Made, Removed, Renamed, Truncated, Wrote, apply_change
+from aiodq.testing.disk import (
+    ROOT,
+    Disk,
+    Dropped,
+    Made,
+    Operation,
+    Ordering,
+    Removed,
+    Renamed,
+    Truncated,
+    Wrote,
+    apply_change,
+)
 from aiodq.testing.tree import Node, Tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from aiodq.testing.disk import Operation, Ordering
 
 __all__ = ["replayed"]
 

@@ -6,20 +6,17 @@ import asyncio
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
+from aiodq.format.layout import BytesLike
+from aiodq.storage.io.filesystem import File, FileSystem
+from aiodq.testing.faults import Call
 from aiodq.testing.wrapped import WrappedFile, WrappedFileSystem
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from aiodq.format.layout import BytesLike
-    from aiodq.storage.io.filesystem import File, FileSystem
-    from aiodq.testing.faults import Call
-
-    Rule: TypeAlias = Callable[["Passed"], object]
+Rule: TypeAlias = Callable[["Passed"], object]
 
 __all__ = ["Failing", "Gate", "Passed", "WatchedFileSystem"]
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.format.layout import BytesLike
+from aiodq.storage.io.filesystem import File, FileSystem, Lock, OsFileSystem
 from aiodq.storage.io.free_space import free_space
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from aiodq.format.layout import BytesLike
-    from aiodq.storage.io.filesystem import File, FileSystem, Lock
-    from aiodq.testing.faults import Call
+from aiodq.testing.faults import Call
 
 __all__ = ["WrappedFile", "WrappedFileSystem"]
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 from weakref import WeakSet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["Event", "EventKind", "Events", "Listeners"]
 

@@ -8,39 +8,32 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final, TypeVar
 
 from aiodq.errors import CorruptionError, MissingExtraError, StorageError, StoreNotFoundError
-from aiodq.format.journal import unsettled
+from aiodq.format.journal import ChannelImage, unsettled
 from aiodq.names import check_name
 from aiodq.stats import HeldSegment
-from aiodq.storage.io.filesystem import OsFileSystem, name_exists
+from aiodq.storage.io.filesystem import FileSystem, OsFileSystem, name_exists
 from aiodq.storage.io.os_errors import is_refused
+from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.log.backlog_bytes import BacklogBytes
 from aiodq.storage.offline.summaries import ChannelSummary, StoreSummary, TopicSummary
 from aiodq.storage.read.delayed_index import delayed
+from aiodq.storage.read.frame_reader import FrameReader
 from aiodq.storage.read.frame_results import Rows
-from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.storage.read.snapshot import LogSnapshot
-from aiodq.storage.read.stored_message import records_of
+from aiodq.storage.read.stored_message import StoredMessage, records_of
 from aiodq.storage.segments.offset_ranges import total
+from aiodq.storage.segments.segment_files import Segment
 from aiodq.storage.state.assessment import channel_images
 from aiodq.storage.state.holds import held_by, read_holds
 from aiodq.storage.state.owner_stats import ChannelFigures, read_figures
 from aiodq.storage.store_layout import check_store_directory, has_topic, list_topics
 from aiodq.values import check_flag, check_scan, check_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from types import ModuleType
-
-    from aiodq.format.journal import ChannelImage
-    from aiodq.storage.io.filesystem import FileSystem
-    from aiodq.storage.io.quarantine import Damage
-    from aiodq.storage.read.frame_reader import FrameReader
-    from aiodq.storage.read.log_reader import LogView
-    from aiodq.storage.read.stored_message import StoredMessage
-    from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["ChannelSummary", "StoreReader", "StoreSummary", "TopicReader", "TopicSummary"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - as in `Draft`: types of what is public are evaluated
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -9,8 +10,7 @@ from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["StoredMessage", "records_of"]
 

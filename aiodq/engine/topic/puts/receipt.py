@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import Any
 
 from aiodq.awaited import Awaited
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from aiodq.engine.batch.put_batch import PutResult
+from aiodq.engine.batch.put_batch import PutResult
 
 __all__ = ["Receipt"]
 
