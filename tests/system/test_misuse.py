@@ -447,6 +447,39 @@ def test_keyboard_interrupt_instead_of_a_callback_leaves_nobody_waiting(
 
 
 @on_each_loop
+def test_keyboard_interrupt_as_a_thread_is_given_work_on_the_log_leaves_nobody_waiting(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened() -> aiodq.Queue:
+        queue = await aiodq.open_queue(tmp_path, fs=QuickFileSystem())
+        await queue.put(b"0")
+        return queue
+
+    async def told() -> None:
+        async with asyncio.timeout(WATCHDOG):
+            await asyncio.wait([waiting])
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    running = LOOPS[loop]()
+    try:
+        queue = running.run_until_complete(opened())
+        waiting = running.create_task(queue.topic.settle_in())
+        with monkeypatch.context() as patched:
+            patched.setattr("aiodq.engine.loop.worker_threads.WorkerThreads.start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                running.run_until_complete(told())
+        running.run_until_complete(told())
+        assert isinstance(waiting.exception(), aiodq.StoreFailedError)
+        with suppress(aiodq.StoreFailedError):
+            running.run_until_complete(queue.aclose())
+    finally:
+        running.close()
+    assert run_on(loop, contents(tmp_path)) == [b"0"]
+
+
+@on_each_loop
 def test_keyboard_interrupt_amid_a_transaction_leaves_nobody_waiting(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

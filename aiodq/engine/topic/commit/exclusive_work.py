@@ -42,28 +42,24 @@ class ExclusiveWork:
         """Whether one runs or waits."""
         return self.running or bool(self.waiting)
 
-    def waits_for(self, taken: int) -> bool:
-        """Return whether an operation is next once everything taken from the open batch so far is written."""
-        return bool(self.waiting) and taken >= self.waiting[0].after
+    def comes_after(self, serial: int) -> bool:
+        """Return whether no batch beyond this one has to come before the first of those that wait."""
+        return serial >= self.waiting[0].after
 
     def wake(self, taken: int) -> None:
         """Give the ioLoop a turn if an operation is next: a batch that no sync follows causes no event."""
-        if self.waits_for(taken):
+        if self.comes_after(taken):
             self._wake()
 
-    def may_start(self, written: int) -> bool:
-        """Return whether what has to come before the next operation is written."""
-        return bool(self.waiting) and written >= self.waiting[0].after
-
     def start_next(self, written: int) -> bool:
-        """Start the next operation if what has to come before it is written; the log is at rest."""
-        if not self.may_start(written):
+        """Start the first of those that wait if what has to come before it is written; the log is at rest."""
+        if not self.comes_after(written):
             return False
         self.running = True
         operation = self.waiting.popleft()
         try:
             self._host.threads.start(operation.work, lambda result, error: self._ended(operation, result, error))
-        except Exception:
+        except BaseException:
             self.waiting.appendleft(operation)
             raise
         return True

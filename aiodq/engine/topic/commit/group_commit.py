@@ -527,7 +527,7 @@ class GroupCommit:
         engine = self._engine
         if self.gathering:
             return False
-        if engine.exclusive_work.waiting and engine.exclusive_work.waits_for(engine.taken):
+        if engine.exclusive_work.waiting and engine.exclusive_work.comes_after(engine.taken):
             return False
         if batch.cost >= _OVERLAP or engine.options.sync != "always":
             return True

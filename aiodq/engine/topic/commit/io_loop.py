@@ -221,7 +221,7 @@ class IoLoop:
     def _start_operation(self) -> bool:
         """Start the next operation, the log being at rest; return whether it runs."""
         syncer, work = self._engine.syncer, self._engine.exclusive_work
-        if self._engine.durably and syncer.lagging and work.may_start(syncer.written):
+        if self._engine.durably and syncer.lagging and work.comes_after(syncer.written):
             syncer.sync_now()
             return False
         return work.start_next(syncer.written)
