@@ -37,7 +37,7 @@ from tests.system.support import (
 from tests.system.surface import VALUES, Surface, calls, settlements, uncovered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from aiodq import Message, Queue, Receipt
@@ -444,6 +444,61 @@ def test_keyboard_interrupt_instead_of_a_callback_leaves_nobody_waiting(
     finally:
         running.close()
     assert sorted(run_on(loop, contents(tmp_path))) == sorted(b"%d" % number for number in range(4) for _ in range(3))
+
+
+async def get_what_is_due(store: aiodq.Store) -> None:
+    queue = store.queue("queue")
+    await queue.get_many(1)
+    await queue.put(b"1", delay=0.01)
+    await queue.get()
+
+
+async def settle_in(store: aiodq.Store) -> None:
+    await store.topic("queue").settle_in()
+
+
+AMID: dict[str, tuple[str, Callable[[aiodq.Store], Coroutine[Any, Any, Any]]]] = {
+    "the ring of an alarm": ("aiodq.engine.channel.source.message_source.MessageSource.prepare", get_what_is_due),
+    "the end of work on the log": ("aiodq.engine.topic.topic_engine.settle", settle_in),
+}
+"""What is called amid a callback, and what waits for that."""
+
+
+@on_each_loop
+@pytest.mark.parametrize("where", AMID)
+def test_keyboard_interrupt_amid_a_callback_leaves_nobody_waiting(
+    loop: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amid, work = AMID[where]
+
+    async def opened() -> aiodq.Store:
+        store = await aiodq.open(tmp_path, fs=QuickFileSystem())
+        await store.queue("queue").put(b"0")
+        await store.topic("queue").settle_in()
+        return store
+
+    async def told() -> None:
+        async with asyncio.timeout(WATCHDOG):
+            await asyncio.wait([waiting])
+
+    def interrupted(*_: object, **__: object) -> None:
+        patched.undo()
+        raise KeyboardInterrupt
+
+    running = LOOPS[loop]()
+    try:
+        store = running.run_until_complete(opened())
+        waiting = running.create_task(work(store))
+        with monkeypatch.context() as patched:
+            patched.setattr(amid, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                running.run_until_complete(told())
+        running.run_until_complete(told())
+        assert isinstance(waiting.exception(), aiodq.StoreFailedError)
+        with suppress(aiodq.StoreFailedError):
+            running.run_until_complete(store.aclose())
+    finally:
+        running.close()
 
 
 @on_each_loop

@@ -101,7 +101,7 @@ class ChannelEngineHost(Protocol[C_contra]):
         """Note that something was settled that is durable though not yet in the channel's journal."""
         ...
 
-    def fail_store(self, error: Exception) -> None:
+    def fail_store(self, error: BaseException) -> None:
         """Stop the store for this reason."""
         ...
 

@@ -125,7 +125,7 @@ class TopicEngine:
         self.metrics: StoreMetrics = host.metrics
         self.check_context: Callable[[], None] = host.check_context
         self.without_transactions: Callable[[], AbstractAsyncContextManager[None]] = host.without_transactions
-        self.fail_store: Callable[[Exception], None] = host.fail
+        self.fail_store: Callable[[BaseException], None] = host.fail
         self.send_dead_letter: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.send_dead_letter
         self.transactions: OpenTransactions = host.transactions
         self.crash_suspects: CrashSuspects = host.crash_suspects

@@ -165,11 +165,13 @@ class Settlement(ABC):
             self._alarm.set(moment)
 
     def _rung(self) -> int | None:
-        """Do as `_ring` for the event loop: an exception stops the store."""
+        """Do as `_ring` for the event loop: an exception stops the store, and so does Ctrl-C."""
         try:
             return self._ring()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
+        except BaseException as error:
             self._host.fail_store(error)
+            if not isinstance(error, Exception):
+                raise
             return None
 
     def _ring(self) -> int | None:

@@ -73,9 +73,11 @@ class ExclusiveWork:
         told = error if error is None or isinstance(error, AiodqError) else as_failure(error)
         try:
             operation.finish(result, told)
-        except Exception as raised:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
-            told = as_failure(raised)
+        except BaseException as raised:
+            told = as_failure(raised)  # whatever it is, the store stops and nobody is left waiting
             tell_all(told, [partial(operation.finish, None)])
+            if not isinstance(raised, Exception):
+                raise
         if isinstance(told, StoreFailedError):
             self._host.fail(told)
         self._wake()
