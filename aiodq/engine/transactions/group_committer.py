@@ -472,12 +472,14 @@ class Committer:
 
     def _settle(self, entry: _Entry, pieces: Iterator[list[HeldRun]]) -> None:
         """Enter acks, a few in each turn of the loop, then end `commit`. The puts are visible before the acks."""
-        entry.room.end_credits()
         try:
+            entry.room.end_credits()
             for run in (piece := next(pieces, [])):
                 run.channel_engine.transaction_holds.settle(run.start, run.stop, run.held)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
-            self._fail(error)
+        except BaseException as error:
+            self._fail(error)  # whatever it is, the store stops and nobody is left waiting
+            if not isinstance(error, Exception):
+                raise
             piece = []
         if piece and len(piece) < len(entry.settlements):
             asyncio.get_running_loop().call_soon(self._settle, entry, pieces)
