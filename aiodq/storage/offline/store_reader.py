@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
@@ -30,8 +31,8 @@ from aiodq.storage.read.stored_message import StoredMessage, records_of
 from aiodq.storage.segments.offset_ranges import total
 from aiodq.storage.segments.segment_files import Segment
 from aiodq.storage.state.assessment import channel_images
-from aiodq.storage.state.holds import held_by, read_holds
-from aiodq.storage.state.owner_stats import ChannelFigures, read_figures
+from aiodq.storage.state.holds import Hold, held_by, read_holds
+from aiodq.storage.state.owner_stats import ChannelFigures, Figures, read_figures
 from aiodq.storage.store_layout import check_store_directory, has_topic, list_topics
 from aiodq.values import check_flag, check_scan, check_whole
 
@@ -241,13 +242,16 @@ class TopicReader:
             FormatVersionError: written by a newer aiodq.
             StorageError: as mapped from the system's error.
         """
-        view, log = self.refresh(), self._log
+        self.refresh()
+        store = os.path.dirname(self._log.directory)
+        return self._summary(read_figures(self._fs, store), read_holds(self._fs, store))
+
+    def _summary(self, shown: Figures | None, holds: Mapping[str, Hold]) -> TopicSummary:
+        log, view = self._log, self._log.view
         images = channel_images(self._fs, log.directory, log.meta)
         dues = dict(self._dues(view))
-        shown = read_figures(self._fs, os.path.dirname(log.directory))
         known = None if shown is None else shown.get(self.name, {})
         channels = {name: self._channel(name, image, view, dues, known) for name, image in images.items()}
-        holds = read_holds(self._fs, os.path.dirname(log.directory))
         return TopicSummary(
             self.name,
             log.begin,
@@ -380,9 +384,13 @@ class StoreReader:
         """
         topics: dict[str, TopicSummary] = {}
         refused: dict[str, str] = {}
+        shown: Figures | None = None
+        holds = cache(partial(read_holds, self._fs, self.path))
         for name in self.topics():
+            # Both are of all topics: read anew for each, they would be most of what a store of many topics costs.
+            shown = shown or read_figures(self._fs, self.path)
             try:
-                topics[name] = self.topic(name).stats()
+                topics[name] = self.topic(name)._summary(shown, holds())  # noqa: SLF001 - refreshed just now
             except StorageError as error:
                 if not is_refused(error):
                     raise
