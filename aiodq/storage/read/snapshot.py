@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiodq.errors import StoreNotFoundError
 from aiodq.format.decode import index_singles
 from aiodq.format.segment import topic_salt
+from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.read.log_reader import LogView
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["LogSnapshot"]
 
 _MARK: Final = 64
+_LOOKS: Final = 10
+"""At a log whose newest segment was deleted each time before it was looked at."""
 
 
 class _Grown(NamedTuple):
@@ -104,6 +107,18 @@ class LogSnapshot:
             FormatVersionError: written by a newer aiodq.
             StorageError: as mapped from the system's error.
         """
+        another = False
+        for _ in range(_LOOKS):
+            replaced, newest = self._refresh(walk=walk)
+            another |= replaced
+            found = self.view.segments
+            if newest is None or (found and found[-1].path == newest) or name_exists(self._fs, newest):
+                break
+            # Its owner has begun another segment and deleted this one, with all before it: the log ends further on.
+        return another
+
+    def _refresh(self, *, walk: bool) -> tuple[bool, str | None]:
+        """Look once; return whether it is another topic, and the path of the newest segment that was listed."""
         before = self.meta.uuid if self.view.segments else None
         self.unwalked = None
         self.meta, self.damages, there = find_meta(self._fs, self.directory, self._known_meta)
@@ -114,11 +129,11 @@ class LogSnapshot:
         # The watermark first, then the files: so they hold what it promises.
         values = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
         self.promised = noted_watermark(values, topic_salt(self.meta.uuid))
-        listed = self._own()
+        listed, newest = self._own()
         if self.view.segments and self.view.segments[-1].path not in {path for _, path in listed}:
             # Deleted, or an earlier copy of the store was brought back, whose segments were sealed elsewhere since.
             self._sealed, self._headers, self._growing = {}, {}, {}
-            listed = self._own()
+            listed, newest = self._own()
         segments: list[Segment] = []
         limits = promises([base for base, _ in listed], self.promised)
         for (base, path), limit in zip(listed, limits, strict=True):
@@ -140,12 +155,16 @@ class LogSnapshot:
         end, data_end = (segments[-1].end, segments[-1].data_end) if segments else (self.meta.begin, 0)
         self.view = LogView(tuple(segments), end, data_end)
         self._find_gaps()
-        return another
+        return another, newest
 
-    def _own(self) -> list[tuple[int, str]]:
-        """Return (base offset, path) of the segments, without files that only look like one by name."""
+    def _own(self) -> tuple[list[tuple[int, str]], str | None]:
+        """Return (base offset, path) of the segments, without files that only look like one by name.
+
+        Then the path of the newest of all that were listed, which its owner may have deleted since.
+        """
         own: list[tuple[int, str]] = []
-        for base, path in list_segments(self._fs, self.directory):
+        listed = list_segments(self._fs, self.directory)
+        for base, path in listed:
             with suppress(StoreNotFoundError):
                 known = path in self._sealed or path in self._growing
                 found = None if known else inspect_file(self._fs, path, base, self.meta.uuid)
@@ -155,7 +174,7 @@ class LogSnapshot:
                         self._sealed[path] = sealed_segment(path, found, found.tail)
                 else:
                     self.damages.append(Damage(path, 0, found.size, found.header_error.message))
-        return own
+        return own, listed[-1][1] if listed else None
 
     def _look(self, path: str, base: int, promised: int, *, last: bool, walk: bool) -> Segment | None:
         """Return a segment that was not sealed at the last look; None if it is not to be read."""

@@ -20,7 +20,7 @@ from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_COMPACT, SEGMEN
 from aiodq.storage.log.backlog_bytes import position_in
 from aiodq.storage.read.log_reader import LogReader, LogView, ReadResult
 from aiodq.storage.read.snapshot import LogSnapshot
-from aiodq.testing import WatchedFileSystem
+from aiodq.testing import Passed, WatchedFileSystem
 from tests.format.support import control_frame
 from tests.storage.logs import SECOND, START, contents, flip, open_log, overwrite, put, put_each, segments
 
@@ -338,6 +338,36 @@ def test_offset_from_goes_back_over_what_cannot_be_read_and_no_further(topic: Pa
     expected |= dict.fromkeys(range(firsts[5], firsts[6] + 1), firsts[5])
     assert found == expected
     reader.close()
+
+
+# --- beside an owner
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_owner_that_goes_on_to_another_segment_does_not_make_a_log_seem_empty(topic: Path, number: int) -> None:
+    """The newest file that was listed, and all before it, are deleted before they are looked at."""
+    log = open_log(topic)
+    put_each(log, [b"x"] * 10)
+    path, left = log.segments[-1].path, number
+    fs = WatchedFileSystem()
+
+    def go_on(call: Passed) -> None:
+        nonlocal left
+        if call.kind == "open" and call.path == path:
+            left -= 1
+            if left:
+                return
+            log.roll()
+            put_each(log, [b"y"] * 5)
+            gone = log.segments[:1]
+            log.hide(gone)
+            log.remove(gone)
+
+    fs.add(go_on)
+    snapshot = LogSnapshot(fs, str(topic))
+    snapshot.refresh()
+    assert (left, snapshot.begin, snapshot.view.stop) == (0, 10, 15)
+    log.close()
 
 
 # --- size
