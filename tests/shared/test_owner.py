@@ -17,7 +17,9 @@ import aiodq
 from aiodq.shared.connection.rendezvous import connect, listen
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.noted_clients import NotedClients
+from aiodq.shared.server.owner import Owner
 from aiodq.storage.store_layout import CLIENTS
+from aiodq.testing import WatchedFileSystem
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import (
     Ack,
@@ -473,6 +475,34 @@ async def test_who_has_not_come_back_is_known_to_the_next_owner_too(tmp_path: Pa
         client = await joined(tmp_path / "s")
         assert not clients.exists(), "it may be anybody"
         await client.close()
+
+
+async def test_who_holds_nothing_as_an_owner_closes_is_not_waited_for(tmp_path: Path) -> None:
+    """It may close as well before there is another owner, and its process live on."""
+    fs, clients = WatchedFileSystem(), tmp_path / "s" / CLIENTS
+    store = await aiodq.open(tmp_path / "s", fs=fs)
+    owner = Owner(store._store_engine)
+    await owner.start()
+    await store.queue("jobs").put_many([b"0", b"1", b"2"])
+    joining = [await joined(tmp_path / "s", producer) for producer in (7, 8, 9)]
+    idle, _, acking = joining
+    for client in joining:
+        assert len(await client.take(2, 1, 1)) == 1
+    assert await idle.ask(Ack(2, owner.epoch, (Range(0, 1, 1),))) == Done()
+    gate = fs.gate("sync", match="journal")
+    asking = asyncio.create_task(acking.ask(Ack(2, owner.epoch, (Range(2, 3, 1),))))
+    try:
+        await gate.wait()
+        assert {row[0] for row in json.loads(clients.read_text())} == {7, 8, 9}
+        closing = asyncio.create_task(owner.close())
+        await until(lambda: {row[0] for row in json.loads(clients.read_text() or "[]")} == {8, 9})
+    finally:
+        gate.open()
+    await asyncio.gather(asking, return_exceptions=True)
+    await closing
+    for client in joining:
+        await client.close()
+    await store.aclose()
 
 
 async def test_who_could_not_be_noted_is_waited_for_after_an_owner_that_closed(

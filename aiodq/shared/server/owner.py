@@ -207,14 +207,19 @@ class Owner:
             if not self._expected:
                 self._end_reclaiming()
 
-    def _note_clients(self) -> None:
-        """Note the clients of this owner that may hold messages, except itself."""
+    def _note_clients(self, *, ending: bool = False) -> None:
+        """Note the clients of this owner that may hold messages, except itself.
+
+        Args:
+            ending: this owner ends in order, and knows who holds some. The others may end as well before there is
+                another owner, which would wait for them.
+        """
         try:
             self._place.check()
         except StorageError:
             return  # there is another directory now, in which nothing is to be written
         # Who only puts, or asks who is there, holds nothing; waiting for it would hold up all others.
-        clients = [session.client for session in self.clients if session.lends]
+        clients = [session.client for session in self.clients if (session.comes_back if ending else session.lends)]
         # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
         those = self._expected | {client.producer: client.pid for client in clients if client is not None}
         those.pop(self.own, None)
@@ -237,9 +242,6 @@ class Owner:
 
     async def close(self) -> None:
         """Tell all clients to look for another owner, and stop serving."""
-        self._note_gone()
-        if not self._noted.certain:
-            self._note_clients()
         self._closing = True
         # INVARIANT: nothing that is given back below is given up, though its time to live be over: who has it in hand
         # keeps it under the next owner.
@@ -251,6 +253,9 @@ class Owner:
             await asyncio.gather(self._watching, return_exceptions=True)
         # INVARIANT: the loop no longer watches the socket when it is closed: its number may be another's at once.
         await self._accept_no_more()
+        if self.engine.failure is None:  # else the directory may be gone
+            # INVARIANT: from here until all are told of the end, nothing is delivered to anybody.
+            self._note_clients(ending=True)
         if self._listening is not None:
             self._end_listening(self._listening)
         for connection in list(self._connections):

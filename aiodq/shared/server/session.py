@@ -100,6 +100,7 @@ class Session:
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: set[asyncio.Task[None]] = set()
+        self._settling: set[asyncio.Task[None]] = set()
         self._names: dict[str, int] = {}
         self._changes = Changes(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
@@ -143,7 +144,7 @@ class Session:
         if does is None:
             raise ProtocolError(f"{said.op.name} is nothing for an owner, or for one of this version")
         try:
-            if len(self._tasks) - len(self._opening) >= _MOST_UNDER_WAY:
+            if len(self._tasks) + len(self._settling) - len(self._opening) >= _MOST_UNDER_WAY:
                 _refuse_more(said)
             does(said, request)
         except ProtocolError:
@@ -159,7 +160,7 @@ class Session:
         owner = self._owner
         self._earlier = Earlier([each for each in owner.clients if each is not self and _is_same(each.client, said)])
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
-        self._begin(self._look())
+        self._begin(self._look(), self._tasks)
 
     @property
     def shares(self) -> Iterable[Lending]:
@@ -175,10 +176,11 @@ class Session:
         """End the session: what the client held goes back, as if it had never been delivered, unless it is back."""
         self._puts.end()
         self._transactions.end()
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._settling]
+        for task in tasks:
             task.cancel()
         delivering = [lending.stop() for lending in self._lendings.values()]
-        await asyncio.gather(*self._tasks, *delivering, return_exceptions=True)
+        await asyncio.gather(*tasks, *delivering, return_exceptions=True)
         if self.client is not None and self.lends:
             await self._cut_off.wait(self.client.pid)
         for lending in self._lendings.values():
@@ -194,6 +196,12 @@ class Session:
         """Return how many messages the client holds, by `topic/channel`."""
         return {lending.name: lending.holding for lending in self._lendings.values() if lending.holding}
 
+    @property
+    def comes_back(self) -> bool:
+        """Whether the client holds messages, or is not told yet what became of some that it settled or claimed."""
+        settling = any(not task.done() for task in self._settling)
+        return settling or any(lending.holding for lending in self._lendings.values())
+
     # --- answers
 
     def _fail(self, error: Exception, request: int) -> None:
@@ -206,17 +214,17 @@ class Session:
         if request:
             self._wire.send(fail_of(error), request)
 
-    def _start(self, doing: Coroutine[Any, Any, Done], request: int) -> asyncio.Task[None]:
+    def _start(self, doing: Coroutine[Any, Any, Done], request: int, *, settling: bool = False) -> asyncio.Task[None]:
         """Run something that takes longer, and answer."""
-        task = self._begin(self._answered(doing, request))
+        task = self._begin(self._answered(doing, request), self._settling if settling else self._tasks)
         # A task that is cancelled before its first turn has not begun to await it.
         task.add_done_callback(lambda _: doing.close())
         return task
 
-    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _begin(self, doing: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(doing)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        among.add(task)
+        task.add_done_callback(among.discard)
         return task
 
     async def _answered(self, doing: Awaitable[Done], request: int) -> None:
@@ -378,13 +386,13 @@ class Session:
         lending = self._lending(said.handle)
         failure = lending.ack(said.epoch, said.ranges)
         if request:
-            self._start(lending.committed(failure), request)
+            self._start(lending.committed(failure), request, settling=True)
 
     def _release(self, said: Release, request: int) -> None:
         lending = self._lending(said.handle)
         lending.release(said.epoch, said.ranges)
         if request:
-            self._start(lending.committed(), request)
+            self._start(lending.committed(), request, settling=True)
 
     def _nack(self, said: Nack, request: int) -> None:
         lending = self._lending(said.handle)
@@ -400,7 +408,7 @@ class Session:
 
         _each(nack, said.items)
         if request:
-            self._start(lending.committed(), request)
+            self._start(lending.committed(), request, settling=True)
 
     def _touch(self, said: Touch, request: int) -> None:
         lending = self._lending(said.handle)
@@ -417,12 +425,12 @@ class Session:
     def _reject(self, said: Reject, request: int) -> None:
         lending = self._lending(said.handle)
         message = lending.take(said.epoch, said.offset, said.delivery)
-        self._start(lending.rejected(message, said), request)
+        self._start(lending.rejected(message, said), request, settling=True)
 
     def _resume(self, said: Resume, request: int) -> None:
         lending = self._lending(said.handle)
         lending.begin_resume()
-        self._start(self._resumed(lending, said.epoch, said.held), request)
+        self._start(self._resumed(lending, said.epoch, said.held), request, settling=bool(said.held))
 
     async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
         if self.client is not None:
@@ -440,7 +448,7 @@ class Session:
             self._wire.send(Done(), request)
             return
         asked = Asked.read(said, self._topic_engine, self._lending)
-        self._start(self._transacted(origin, asked), request)
+        self._start(self._transacted(origin, asked), request, settling=True)
 
     def _topic_engine(self, handle: int) -> TopicEngine:
         # A transaction names the topic, which is created again if it was deleted since it was opened.
