@@ -13,6 +13,7 @@ has the same for threads, without `await`.
 import sys as _sys
 import typing as _typing
 from importlib import import_module as _import_module
+from types import FunctionType as _FunctionType
 
 from aiodq.channel import Channel
 from aiodq.clock import Clock, SystemClock
@@ -135,7 +136,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-__compiled__: bool = not _hot.__file__.endswith((".py", ".pyc"))
+__compiled__: bool = not isinstance(_hot.encode_frames, _FunctionType)
 """Whether the hot modules are compiled (`AIODQ_COMPILE=1 pip install …`), or plain Python: what they do is the same."""
 
 if _typing.TYPE_CHECKING:

@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 # Imported for its absence to be noticed here, and not half-way through a command.
 from rich.console import Console
 
-from aiodq.cli.exits import DONE, INTERRUPTED, MISUSE, WRONG, CommandError, complain, exit_code
+from aiodq.cli.exits import DONE, INTERRUPTED, MISUSE, WRONG, CommandError, complain, exit_code, forget
 from aiodq.cli.output import Output, whole_output
 from aiodq.errors import AiodqError
 
@@ -99,13 +99,8 @@ def run(arguments: Sequence[str]) -> int:
             return _run(arguments)
     except BrokenPipeError:
         # Who reads has seen enough.
-        _forget_output()
+        forget(sys.stdout)
         return DONE
-
-
-def _forget_output() -> None:
-    """Have what is still buffered go nowhere, as Python would try to write it again at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _told(error: CycloptsError) -> str:
@@ -134,7 +129,7 @@ def _run(arguments: Sequence[str]) -> int:
         raise
     except OSError as error:
         complain(error)
-        _forget_output()
+        forget(sys.stdout)
         return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED + signal.SIGINT

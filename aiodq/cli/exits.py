@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 from aiodq.errors import (
     AiodqError,
@@ -17,7 +18,7 @@ from aiodq.errors import (
     StoreNotFoundError,
 )
 
-__all__ = ["DONE", "INTERRUPTED", "MISUSE", "WRONG", "CommandError", "complain", "exit_code"]
+__all__ = ["DONE", "INTERRUPTED", "MISUSE", "WRONG", "CommandError", "complain", "exit_code", "forget"]
 
 DONE: Final = 0
 WRONG: Final = 1
@@ -56,5 +57,13 @@ def exit_code(error: AiodqError) -> int:
 
 
 def complain(message: object) -> None:
-    """Write one line to standard error."""
-    sys.stderr.write(f"aiodq: {' '.join(str(message).split())}\n")
+    """Write one line to standard error. If that cannot be written to, the exit code alone tells."""
+    try:
+        sys.stderr.write(f"aiodq: {' '.join(str(message).split())}\n")
+    except OSError:
+        forget(sys.stderr)
+
+
+def forget(stream: TextIO) -> None:
+    """Have what is still buffered go nowhere, as Python would try to write it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

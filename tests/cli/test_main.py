@@ -208,6 +208,16 @@ def test_a_full_disk_behind_standard_output_is_told(tmp_path: Path, arguments: l
     assert "No space left" in one_line(done.stderr)
 
 
+def test_a_full_disk_behind_standard_error_changes_no_exit_code(tmp_path: Path) -> None:
+    """As where a job's log is on it."""
+    with open("/dev/full", "wb") as full:
+        for arguments in (["nope"], ["stat", str(tmp_path / "none")]):
+            done = subprocess.run(
+                [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=full, env=environment(), check=False
+            )
+            assert (done.returncode, done.stdout) == (2, b"")
+
+
 def test_a_closed_standard_output_is_refused_before_its_number_is_given_to_a_file(tmp_path: Path) -> None:
     store = tmp_path / "store"
     fill(store, "t", [b"one"])
@@ -235,6 +245,6 @@ def test_what_takes_nothing_is_told_of(
 ) -> None:
     fill(tmp_path, "t", [b"one"])
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Short(None), "utf-8", write_through=True))  # type: ignore[type-var]  # typeshed wants a name and a read() of it, and it is only written to
-    monkeypatch.setattr("aiodq.cli.app._forget_output", lambda: None)
+    monkeypatch.setattr("aiodq.cli.app.forget", lambda _: None)
     assert main(["tail", str(tmp_path), "t"]) == 1
     assert "takes no more" in one_line(capsys.readouterr().err)

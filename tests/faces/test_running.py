@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import uvloop
 
 import aiodq
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_program_runs_on_uvloop_and_its_result_comes_back(tmp_path: Path) -> None:
@@ -85,6 +83,40 @@ with aiodq.sync.open_queue(sys.argv[1]) as jobs:
     command = [sys.executable, "-c", program, str(tmp_path / "jobs")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "b'x'\n"
+
+
+def test_it_is_imported_where_modules_have_no_files(tmp_path: Path) -> None:
+    """As of an executable that has all modules within."""
+    program = """
+import importlib.abc, importlib.util, pathlib, sys
+
+class Within(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    def __init__(self, root):
+        files = {path.relative_to(root).with_suffix("").parts: path.read_text() for path in root.glob("aiodq/**/*.py")}
+        self.sources = {".".join(name).removesuffix(".__init__"): text for name, text in files.items()}
+        self.packages = {".".join(name[:-1]) for name in files}
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.util.spec_from_loader(name, self) if name in self.sources else None
+
+    def get_source(self, name):
+        return self.sources[name]
+
+    def is_package(self, name):
+        return name in self.packages
+
+sys.meta_path.insert(0, Within(pathlib.Path(sys.argv[1])))
+sys.frozen = True
+import aiodq
+assert not hasattr(aiodq, "__file__")
+with aiodq.sync.open_queue(sys.argv[2], mode="shared") as jobs:
+    jobs.put(b"x")
+    print(jobs.get().body, aiodq.__compiled__)
+"""
+    root = Path(aiodq.__file__).parents[1]
+    command = [sys.executable, "-c", program, str(root), str(tmp_path / "jobs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "b'x' False\n"
 
 
 def test_a_name_that_is_not_there_is_told_as_python_tells_it() -> None:
