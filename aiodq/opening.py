@@ -22,8 +22,9 @@ from aiodq.storage.io.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.storage.io.lock import is_held_here
 from aiodq.storage.offline.store_reader import StoreReader
+from aiodq.storage.store_layout import absolute_path
 from aiodq.store import Store
-from aiodq.values import absolute_path, check_choice, check_flag, refuse, span_seconds
+from aiodq.values import check_choice, check_flag, refuse, span_seconds
 
 __all__ = ["QueueOpening", "StoreOpening", "open", "open_queue", "open_reader", "open_to_tend"]
 
@@ -245,7 +246,7 @@ def open(  # noqa: PLR0913 - each by its name
     Raises:
         InvalidOptionError: `mode` is none of these, `wait` or `failover` is not a span of time, or the path begins
             with `~`; a `TypeError` too where a type is wrong.
-        StorageError: the path is empty, or has a NUL in it.
+        StorageError: the path is empty, has a NUL in it, or is relative and the working directory was deleted.
     """
     check_store_options(options, "aiodq.open(path, {})")
     manner = _manner("aiodq.open", wait, mode, failover, create=create)
@@ -295,7 +296,7 @@ def open_queue(  # noqa: PLR0913 - likewise
     Raises:
         InvalidOptionError: `mode` is none of these, `wait` or `failover` no time, or the path begins with `~`; a
             `TypeError` too where a type is wrong.
-        StorageError: the path is empty, or has a NUL in it.
+        StorageError: the path is empty, has a NUL in it, or is relative and the working directory was deleted.
     """
     check_store_options(options, "aiodq.open_queue(path, {})")
     check_channel_options(channel, "aiodq.open_queue(path, channel={})")
@@ -312,7 +313,7 @@ def open_reader(path: str | PathLike[str]) -> StoreReader:
         StoreNotFoundError: there is no such directory.
         NotAStoreError: the directory holds something else, or lies inside another store.
         InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
-        StorageError: the path is empty, or has a NUL in it.
+        StorageError: the path is empty, has a NUL in it, or is relative and the working directory was deleted.
     """
     return StoreReader(absolute_path(path))
 

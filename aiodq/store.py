@@ -24,9 +24,10 @@ from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, c
 from aiodq.queue import Queue
 from aiodq.requeue import requeue_letters
 from aiodq.stats import BackupReport, Health, StoreStats
+from aiodq.storage.store_layout import absolute_path
 from aiodq.topic import Topic
 from aiodq.transaction import Transaction
-from aiodq.values import absolute_path, check_whole, span_seconds
+from aiodq.values import check_whole, span_seconds
 
 __all__ = ["QUEUE_CHANNEL", "OpenStore", "Store", "StoreHandle"]
 

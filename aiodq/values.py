@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from dataclasses import is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from aiodq.errors import InvalidOptionError, InvalidOptionTypeError, StorageError
+from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from os import PathLike
 
 __all__ = [
     "LONGEST_SPAN",
-    "absolute_path",
     "check_choice",
     "check_flag",
     "check_number",
@@ -223,23 +220,3 @@ def time_ns(moment: datetime, what: str = "the time") -> int:
     delta = moment - _EPOCH
     exact = (delta.days * 86_400 + delta.seconds) * 1_000_000_000 + delta.microseconds * 1000
     return max(-_LATEST_NS, min(exact, _LATEST_NS))
-
-
-def absolute_path(path: str | PathLike[str]) -> str:
-    """Return the real place of a directory that was named, by whatever links.
-
-    Raises:
-        InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
-        StorageError: the path is empty, or has a NUL in it.
-    """
-    text = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(text, str):
-        refuse("path", "the name of a directory (str or os.PathLike)", path, "write 'data/jobs'", type_is_wrong=True)
-    if "\0" in text or not text:
-        raise StorageError(f"path is the name of a directory, not {path!r}: write 'data/jobs'", "")
-    if text.startswith("~") and not os.path.lexists(text):
-        raise InvalidOptionError(
-            f"the path {text!r} begins with '~', which only a shell replaces: "
-            f"write os.path.expanduser({text!r}), or {'./' + text!r} for a directory of that name"
-        )
-    return os.path.realpath(text)

@@ -57,10 +57,10 @@ from aiodq.shared.encoding.answers import (
 from aiodq.shared.encoding.options_json import channel_options, moment, moment_ns, topic_options
 from aiodq.shared.encoding.stats_json import read_channel_stats, read_health, read_topic_stats
 from aiodq.stats import BackupReport, ChannelStats, Health, StoreStats, TopicStats
+from aiodq.storage.store_layout import absolute_path
 from aiodq.store import QUEUE_CHANNEL, Store, StoreHandle
 from aiodq.topic import Topic, TopicHandle
 from aiodq.values import (
-    absolute_path,
     check_flag,
     check_offset,
     check_position,

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import InvalidNameError, NotAStoreError, StorageError, StoreNotFoundError
+from aiodq.errors import InvalidNameError, InvalidOptionError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.storage.bulk.commits import COMMITS, STAGING, linked_writers, read_commits
 from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY
@@ -24,8 +24,11 @@ from aiodq.storage.state.transactions.parked_transactions import ASIDE, may_be_t
 from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.storage.state.transactions.transaction_origins import ORIGINS
 from aiodq.storage.state.watermark import WATERMARK
+from aiodq.values import refuse
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "NO_DIRECTORY",
     "OWN",
     "SOCKET",
+    "absolute_path",
     "check_store_directory",
     "delete_topic",
     "has_own_directory",
@@ -71,6 +75,29 @@ OWN: Final = frozenset({
 
 _HARMLESS: Final = OWN | {"lost+found"}
 _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
+
+
+def absolute_path(path: str | PathLike[str]) -> str:
+    """Return the real place of a directory that was named, by whatever links.
+
+    Raises:
+        InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
+        StorageError: the path is empty, has a NUL in it, or is relative and the working directory was deleted.
+    """
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        refuse("path", "the name of a directory (str or os.PathLike)", path, "write 'data/jobs'", type_is_wrong=True)
+    if "\0" in text or not text:
+        raise StorageError(f"path is the name of a directory, not {path!r}: write 'data/jobs'", "")
+    if text.startswith("~") and not os.path.lexists(text):
+        raise InvalidOptionError(
+            f"the path {text!r} begins with '~', which only a shell replaces: "
+            f"write os.path.expanduser({text!r}), or {'./' + text!r} for a directory of that name"
+        )
+    try:
+        return os.path.realpath(text)
+    except OSError as cause:  # a relative path, and the working directory was deleted
+        raise storage_error(cause, text) from cause
 
 
 def check_store_directory(fs: FileSystem, path: str) -> None:

@@ -91,6 +91,16 @@ class TestMaking:
                 await jobs.put(expected[-1])
                 assert ready_now(jobs) == expected
 
+    async def test_a_relative_path_from_a_deleted_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "deleted").mkdir()
+        monkeypatch.chdir(tmp_path / "deleted")
+        (tmp_path / "deleted").rmdir()
+        for call in (aiodq.open, aiodq.open_queue, aiodq.open_reader):
+            with pytest.raises(aiodq.StoreNotFoundError, match="not there"):
+                call("jobs")
+        async with aiodq.open(tmp_path / "jobs") as opened:
+            await opened.topic("t").put(b"x")
+
     async def test_a_relative_path_stays_where_it_was(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "elsewhere").mkdir()
