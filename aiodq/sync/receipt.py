@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.puts import receipt
 from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.spans import seconds, within
@@ -40,7 +41,13 @@ class Receipt(Uncopied):
             StorageError: the message was not stored.
         """
         wait = seconds(timeout)
-        return self._loop_thread.run(lambda: within(wait, self._receipt))
+        try:
+            return self._loop_thread.run(lambda: within(wait, self._receipt))
+        except QueueShutDown:
+            if not self._receipt.done():
+                raise
+        # The store is closed, which finishes what was accepted.
+        return self._receipt._outcome()  # noqa: SLF001 - this is the same receipt, for threads
 
     def done(self) -> bool:
         """Return whether the outcome is known."""

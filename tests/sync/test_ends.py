@@ -20,6 +20,8 @@ from tests.processes import WATCHDOG, environment
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aiodq.opening import Mode
+
 
 def run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
     """Run a program of which `path` is the argument, all warnings shown."""
@@ -43,6 +45,13 @@ def left_since(before: list[threading.Thread]) -> list[str]:
     for thread in begun:
         thread.join(WATCHDOG)
     return [thread.name for thread in begun if thread.is_alive()]
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_a_receipt_tells_its_offset_after_the_store_was_closed(tmp_path: Path, mode: Mode) -> None:
+    with aiodq.sync.open_queue(tmp_path / "jobs", mode=mode) as jobs:
+        receipts = [jobs.put_nowait(b"x") for _ in range(3)]
+    assert [receipt.result(timeout=1) for receipt in receipts] == [0, 1, 2]
 
 
 def test_closing_ends_the_thread_and_may_be_repeated(tmp_path: Path) -> None:

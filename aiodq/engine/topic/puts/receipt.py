@@ -37,9 +37,13 @@ class Receipt(Awaited[int]):
                 result.future = self._loop.create_future()
                 result.future.add_done_callback(_noticed)
             return (yield from asyncio.shield(result.future).__await__())
-        if result.error is not None:
-            raise result.error
-        return result.offset
+        return self._outcome()
+
+    def _outcome(self) -> int:
+        """Return or raise what the put that is done came to."""
+        if self._result.error is not None:
+            raise self._result.error
+        return self._result.offset
 
     def __repr__(self) -> str:
         """Return the state of the message, in words."""
