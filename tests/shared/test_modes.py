@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -14,6 +15,7 @@ import pytest
 import aiodq
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.shared.handles import SharedChannel, SharedQueue, SharedStore, SharedTopic
+from aiodq.shared.server.session import Session
 from aiodq.storage.store_layout import SOCKET
 from aiodq.testing import FakeClock
 from tests.shared.support import PATIENCE, QUICK, counts, two, until
@@ -212,6 +214,57 @@ async def test_messages_go_round_among_processes(tmp_path: Path) -> None:
         await asyncio.gather(*consuming)
 
 
+@pytest.mark.parametrize("grace", [PATIENCE, 0])
+async def test_a_process_stops_and_leaves_the_store_to_the_others(tmp_path: Path, grace: float) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        await queue.put_many([b"a", b"b"])
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def handle(_: aiodq.Message) -> None:
+            begun.set()
+            await go.wait()
+
+        consuming = asyncio.create_task(queue.consume(handle))
+        await begun.wait()
+        stopping = asyncio.create_task(client.stop(grace))
+        if grace:
+            await counts(other)
+            assert not stopping.done()
+            go.set()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(stopping, consuming)
+        with pytest.raises(aiodq.QueueShutDown):
+            await queue.put(b"c")
+        left = [b"b"] if grace else [b"a", b"b"]
+        assert await counts(other) == (len(left), 0, 0)
+        assert [(message.body, message.attempts) for message in await other.get_many(2)] == [(body, 1) for body in left]
+
+
+async def test_a_run_of_which_something_was_taken_away_is_not_acked(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        await queue.put_many([b"a", b"b", b"c"])
+        messages = await queue.get_many(3)
+        await other.seek(2)
+        await until(lambda: not messages[0].held)
+        with pytest.raises(aiodq.NotInFlightError):
+            await queue.ack_many(messages)
+        assert await counts(other) == (1, 0, 0)
+
+
+async def test_a_message_is_kept_until_the_last_of_those_who_renew_it_ends(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put(b"a")
+        message, renewed = await queue.get(), queue._remote._renewed  # type: ignore[attr-defined]  # a shared queue's
+        async with message.renewing():
+            async with message.renewing():
+                assert list(renewed.values()) == [2]
+            assert list(renewed.values()) == [1]
+        assert renewed == {}
+
+
 async def test_put_nowait_and_receipts(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client):
         queue = client.queue("jobs", options=aiodq.StoreOptions(sync="os", max_messages=3, overflow="reject"))
@@ -381,6 +434,8 @@ async def test_rare_calls(tmp_path: Path) -> None:
         assert (await queue.get(timeout=PATIENCE)).body == b"c"
         await queue.configure(aiodq.ChannelOptions(max_in_flight=7))
         assert queue.options.max_in_flight == 7
+        await queue.configure(replace(keep, max_messages=9))
+        await until(lambda: queue.maxsize == other.maxsize == 9)
 
 
 async def test_all_that_is_deferred_is_shown_though_it_is_given_up_meanwhile(
@@ -538,6 +593,42 @@ async def test_an_owner_that_closes_hands_over(tmp_path: Path) -> None:
         assert second.stats().failed is None
         with pytest.raises(aiodq.QueueShutDown):
             await first.queue("jobs").put(b"x")
+
+
+async def test_what_was_here_and_nobody_had_taken_is_delivered_by_the_next_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 3600)
+    first = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as second:
+        queue = second.queue("jobs")
+        await queue.put_many([b"a", b"b"])
+        with pytest.raises(aiodq.QueueEmpty):
+            queue.get_nowait()
+        await until(lambda: queue._remote._ready)  # type: ignore[attr-defined]  # a shared queue's
+        await first.aclose()
+        assert await counts(queue) == (2, 0, 0)
+        messages = await queue.get_many(2, linger=PATIENCE)
+        assert [(message.body, message.attempts) for message in messages] == [(b"a", 1), (b"b", 1)]
+
+
+async def test_what_was_given_back_as_the_owner_went_comes_before_what_is_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "_release", lambda *_: None)  # it is gone before it gets to that
+        first = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+        second = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+        queue = second.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(6)])
+        messages = await queue.get_many(4)
+    async with second, asyncio.timeout(PATIENCE):
+        for message in messages[:2]:
+            message.release()
+        await first.aclose()
+        assert [message.offset for message in await queue.get_many(4, linger=PATIENCE)] == [0, 1, 4, 5]
+        await queue.ack_many(messages[2:])
+        assert await counts(queue) == (0, 4, 0)
 
 
 @pytest.mark.parametrize("dead_letter", [None, "dead"])

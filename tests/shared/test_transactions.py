@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from aiodq.format.columns import Columns
 from aiodq.shared.requests.client_transactions import ClientTransactions
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.storage.state.transactions.transaction_origins import ORIGINS, read_origins
 from aiodq.testing import FakeClock, WatchedFileSystem
 from aiodq.wire.frames import encode_messages
@@ -466,6 +468,31 @@ async def test_what_its_client_does_not_hold_it_cannot_settle(tmp_path: Path) ->
         assert await client.ask(txn(9, b"x", acks=right)) == Done()
         assert queue.depth == 0
         await client.close()
+
+
+async def test_what_a_client_that_is_gone_was_to_settle_goes_back_when_it_comes_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        begun, go = threading.Event(), threading.Event()
+
+        def fails_later(*_: object) -> None:
+            begun.set()
+            go.wait(PATIENCE)
+            raise aiodq.DiskFullError("no space")
+
+        monkeypatch.setattr(TransactionFile, "append", fails_later)
+        client, queue = await joined(tmp_path / "s"), store.queue("jobs")
+        await client.answer(client.put(1, 1, [b"a"]))
+        ((_, delivery, _),) = await client.take(2, 1, 1)
+        client.send(txn(5, b"x", acks=[Ack(2, owner.epoch, (Range(0, delivery, 1),))]))
+        await until(begun.is_set)
+        await client.close()
+        await until(lambda: not owner.clients)
+        assert queue.in_flight() == 1
+        go.set()
+        message = await queue.get(timeout=PATIENCE)
+        assert (message.body, message.attempts) == (b"a", 1)
 
 
 async def test_two_parts_for_one_topic_are_no_transaction(tmp_path: Path) -> None:

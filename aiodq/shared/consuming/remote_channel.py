@@ -207,7 +207,6 @@ class RemoteChannel(RemoteSettlement):
         for numbers in self._ready.take_back():
             self.forget(numbers)
         self.counts.reset()
-        # INVARIANT: before more is wanted: an owner that waits for nobody any more would deliver what is held here.
         if held := self.to_resume():
             answers = [self._request(partial(_resume, before, part)) for part in portions(held, _RESUMED)]
             asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch))
@@ -227,6 +226,7 @@ class RemoteChannel(RemoteSettlement):
             self._topic.link.misunderstood(error)
         else:
             self.resumed(held)
+            self._want()
 
     def _not_claimed(self, failed: list[Fail]) -> None:
         """Tell waiters why the owner could not say what is held, and ask it again later, unless the channel is gone."""
@@ -238,8 +238,10 @@ class RemoteChannel(RemoteSettlement):
             self._topic.link.again()
 
     def _want(self, more: int = 0) -> None:
+        # INVARIANT: not before another owner has heard what is held here, and what of that was given back: it would
+        # deliver again what is in hand, or newer messages before those.
         wanted = self._got - len(self._ready) + self._waiting + self._ahead + more
-        if wanted > self._wanted:
+        if wanted > self._wanted and self._resumed:
             self._wanted = wanted
             self._tell_owner(lambda handle: Want(handle, wanted))
 
