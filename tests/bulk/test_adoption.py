@@ -276,6 +276,20 @@ async def test_no_staged_file_is_larger_than_its_segment_may_be(machine: Machine
         writer.discard()
 
 
+async def test_what_is_staged_is_written_as_it_comes_and_discarded_whole(machine: Machine) -> None:
+    async with machine.store():
+        pass
+    writer = StagingWriter(machine.fs, machine.clock, STORE, "large", segment_bytes=1 << 26)
+    for _ in range(40):
+        writer.put("t", Columns([bytes(50_000)]))
+    (name,) = left(machine)
+    image = machine.fs.image()[f"{STORE}/{STAGING}/large/{name}"]
+    assert image is not None
+    assert len(image) > 40 * 50_000 - 400_000, "what is in memory is bounded"
+    writer.discard()
+    assert left(machine) == []
+
+
 async def test_no_batch_of_a_stream_overtakes_one_there_was_no_room_for(machine: Machine) -> None:
     async with machine.store():
         pass

@@ -188,6 +188,17 @@ async def test_who_takes_quickly_has_messages_sent_ahead_and_what_is_not_taken_g
         assert {message.attempts for message in got} == {1}
 
 
+async def test_who_takes_several_wants_no_more_than_these(tmp_path: Path, said: list[Said]) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        await owner.queue("jobs").put_many([b"%d" % n for n in range(9)])
+        queue, totals = client.queue("jobs"), list[int]()
+        for number in (3, 1, 2):
+            said.clear()
+            assert len(await queue.get_many(number)) == number
+            totals.append(max(each.total for each in kinds(said, Want)))
+        assert totals == [3, 4, 6]
+
+
 async def test_who_takes_slowly_has_nothing_sent_ahead(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         queue, other = client.queue("jobs"), owner.queue("jobs")

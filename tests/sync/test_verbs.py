@@ -7,16 +7,18 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiodq
 import aiodq.sync
+from aiodq.sync.spans import in_pages
 from tests.processes import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
 
@@ -138,7 +140,11 @@ def test_task_done_means_what_this_thread_got_last(jobs: aiodq.sync.Queue) -> No
             pool.submit(jobs.task_done).result()
     jobs.task_done()
     assert (mine.settled, last.settled) == (False, True)
-    jobs.task_done(mine)
+    jobs.put_many([b"d", b"e"])
+    mine, last = jobs.get(), jobs.get()
+    last.ack()
+    jobs.task_done()
+    assert mine.settled, "what is settled already is none of those it has"
     with pytest.raises(aiodq.InvalidOptionError, match="takes the message that get"):
         jobs.task_done(b"c")  # type: ignore[arg-type]
 
@@ -174,6 +180,27 @@ def test_a_scan_given_up_early_is_closed(jobs: aiodq.sync.Queue) -> None:
     assert next(scan).body == b"0"
     del scan
     jobs.close()  # else this would wait for ever, or the thread would find a generator that was never closed
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 1000), (200_000, 10)])
+def test_a_scan_reads_a_little_ahead_and_raises_what_comes_after_the_messages(
+    jobs: aiodq.sync.Queue, size: int, most: int
+) -> None:
+    read: list[int] = []
+
+    async def found() -> AsyncGenerator[aiodq.Message]:
+        for offset in range(2000):
+            read.append(offset)
+            yield SimpleNamespace(body=bytes(size), offset=offset)  # type: ignore[misc]  # nothing else is asked of it
+        raise aiodq.CorruptionError("it is damaged", "x.seg", 5)
+
+    scan = in_pages(jobs._loop_thread, found())
+    assert next(scan).offset == 0
+    assert len(read) <= most
+    for offset in range(1, 2000):
+        assert next(scan).offset == offset
+    with pytest.raises(aiodq.CorruptionError):
+        next(scan)
 
 
 def test_what_is_deferred_is_seen_and_given_up(jobs: aiodq.sync.Queue) -> None:
@@ -212,7 +239,9 @@ def test_topics_and_channels(tmp_path: Path) -> None:
         assert list(store.stats().topics) == ["orders"]
         assert store.health().ok
         orders.pause()
+        assert billing.paused
         orders.resume()
+        assert not billing.paused
         assert orders.purge() == 1
         assert orders.stats().channels["billing"].depth == 0
 
@@ -298,6 +327,8 @@ def test_dead_letters_go_back(tmp_path: Path) -> None:
         for job in jobs.get_many(2):
             job.reject("why")
         letters.peek()
+        with pytest.raises(aiodq.InvalidOptionError, match="where is a function of a letter"):
+            store.requeue_dead("dead", where="b")  # type: ignore[arg-type]
         assert store.requeue_dead("dead", where=lambda letter: letter.body == b"b") == 1
         assert jobs.get().body == b"b"
 
