@@ -51,7 +51,7 @@ async def test_of_a_channel_that_was_deleted_an_owner_keeps_neither_bodies_nor_t
     async with two(tmp_path / "s", QUICK) as (owner, client):
         topic = client.topic("jobs")
         sessions: list[Session] = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
-        for number in range(20):
+        for number in range(4):
             channel = topic.channel(f"c{number}")
             await topic.put_many([b"x" * 1000] * 10)
             held = await channel.get_many(10)

@@ -247,7 +247,10 @@ async def test_a_message_that_cannot_be_read_is_told_to_who_waits_and_can_be_had
         assert [(await queue.get(timeout=PATIENCE)).body for _ in range(2)] == [b"a", b"b"]
 
 
-async def test_one_who_waits_is_told_of_it_and_the_others_get_what_there_is(tmp_path: Path) -> None:
+async def test_one_who_waits_is_told_of_it_and_the_others_get_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.shared.requests.lending._AGAIN", 0.05)
     async with aiodq.open(tmp_path / "s", QUICK) as before:
         await before.queue("jobs").put_many([b"a", b"b"])
     fs = WatchedFileSystem()
@@ -265,6 +268,7 @@ async def test_one_who_waits_is_told_of_it_and_the_others_get_what_there_is(tmp_
         assert [each.body for each in found[1:] if isinstance(each, aiodq.Message)] == [b"a", b"b"]
 
 
+@pytest.mark.slow_on_uvloop
 async def test_a_message_larger_than_a_client_may_send_is_delivered_all_the_same(tmp_path: Path) -> None:
     large = aiodq.StoreOptions(sync="os", max_message_bytes=1 << 27)
     body = bytes(65 << 20)

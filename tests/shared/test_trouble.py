@@ -308,7 +308,9 @@ async def test_a_store_that_fails_again_at_once_is_said_to_have_failed(tmp_path:
         fs.heal()
 
 
-async def test_an_owner_ends_though_a_client_does_not_listen(tmp_path: Path) -> None:
+async def test_an_owner_ends_though_a_client_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for longest in ("_LONGEST_END", "_LONGEST_RECLAIM"):
+        monkeypatch.setattr(f"aiodq.shared.server.owner.{longest}", 0.1)
     owner = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
     queue = owner.queue("jobs")
     await queue.put_many([b"x" * 100_000] * 60)
