@@ -63,6 +63,25 @@ async def test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_
         assert (queue.depth, dead.depth, queue.topic.stats().channels["default"].dead) == (0, 0, 0)
 
 
+async def test_what_nobody_had_taken_was_not_attempted_though_its_owner_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 3600)
+    last = aiodq.ChannelOptions(max_attempts=1, dead_letter="dead")
+    async with owner_process(tmp_path / "s", 2) as child, aiodq.open(tmp_path / "s", mode="shared") as store:
+        queue, dead = store.queue(TOPIC, last), store.queue("dead")
+        await queue.refresh()
+        with pytest.raises(aiodq.QueueEmpty):
+            queue.get_nowait()
+        await until(lambda: queue._remote._ready)  # type: ignore[attr-defined]  # it is one of a store that is shared
+        child.kill()
+        await queue.refresh()  # by the next owner
+        messages = await queue.get_many(2, linger=PATIENCE)
+        assert [(message.offset, message.attempts) for message in messages] == [(0, 1), (1, 1)]
+        await dead.refresh()
+        assert dead.depth == 0
+
+
 def without_descriptors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have no descriptor left for a socket to the owner; return what counts the attempts."""
     attempts: list[int] = []

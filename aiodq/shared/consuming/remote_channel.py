@@ -202,10 +202,11 @@ class RemoteChannel(RemoteSettlement):
         self._withdraw_unless_wanted()
 
     def reopened(self, epoch: int) -> None:
-        """Start again with another owner: it redelivers what was not taken here."""
+        """Start again with another owner, which is given back what was not taken here."""
         before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
-        for numbers in self._ready.take_back():
-            self.forget(numbers)
+        self._resumed = False
+        # Claimed first, as what was taken: by a killed owner's notes it was delivered, and that would count.
+        self.give_back(self._ready.take_back())
         self.counts.reset()
         if held := self.to_resume():
             answers = [self._request(partial(_resume, before, part)) for part in portions(held, _RESUMED)]

@@ -146,10 +146,6 @@ class RemoteSettlement:
         """The number of messages that this process holds and is not about to settle."""
         return self._holdings.free
 
-    def forget(self, numbers: range) -> None:
-        """Drop messages that have returned to the owner, which knows that."""
-        self._holdings.drop(numbers)
-
     def lose(self, deliveries: range) -> None:
         """Drop messages that the owner took away, by delivery number; those being settled wait for its answer."""
         # Until it has answered RESUME, it has delivered none of the messages that were claimed.
