@@ -95,8 +95,8 @@ class TestBlock:
             await soon(asyncio.gather(*putting))
 
     async def test_what_retention_deletes_makes_room(self, path: Path) -> None:
-        """The oldest message is in flight, and the segments after it go once they are acked."""
-        async with queue(path, max_bytes=100_000, segment_bytes=15_000) as jobs:
+        """The oldest message is in flight, and the segments after it go once they are acked, with the next tick."""
+        async with queue(path, max_bytes=100_000, segment_bytes=15_000, sync_interval=0.1) as jobs:
             await fill(jobs, [bytes(10_000)] * 8)
             await jobs.get()
             await jobs.ack_many(await take(jobs, 7))

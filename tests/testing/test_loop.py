@@ -83,7 +83,7 @@ def test_a_getter_that_nobody_serves_is_told() -> None:
         executor = SimulatedExecutor(asyncio.get_running_loop(), fs, 1)
         queue = await aiodq.open_queue(PATH, aiodq.StoreOptions(sync="os"), fs=fs, executor=executor)
         try:
-            async with asyncio.timeout(3_600):
+            async with asyncio.timeout(300):
                 await queue.get()
         finally:
             await queue.aclose()
