@@ -8,8 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, portions, ranges_of
 from aiodq.shared.encoding.number_runs import HERE, NumberRun, NumberRuns, neighbours
+from aiodq.wire.packets import Figures
 from aiodq.wire.payload import Held, Range
 
 COUNTS = st.integers(1, 6)
@@ -175,3 +177,30 @@ def test_what_is_held_is_said_in_portions() -> None:
     assert portions(held, 4) == [held[:2], (Held(30, 120, 4, 1),), (Held(34, 124, 1, 1),)]
     assert portions(held, 2)[0] == (Held(10, 100, 2, 1),)
     assert portions((), 4) == []
+
+
+def test_counts_are_what_the_owner_said_and_what_was_done_here_since() -> None:
+    counts = Counts()
+
+    def known() -> tuple[int, int, int]:
+        return counts.ready, counts.flying, counts.deferred
+
+    counts.heard(Figures(1, 5, 2, 1, 0, 8, 8))
+    assert known() == (5, 2, 1)
+    counts.delivered(3)
+    assert known() == (2, 5, 1)
+    counts.settled(1, back=False)
+    counts.settled(1, back=True)
+    assert known() == (3, 3, 1)
+    counts.placed(range(8, 10))
+    counts.placed(range(4, 6))  # the owner has counted these
+    assert known() == (5, 3, 1)
+    counts.heard(Figures(1, 4, 3, 0, 0, 9, 9))
+    assert known() == (5, 3, 0), "of the two that were put, one was not counted there"
+    counts.delivered(9)
+    counts.settled(20, back=False)
+    assert known() == (0, 0, 0), "what is known at different times makes no count negative"
+    counts.reset()
+    assert known() == (5, 3, 0)
+    counts.heard(Figures(1, 7, 0, 0, 0, 20, 20))
+    assert known() == (7, 0, 0)
