@@ -7,6 +7,7 @@ import os
 import socket
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -837,6 +838,22 @@ async def test_another_context_is_refused(tmp_path: Path) -> None:
             await asyncio.to_thread(queue.put_nowait, b"y")
         with pytest.raises(aiodq.WrongContextError):
             await asyncio.to_thread(queue.get_nowait)
+        message = await queue.get()
+
+        async def renew() -> None:
+            async with message.renewing():
+                pass
+
+        asynchronous: list[Callable[[], Any]] = [message.ack, message.nack, message.touch, message.reject, renew]
+        for settle in (message.ack_nowait, message.release, message.nack_nowait, partial(queue.ack_many, [message])):
+            with pytest.raises(aiodq.WrongContextError):
+                await asyncio.to_thread(settle)
+        for do in asynchronous:
+            with pytest.raises(aiodq.WrongContextError):
+                await asyncio.to_thread(asyncio.run, do())
+        assert queue._remote._renewing is None  # type: ignore[attr-defined]  # a shared queue's
+        assert await counts(queue) == (0, 1, 0)
+        await message.ack()
 
 
 async def test_a_store_that_is_dropped_is_said_to_be_open(tmp_path: Path) -> None:

@@ -329,6 +329,7 @@ class RemoteSettlement:
 
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:
         """Restart a message's visibility timeout."""
+        self.check_context()
         self.check(offset, delivery)
         self._touched.pop(delivery, None)
         if extend is not None:
@@ -354,6 +355,7 @@ class RemoteSettlement:
 
     def renew(self, delivery: int) -> None:
         """Restart a message's timeout regularly, until `renew_no_more` was called as often as this."""
+        self.check_context()
         self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
         self._renew_later()
 
