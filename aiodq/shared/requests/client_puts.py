@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiodq.engine.batch.put_batch import Part, columns_cost
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
+from aiodq.format.columns import Columns
 from aiodq.shared.requests.placing import Placing
 from aiodq.storage.log.producer_table import Origin
 from aiodq.storage.log.topic_log import TopicLog
+from aiodq.wire.frames import decode_lone, decode_messages
 from aiodq.wire.packets import Done
 
 if TYPE_CHECKING:
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
 
     from aiodq.engine.topic.puts.returning import Returning
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.format.columns import Columns
     from aiodq.shared.requests.serving import Owning, Wire
     from aiodq.shared.requests.waiting_bytes import ClientsBytes
+    from aiodq.wire.packets import Put
 
     Key = tuple[str, Origin]
 
-__all__ = ["ClientPuts"]
+__all__ = ["ClientPuts", "columns_of"]
 
 
 class ClientPuts:
@@ -245,3 +247,14 @@ class ClientPuts:
         self._waiting.pop(key, None)
         if not done.cancelled():
             done.exception()  # perhaps its client is gone
+
+
+def columns_of(said: Put) -> Columns:
+    """Return the messages of a put."""
+    body = decode_lone(said.frames, said.count)
+    if body is not None:
+        return Columns([body])
+    batches = decode_messages(said.frames, 0, said.count)
+    columns = batches[0].columns if len(batches) == 1 else Columns.joined([batch.columns for batch in batches])
+    columns.times = None
+    return columns

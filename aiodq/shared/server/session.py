@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.queue_errors import QueueFull
 from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
-from aiodq.format.columns import Columns
 from aiodq.names import check_name, check_topic_name
 from aiodq.shared.encoding.options_json import State, read_channel_options, read_topic_options
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.calls import call_store, call_topic, whole, whole_numbers
 from aiodq.shared.requests.changes import Changes
 from aiodq.shared.requests.client_events import ClientEvents
-from aiodq.shared.requests.client_puts import ClientPuts
+from aiodq.shared.requests.client_puts import ClientPuts, columns_of
 from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
 from aiodq.shared.requests.lending import Lending, answer
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
@@ -22,7 +21,6 @@ from aiodq.shared.server.cut_off import CutOff, Earlier
 from aiodq.shared.server.refusals import Refusals, deletion
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
-from aiodq.wire.frames import decode_lone, decode_messages
 from aiodq.wire.layout import UNSAID, VERSION
 from aiodq.wire.packets import (
     Ack,
@@ -368,7 +366,7 @@ class Session:
             self._refusals.check(said.handle)
             raise ProtocolError(f"PUT: the handle {said.handle} is no topic's")
         engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
-        self._puts.put(engine, said.sequence, _columns(said), request)
+        self._puts.put(engine, said.sequence, columns_of(said), request)
 
     # --- channels
 
@@ -588,14 +586,3 @@ def _refuse_more(said: Message) -> None:
 def _state(topic: Topic) -> State:
     engine = topic._engine  # noqa: SLF001 - as above
     return State(engine.options, engine.paused, engine.effective_options.stored)
-
-
-def _columns(said: Put) -> Columns:
-    """Return the messages of a put."""
-    body = decode_lone(said.frames, said.count)
-    if body is not None:
-        return Columns([body])
-    batches = decode_messages(said.frames, 0, said.count)
-    columns = batches[0].columns if len(batches) == 1 else Columns.joined([batch.columns for batch in batches])
-    columns.times = None
-    return columns
