@@ -7,6 +7,7 @@ counted in steps of the loop.
 from __future__ import annotations
 
 import asyncio
+import pkgutil
 import random
 import threading
 import time
@@ -14,6 +15,7 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +27,7 @@ from aiodq.engine.batch.validation import checked
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.loop import worker_threads
 from aiodq.engine.loop.worker_threads import WorkerThreads
+from aiodq.engine.store.taking_over import _start_topic
 from aiodq.producer import _FEW
 from aiodq.testing import FakeClock, WrappedFileSystem
 from tests.processes import WATCHDOG
@@ -617,3 +620,61 @@ async def test_tasks_that_put_at_once_are_written_in_the_order_of_their_calls(tm
             first = queue.end_offset
             offsets = await asyncio.gather(*(queue.put(b"%d" % each) for each in range(number)))
             assert offsets == list(range(first, first + number))
+
+
+@pytest.mark.parametrize(
+    "step", ["aiodq.engine.store.taking_over._start_topic", "aiodq.engine.topic.commit.io_loop.IoLoop.run"]
+)
+async def test_a_store_of_many_topics_is_opened_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
+        await asyncio.gather(*(store.queue(f"t{number}").put(b"%d" % number) for number in range(20)))
+    place, _, name = step.rpartition(".")
+    holder = pkgutil.resolve_name(place)
+    does, steps, seen = getattr(holder, name), [0], [0]
+
+    def counted(*args: Any) -> Any:
+        steps[0] += 1
+        return does(*args)
+
+    async def watch() -> None:
+        while seen[-1] < 20:
+            await asyncio.sleep(0)
+            seen.append(steps[0])
+
+    monkeypatch.setattr(holder, name, counted)
+    monkeypatch.setattr("aiodq.engine.store.store_engine._LONGEST_TURN", 0.0)
+    async with asyncio.timeout(WATCHDOG), asyncio.TaskGroup() as tasks:
+        tasks.create_task(watch())
+        async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
+            bodies = [(await store.queue(f"t{number}").get()).body for number in range(20)]
+    assert bodies == [b"%d" % number for number in range(20)]
+    assert max(after - before for before, after in pairwise(seen)) == 1
+
+
+async def test_an_opening_that_is_given_up_amid_its_topics_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
+        for number in range(5):
+            queue = store.queue(f"t{number}")
+            await queue.put(b"x", delay=3600)
+    monkeypatch.setattr("aiodq.engine.store.store_engine._LONGEST_TURN", 0.0)
+    started, begun = _start_topic, list[str]()
+
+    def counted(store: Any, name: str, *args: Any) -> Any:
+        begun.append(name)
+        return started(store, name, *args)
+
+    monkeypatch.setattr("aiodq.engine.store.taking_over._start_topic", counted)
+    opening = asyncio.create_task(aiodq.open(tmp_path, fs=QuickFileSystem()))
+    async with asyncio.timeout(WATCHDOG):
+        while len(begun) < 3:
+            await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert len(begun) == 3
+    async with aiodq.open(tmp_path, fs=QuickFileSystem()) as store:
+        assert [store.queue(name).deferred() for name in store.topics()] == [1] * 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from aiodq.storage.state.topic.stored_options import StoredOptions
 
 __all__ = ["Seams", "StoreEngine"]
+
+_LONGEST_TURN: Final = 0.001
+"""Seconds of one turn of the loop in which topics are taken over."""
 
 
 class Seams(NamedTuple):
@@ -176,19 +179,23 @@ class StoreEngine:
                 await asyncio.wait(going)
             opened = await self._opening.open(create=create, wait=wait)
             self.reporter.opened(self.clock.monotonic() - began, opened)
-            self._start(opened, makers)
+            await self._start(opened, makers)
         except BaseException:
             self._give_up_opening()
             raise
 
-    def _start(self, opened: OpenedStore, makers: Makers[Any]) -> None:
+    async def _start(self, opened: OpenedStore, makers: Makers[Any]) -> None:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self.locked = self.path
             self._files.stay(opened.lock.in_place)
             self._watch.stay(partial(opened.lock.removed, opened.identity.ruined), self.fail)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
-        take_over(self, opened, makers, self._adopting)
+        turn_end = self.loop.time() + _LONGEST_TURN
+        for _ in take_over(self, opened, makers, self._adopting):
+            if self.loop.time() >= turn_end:
+                await asyncio.sleep(0)
+                turn_end = self.loop.time() + _LONGEST_TURN
         self._opening.taken_over()
         self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
         LIVE.add(self)
@@ -205,6 +212,8 @@ class StoreEngine:
         return self.committer.without_transactions()
 
     def _give_up_opening(self) -> None:
+        over = QueueShutDown("the store was not opened to its end")
+        tell_all(over, [engine.fail for engine in self.topics.values()])
         self._files.retire()
         self._opening.give_up()
         self.syncs.close()
@@ -330,6 +339,7 @@ class StoreEngine:
                     tasks.start_soon(self._guarded, self.thresholds.run)
                 while (engine := await self._wanted.get()) is not None:
                     tasks.start_soon(self._guarded, engine.io_loop.run)
+                    await asyncio.sleep(0)  # where there are thousands, not all of them begin in one turn of the loop
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - as in `_guarded`
             self.fail(error)

@@ -14,6 +14,8 @@ from aiodq.storage.state.topic.stored_options import holding
 from aiodq.storage.state.transactions.parked_transactions import drop_owed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.channel.lease.message_lease import Makers
     from aiodq.engine.opened_files import OpenedStore, OpenedTopic
@@ -50,8 +52,8 @@ class TakingStore(TopicEngineHost, Protocol):
         ...
 
 
-def take_over(store: TakingStore, opened: OpenedStore, makers: Makers[Any], adopting: Adopting) -> None:
-    """Start every topic that was found, and leave to the committer what transactions bring to them.
+def take_over(store: TakingStore, opened: OpenedStore, makers: Makers[Any], adopting: Adopting) -> Iterator[None]:
+    """Start every topic that was found, one a step, and leave to the committer what transactions bring to them.
 
     Args:
         store: the store's engine.
@@ -67,6 +69,7 @@ def take_over(store: TakingStore, opened: OpenedStore, makers: Makers[Any], adop
                 channel_engine for channel_engine in engine.channel_engines.values() if channel_engine.name in channels
             ]
             store.committer.recovered(engine, channel_engines, topic.left)
+        yield
     for name in opened.brought.keys() - opened.topics.keys():
         engine = store.new_topic(name)
         store.committer.recovered(engine, (), [puts.columns for _, puts in opened.brought[name].puts])
