@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Work", "draw", "full_table", "insert", "losses", "main", "read", "short_table", "tables"]
 
-OURS, COMPILED, BY_KERNEL = "aiodq", "aiodq compiled", "aiodq aio"
-OWN = frozenset({OURS, COMPILED, BY_KERNEL})
+OURS, COMPILED, BY_THREAD = "aiodq", "aiodq compiled", "aiodq thread"
+OWN = frozenset({OURS, COMPILED, BY_THREAD})
 DEFAULT = "always"
 """The policy that aiodq is shown with where a work does not ask for another one: it promises most."""
 
 LIBRARIES = {
     OURS: "aiodq",
     COMPILED: "compiled",
-    BY_KERNEL: "`aio`",
+    BY_THREAD: "by threads",
     "sqlite": "SQLite inline",
     "aiosqlite": "aiosqlite",
     "persistqueue": "persist-queue",
@@ -79,14 +79,14 @@ class Work:
     entries: Sequence[Entry]
 
     def ours(self, package: str, durability: str | None = None) -> Entry | None:
-        """Return aiodq under the policy that promises this, or the one to show: pure, compiled, or without threads.
+        """Return aiodq under the policy that promises this, or the one to show: pure, compiled, or with threads.
 
-        What syncs by `sync_backend="aio"` is measured under the policy to show only.
+        What syncs by `sync_backend="thread"` is measured under the policy to show only.
         """
-        if package == BY_KERNEL and self.against not in {None, f"aiodq {DEFAULT}"}:
+        if package == BY_THREAD and self.against not in {None, f"aiodq {DEFAULT}"}:
             return None
         for entry in self.entries:
-            if entry.package == package == BY_KERNEL:
+            if entry.package == package == BY_THREAD:
                 return entry
             wanted = self.against or (None if durability else f"aiodq {DEFAULT}")
             if entry.package == package and (entry.known_as == wanted if wanted else entry.durability == durability):
@@ -245,7 +245,7 @@ text { font: 12px system-ui, sans-serif; fill: #24292f }
 def _bars(work: Work) -> list[tuple[str, str, float]]:
     """Return the label, the style and the length of each bar: aiodq first, then its peers from the fastest on."""
     entries = [best for package in LIBRARIES if (best := work.best(package)) is not None]
-    styles = {OURS: "ours", COMPILED: "compiled", BY_KERNEL: "ours"}
+    styles = {OURS: "ours", COMPILED: "compiled", BY_THREAD: "ours"}
     bars = [(each.subject, styles.get(each.package, "peer"), each.speed) for each in entries]
     if (derived := work.derived()) is not None:
         bars.append(("go-diskqueue, derived", "derived", derived))

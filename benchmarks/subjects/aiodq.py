@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SUBJECTS"]
 
 Sync = Literal["always", "interval", "os"]
-SyncBackend = Literal["auto", "aio"]
+SyncBackend = Literal["auto", "thread"]
 
 
 class _Session(MovingSession):
@@ -112,10 +112,10 @@ SUBJECTS = [
     _ALWAYS,
     replace(
         _ALWAYS,
-        name="aiodq always, aio",
-        package="aiodq aio",
-        promise="the same, by io_submit instead of a thread",
-        open=partial(_open, sync="always", sync_backend="aio"),
+        name="aiodq always, by threads",
+        package="aiodq thread",
+        promise="the same, by threads that call fdatasync",
+        open=partial(_open, sync="always", sync_backend="thread"),
     ),
     _subject(
         "interval",

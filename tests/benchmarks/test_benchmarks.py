@@ -144,14 +144,17 @@ def test_the_compiled_one_stands_beside_the_pure_one() -> None:
     assert "| 50 | 100 | 2 x | 400 | 8 x |" in summary.full_table([replace(work, against="aiodq os")])
 
 
-def test_what_syncs_without_threads_is_shown_under_the_policy_to_show() -> None:
-    slow, fast = entry("aiodq always", "aiodq", [100_000.0]), entry("aiodq always, aio", "aiodq aio", [300_000.0])
+def test_what_syncs_by_threads_is_shown_under_the_policy_to_show() -> None:
+    slow, fast = (
+        entry("aiodq always", "aiodq", [100_000.0]),
+        entry("aiodq always, by threads", "aiodq thread", [300_000.0]),
+    )
     (work,) = summary.read({"results": [fast, slow, entry("litequeue", "litequeue", [5000.0])]})
     assert "| 100 | 300 | 5 |" in summary.short_table([work])
     written = entry("aiodq os", "aiodq", [200_000.0])
     (other,) = summary.read({"results": [fast, slow, written]})
     assert summary.short_table([replace(other, against="aiodq os")]).splitlines()[-1].endswith("| 200 |")
-    assert "aiodq always, aio" not in summary.full_table([work]) + summary.losses([work])
+    assert "by threads" not in summary.full_table([work]) + summary.losses([work])
 
 
 @pytest.mark.parametrize(("kind", "speed"), [("put", "~ 0.5"), ("take", "~ 1.8")])
