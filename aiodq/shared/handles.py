@@ -60,14 +60,7 @@ from aiodq.stats import BackupReport, ChannelStats, Health, StoreStats, TopicSta
 from aiodq.storage.store_layout import absolute_path
 from aiodq.store import QUEUE_CHANNEL, Store, StoreHandle
 from aiodq.topic import Topic, TopicHandle
-from aiodq.values import (
-    check_flag,
-    check_offset,
-    check_position,
-    check_scan,
-    check_whole,
-    span_seconds,
-)
+from aiodq.values import check_flag, check_offset, check_position, check_scan, check_whole, span_seconds
 
 T = TypeVar("T")
 
