@@ -191,6 +191,17 @@ async def test_what_somebody_else_keeps_there_stays(tmp_path: Path) -> None:
     assert (left / "letters").read_bytes() == b"mine"
 
 
+async def test_a_place_that_cannot_be_cleared_is_not_kept() -> None:
+    plan = FaultPlan()
+    fs = SimulatedFileSystem({"/b.aiodq-tmp": None, "/b.aiodq-tmp/LOCK": b"", "/b.aiodq-tmp/old": b"x"}, plan=plan)
+    async with aiodq.open("/s", fs=fs) as store:
+        await store.topic("jobs").put(b"a")
+        plan.add(Fault("remove", 1, error="EIO", match="old"))
+        with pytest.raises(aiodq.StorageError):
+            await store.backup("/b")
+        assert (await store.backup("/b")).messages == 1
+
+
 async def test_two_backups_do_not_meet_in_one_place(tmp_path: Path, held: Held) -> None:
     async with aiodq.open(tmp_path / "s") as store:
         await store.topic("jobs").put(b"a")

@@ -128,8 +128,8 @@ class _Making:
     async def run(self) -> BackupReport:
         """Make it."""
         backup = self._backup
-        await self._in_thread(backup.begin)
         try:
+            await self._in_thread(backup.begin)
             logs = await self._note()
             for log in logs:
                 await self._in_thread(partial(backup.copy_log, log))
