@@ -247,7 +247,7 @@ def test_an_interpreter_whose_aiodq_is_pure_is_no_compiled_one(scratch: Path) ->
     assert main([*words, "--subject", "aiodq", "--compiled", sys.executable]) == 0
     report = json.loads(kept.read_text())
     assert "is not compiled" in report["missing"]["aiodq compiled"]
-    assert [entry["subject"] for entry in report["results"]] == ["aiodq always", "aiodq always, aio"]
+    assert [entry["subject"] for entry in report["results"]] == ["aiodq always", "aiodq always, by threads"]
 
 
 def test_an_interpreter_whose_aiodq_is_compiled_runs_each_policy_once_more(program: Callable[[str], Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import os
 import signal
 import sys
 import threading
@@ -15,7 +16,6 @@ import httpx
 import pytest
 
 import aiodq
-from aiodq.storage.io.filesystem import OsFile
 from tests.examples.support import NEEDS, PATIENCE, calling, load, require, serving, worked_off
 
 if TYPE_CHECKING:
@@ -194,16 +194,16 @@ async def test_answers(example: str, tmp_path: Path, body: bytes, status: int) -
 async def test_no_order_is_promised_before_it_is_synced(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    syncing, may_sync, sync = threading.Event(), threading.Event(), OsFile.sync
+    syncing, may_sync, sync = threading.Event(), threading.Event(), os.fdatasync
 
-    def held_up(file: OsFile) -> None:
+    def held_up(descriptor: int) -> None:
         syncing.set()
         may_sync.wait(PATIENCE)
-        sync(file)
+        sync(descriptor)
 
     async with calling(load(example), tmp_path) as (client, _):
         assert await order(client, "tea") == 202
-        monkeypatch.setattr(OsFile, "sync", held_up)
+        monkeypatch.setattr(os, "fdatasync", held_up)
         try:
             second = asyncio.create_task(order(client, "coffee"))
             while not syncing.is_set():
@@ -251,11 +251,11 @@ async def test_a_store_that_fails_ends_the_service(
     module, ended = load(example), asyncio.Event()
     monkeypatch.setattr(module.signal, "raise_signal", lambda number: ended.set() if number == signal.SIGTERM else None)
 
-    def fail(_: OsFile) -> None:
+    def fail(_: int) -> None:
         raise OSError(errno.EIO, "the disk is gone")
 
     async with calling(module, tmp_path, paused=False) as (client, _):
-        monkeypatch.setattr(OsFile, "sync", fail)
+        monkeypatch.setattr(os, "fdatasync", fail)
         assert await order(client, "tea") == 503
         async with asyncio.timeout(PATIENCE):
             await ended.wait()

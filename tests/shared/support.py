@@ -122,9 +122,11 @@ class RawClient:
 
 
 @asynccontextmanager
-async def owned(directory: Path, *, reclaim: float = 1.0) -> AsyncIterator[tuple[aiodq.Store, Owner]]:
+async def owned(
+    directory: Path, options: aiodq.StoreOptions | None = None, *, reclaim: float = 1.0
+) -> AsyncIterator[tuple[aiodq.Store, Owner]]:
     """Own a store and serve it."""
-    async with aiodq.open(directory) as store:
+    async with aiodq.open(directory, options) as store:
         owner = Owner(store._store_engine, reclaim=reclaim)
         await owner.start()
         try:

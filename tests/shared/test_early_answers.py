@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+import aiodq
 from aiodq.engine.batch.put_batch import Part
 from aiodq.errors import StoreFailedError
 from aiodq.format.columns import Columns
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import aiodq
     from aiodq.shared.server.early_answers import Answerable
     from aiodq.storage.io.filesystem import File
+
+BY_THREADS = aiodq.StoreOptions(sync_backend="thread")
 
 
 @pytest.fixture
@@ -162,7 +164,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], N
 async def test_a_put_is_answered_once_it_is_synced_though_the_loop_does_something_else(
     tmp_path: Path, syncs: Callable[[Callable[[], object]], None]
 ) -> None:
-    async with owned(tmp_path / "s") as (store, _):
+    async with owned(tmp_path / "s", BY_THREADS) as (store, _):
         topic = store.topic("jobs")
         await topic.put(b"first")
         began, go_on, client = threading.Event(), threading.Event(), Blocking(tmp_path / "s")
@@ -222,7 +224,7 @@ def late(store: aiodq.Store) -> Iterator[None]:
 
 
 async def test_whoever_was_told_early_finds_the_put_in_whatever_is_asked_next(tmp_path: Path) -> None:
-    async with owned(tmp_path / "s") as (store, _):
+    async with owned(tmp_path / "s", BY_THREADS) as (store, _):
         topic = store.topic("jobs")
         await topic.put(b"first")
         engine = store._store_engine
@@ -257,7 +259,7 @@ async def test_whoever_hears_from_a_client_that_was_told_early_finds_the_put_in_
     tmp_path: Path, how: str
 ) -> None:
     find, expected = FINDINGS[how]
-    async with owned(tmp_path / "s") as (store, _):
+    async with owned(tmp_path / "s", BY_THREADS) as (store, _):
         topic = store.topic("jobs")
         channel = topic.channel("c")
         await topic.put(b"first")
@@ -285,7 +287,7 @@ async def test_a_put_that_the_loop_has_answered_is_not_answered_by_a_thread_that
         if part.first == 1:
             over.set()
 
-    async with owned(tmp_path / "s") as (store, _):
+    async with owned(tmp_path / "s", BY_THREADS) as (store, _):
         await store.topic("jobs").put(b"first")
         client = await RawClient.connected(tmp_path / "s")
         await client.hello()
@@ -306,7 +308,7 @@ async def test_a_put_that_the_loop_has_answered_is_not_answered_by_a_thread_that
 async def test_nothing_is_answered_early_of_which_the_sync_failed(
     tmp_path: Path, syncs: Callable[[Callable[[], object]], None]
 ) -> None:
-    async with owned(tmp_path / "s") as (store, _):
+    async with owned(tmp_path / "s", BY_THREADS) as (store, _):
         await store.topic("jobs").put(b"first")
         client = await RawClient.connected(tmp_path / "s")
         await client.hello()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import aiodq
 from aiodq.opening import QueueOpening, StoreOpening
@@ -99,7 +100,7 @@ def awaitable(thing: type) -> set[str]:
     for name, member in inspect.getmembers(thing, inspect.isfunction):
         returned = str(inspect.signature(member).return_annotation)
         public = not name.startswith("_") and (
-            inspect.iscoroutinefunction(member) or "Async" in returned or "Awaitable" in returned
+            inspect.iscoroutinefunction(member) or re.match("Async|Await", returned) is not None
         )
         if public or (name in AWAITED and returned != "NoReturn"):
             found.add(name)
