@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aiodq.testing import Image, Ordering
 
 ORDERINGS: tuple[Ordering, ...] = ("posix", "ext4")
+MANY = 20
 MOMENTS = 6
 STATES = 3
 
@@ -37,9 +38,8 @@ def images(world: BackingUp, random: Random) -> Iterator[tuple[Image, int]]:
                 yield image, number + 1
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_a_backup_holds_all_that_was_promised_when_it_began(name: str, seed: int) -> None:
-    random = Random(f"{name}:{seed}")
+def try_backups(name: str, random: Random) -> None:
+    """Back up what a workload does, and hold each backup against what was promised, also after power cuts."""
     world = BackingUp(random.getrandbits(32))
     run_world(world, WORKLOADS[name].program)
     with Recoverer() as recoverer:
@@ -48,6 +48,18 @@ def test_a_backup_holds_all_that_was_promised_when_it_began(name: str, seed: int
         for image, until in images(world, random):
             for backup in world.backups:
                 assert held_against(recoverer, world, backup, image, until) == []
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_backup_holds_all_that_was_promised_when_it_began(name: str, seed: int) -> None:
+    try_backups(name, Random(f"{name}:{seed}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(MANY))
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_many_backups_hold_all_that_was_promised_when_they_began(name: str, number: int, seed: int) -> None:
+    try_backups(name, Random(f"{name}:{seed}:{number}"))
 
 
 @pytest.mark.parametrize("number", range(8))
