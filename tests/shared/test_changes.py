@@ -33,6 +33,22 @@ async def test_the_options_of_a_topic_are_what_another_process_made_them(tmp_pat
         await until(lambda: topics[1].options == MOST)
 
 
+@pytest.mark.parametrize("how", ["given", "named", "configured"])
+async def test_an_ephemeral_topic_drops_its_oldest_whatever_options_it_is_given(tmp_path: Path, how: str) -> None:
+    options = aiodq.StoreOptions(sync="os", max_messages=3, overflow="reject")
+    async with two(tmp_path / "s", QUICK) as stores, asyncio.timeout(PATIENCE):
+        for number, store in enumerate(stores):
+            name = f"t{number}#ephemeral"
+            topic = store.topic(name, options if how == "given" else None)
+            if how == "named":
+                store.topic(name, options)
+            elif how == "configured":
+                await topic.configure(options)
+            for receipt in [topic.put_nowait(b"%d" % each) for each in range(5)]:
+                await receipt
+            assert topic.options.overflow == "drop_oldest"
+
+
 @pytest.mark.parametrize("name", ["c", "c#ephemeral"])
 async def test_the_options_of_a_channel_are_what_another_process_made_them(tmp_path: Path, name: str) -> None:
     async with two(tmp_path / "s", QUICK) as stores, asyncio.timeout(PATIENCE):

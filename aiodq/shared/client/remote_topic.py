@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError
+from aiodq.names import is_ephemeral
+from aiodq.options import ephemeral
 from aiodq.shared.client.remote_puts import RemotePuts, ShortCut
 from aiodq.shared.connection.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
@@ -94,7 +96,7 @@ class RemoteTopic:
     def __init__(self, host: TopicHost, name: str, options: StoreOptions | None) -> None:
         """Set up; `Link.open` has the owner open it."""
         self.name = name
-        self.options: StoreOptions = options or host.options
+        self.options: StoreOptions
         self.log: _Log = _Log()
         self.clock: Clock = host.clock
         self.link: Link = host.link
@@ -105,6 +107,7 @@ class RemoteTopic:
         self.channel_engines: dict[str, RemoteChannel] = {}
         self.error: Exception | None = None
         self.named: StoreOptions | None = options
+        self.go_by(options or host.options)
         self._asking: set[asyncio.Task[None]] = set()
         self.fs: FileSystem = host.fs
         self.threads: WorkerThreads = host.threads
@@ -290,12 +293,13 @@ class RemoteTopic:
         return self.put_buffer.pending + max(depths, default=0) >= most
 
     def go_by(self, options: StoreOptions) -> None:
-        """Apply the owner's options."""
-        self.options = options
+        """Apply options that were given for the topic, in the way the owner does."""
+        self.options = ephemeral(options) if is_ephemeral(self.name) else options
 
     def name_options(self, options: StoreOptions) -> None:
         """Have the owner apply options, the first that this process gives for the topic."""
-        self.named, self.options = options, options
+        self.named = options
+        self.go_by(options)
         content = topic_options(options)
         self.link.opened.name(self.name, "", content)
         self._do(self.link.call("name", {"options": content}, topic=self.name), self.refused)
