@@ -306,6 +306,17 @@ async def test_a_put_that_waits_for_room_holds_up_no_closing(tmp_path: Path) -> 
         assert await counts(owner.queue("jobs")) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_a_message_given_up_is_not_counted_as_requeued(tmp_path: Path, mode: Any) -> None:
+    async with aiodq.open(tmp_path / "s", mode=mode) as store, asyncio.timeout(PATIENCE):
+        jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=2))
+        await jobs.put(b"x")
+        for _ in range(2):
+            await (await jobs.get()).nack()
+        await until(lambda: jobs.stats().dead)
+        assert (jobs.stats().requeued, jobs.stats().dead, jobs.depth) == (1, 1, 0)
+
+
 async def test_handlers_that_fail_and_dead_letters(tmp_path: Path) -> None:
     channel = aiodq.ChannelOptions(max_attempts=2, dead_letter="dead", backoff=aiodq.Backoff(first=0.001, limit=0.002))
     async with two(tmp_path / "s", QUICK) as (_, client):

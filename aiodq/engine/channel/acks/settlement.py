@@ -294,7 +294,6 @@ class Settlement(ABC):
         offset, options = batch.first, self.options
         state = self._in_flight(offset, delivery)
         if options.max_attempts is not None and attempts >= options.max_attempts:
-            state.counters.requeued += 1
             self._giving_up.give_up(
                 state, batch, 0, f"delivered {attempts} times{cause.note}", attempts, error=cause.error
             )
