@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.spark.objects import is_url
 from aiodq.storage.io.durable_io import read_file
-from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.store_identity import STORE_FILE, decode_identity, read_identity
@@ -107,7 +106,10 @@ def is_deleted(fs: FileSystem, place: Place) -> bool:
         return False
     if store_uuid(fs, os.path.dirname(place.directory)) != place.store:
         return False
-    return not name_exists(fs, place.directory) or _uuid(fs, place.directory, place.topic) not in {None, place.topic}
+    with suppress(StoreNotFoundError):  # deleted while it is looked at
+        # One that is being made anew has no description yet.
+        return _uuid(fs, place.directory, place.topic) != place.topic
+    return True
 
 
 def _require_store(fs: FileSystem, place: Place) -> None:

@@ -363,12 +363,13 @@ def _is_remnant(fs: FileSystem, path: str, name: str) -> bool:
         return True
     with suppress(InvalidNameError):
         check_name(name)
-        if _is_unreadable(fs, directory):
-            return True
-        return all(
-            entry in _TOPIC_ENTRIES or entry.endswith(TEMPORARY) or is_quarantined(entry)
-            for entry in fs.listdir(directory)
-        )
+        try:
+            if _is_unreadable(fs, directory):
+                return True
+            entries = fs.listdir(directory)
+        except FileNotFoundError:
+            return True  # its owner deleted it just now
+        return all(entry in _TOPIC_ENTRIES or entry.endswith(TEMPORARY) or is_quarantined(entry) for entry in entries)
     return False
 
 

@@ -205,6 +205,37 @@ async def test_a_topic_that_is_deleted_between_two_steps_of_one_look(
     assert reader.latestOffset(end, ALL) == end
 
 
+@pytest.mark.parametrize("strict", ["true", "false"])
+async def test_a_topic_that_is_made_anew_between_two_steps_of_one_look(
+    tmp_path: Path, strict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_both(tmp_path)
+    look, gone = StreamReader._log, list[str]()
+
+    def late(self: StreamReader, topic: str, stop: int | None = None) -> LogSnapshot:
+        if not gone:
+            gone.append(topic)
+            raise aiodq.StoreNotFoundError("not there", str(tmp_path / "a"))
+        return look(self, topic, stop)
+
+    monkeypatch.setattr(StreamReader, "_log", late)
+    assert taken(reader_of(tmp_path, failOnDataLoss=strict))["topics"] == {"a": 5, "b": 30}
+
+
+async def test_a_topic_that_is_deleted_while_its_end_is_looked_at_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_both(tmp_path)
+    reader, look = reader_of(tmp_path, failOnDataLoss="false"), StreamReader._within_log
+
+    def late(self: StreamReader, topic: str, *rest: Any) -> int:
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        return look(self, topic, *rest)
+
+    monkeypatch.setattr(StreamReader, "_within_log", late)
+    assert reader.latestOffset({"v": 1, "topics": {"a": 9, "b": 30}}, ALL)["topics"] == {"a": 9, "b": 30}
+
+
 async def test_a_topic_that_is_deleted_before_its_bytes_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +277,22 @@ async def test_a_topic_that_is_deleted_before_its_task_reads_it(
     shutil.rmtree(tmp_path / "a")
     with pytest.raises(aiodq.StoreNotFoundError, match="does not see the topic"):
         list(record_batches(OsFileSystem(), elsewhere, options))
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_a_topic_that_is_about_to_be_made_anew_when_its_task_reads_it(
+    tmp_path: Path, left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory has no description yet; or it is deleted once more while the task looks."""
+    await put_both(tmp_path)
+    options = read_options({"path": str(tmp_path), "topic": "a", "failOnDataLoss": "false"})
+    (split,) = plan(OsFileSystem(), options)
+    shutil.rmtree(tmp_path / "a")
+    if left:
+        (tmp_path / "a").mkdir()
+    else:
+        monkeypatch.setattr(OsFileSystem, "is_directory", lambda _, path: path == str(tmp_path / "a"))
+    assert list(record_batches(OsFileSystem(), split, options)) == []
 
 
 async def test_the_hold_of_a_deleted_topic_keeps_one_that_is_made_anew_whole(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import logging
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from aiodq.storage.read.snapshot import LogSnapshot
 
 __all__ = ["StreamReader"]
+
+T = TypeVar("T")
 
 _LOG: Final = logging.getLogger("aiodq.spark")
 
@@ -306,22 +308,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetError: the topic was deleted, and `failOnDataLoss` is not `false`.
             StoreNotFoundError: its store is not here.
         """
-        try:
-            return beside_its_owner(look)
-        except StoreNotFoundError:
-            if self._is_there(topic):
-                raise
+        found = self._unless_deleted(topic, look)
+        if found is None:
             self._tell_that_it_was_deleted(topic)
-            return []
+        return found or []
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
         """Return up to where about `size` bytes go; nowhere in a topic that was deleted meanwhile."""
-        try:
-            return beside_its_owner(lambda: up_to_bytes(self._log(topic), start, end, size))
-        except StoreNotFoundError:
-            if self._is_there(topic):
-                raise
-            return start
+        found = self._unless_deleted(topic, lambda: up_to_bytes(self._log(topic), start, end, size))
+        return start if found is None else found
+
+    def _unless_deleted(self, topic: str, look: Callable[[], T]) -> T | None:
+        """Return what `look` finds, anew where the owner has deleted some of it; None where the topic is there no more.
+
+        Raises:
+            StoreNotFoundError: its store is not here.
+        """
+
+        def once() -> T | None:
+            try:
+                return look()
+            except StoreNotFoundError:
+                # There again, it was made anew meanwhile.
+                if self._is_there(topic):
+                    raise
+                return None
+
+        return beside_its_owner(once)
 
     def _is_there(self, topic: str) -> bool:
         """Return whether a topic is still in its store.
@@ -395,12 +408,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             may_miss = {topic for where, topic in places if where == store}
             for topic in read_topics(fs, store, self._options, may_miss):
                 key = self._key(store, topic)
-                try:
-                    found[key] = self._log(key)
-                except StoreNotFoundError:
-                    # Deleted since it was listed: the next look does not find it.
-                    if topic in read_topics(fs, store, self._options, may_miss):
-                        raise
+                log = self._unless_deleted(key, partial(self._log, key))
+                if log is not None:
+                    found[key] = log
         return found
 
     def _named(self) -> list[str]:
@@ -504,9 +514,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 `false`.
             OffsetError: the topic ends before, or others have come to have the numbers of what was read, likewise.
         """
-        if log.view.stop <= taken and (log.view.stop < taken or log.damages):
-            # What its owner is putting right just now is no loss.
-            log.refresh()
+        # What its owner is putting right just now is no loss.
+        doubtful = log.view.stop <= taken and (log.view.stop < taken or log.damages)
+        if doubtful and self._unless_deleted(topic, log.refresh) is None:
+            return taken
         begin, end, strict = log.begin, log.view.stop, self._options.strict
         lost = log.lost_at_end() if strict and end <= taken else None
         if lost is not None:

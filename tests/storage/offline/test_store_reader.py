@@ -525,6 +525,26 @@ def test_to_look_into_a_topic_the_others_are_not_looked_at(store: Path) -> None:
     assert 0 < Counter(fs.calls)["listdir"] - calls["listdir"] < 10
 
 
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_topic_that_is_deleted_while_the_store_is_looked_at(tmp_path: Path, looks: int) -> None:
+    store = tmp_path / "store"
+    for name in ("a", "b"):
+        (store / name).mkdir(parents=True)
+        (store / name / "topic.json").touch()
+    (store / "LOCK").touch()
+    left = [None] * looks
+
+    class Late(OsFileSystem):
+        def listdir(self, path: str) -> list[str]:
+            if path == str(store / "a"):
+                if not left:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                left.pop()
+            return super().listdir(path)
+
+    check_store_directory(Late(), str(store))
+
+
 def test_a_topic_that_was_deleted_is_gone(store: Path) -> None:
     open_log(store / "t").close()
     reader = StoreReader(str(store))
