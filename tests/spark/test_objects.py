@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -20,10 +22,11 @@ from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold
 from aiodq.storage.state.store_identity import STORE_FILE
+from aiodq.storage.state.topic.topic_meta import describe, save_meta
 from tests.cli.support import aiodq as run
 from tests.cli.support import ok
-from tests.spark.support import fill, read, scanned
-from tests.storage.logs import segments
+from tests.spark.support import KEEP, fill, read, scanned
+from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,16 +78,12 @@ async def test_only_what_is_new_is_shipped(store: Path, bucket: str) -> None:
 
 
 async def test_an_archive_from_before_stores_said_which_they_are_goes_on(store: Path, bucket: str) -> None:
-    def manifest() -> dict[str, Any]:
-        fs, path = find_objects(f"{bucket}/orders/{MANIFEST}")
-        return dict(json.loads(fs.cat_file(path))["manifest"])
-
     (store / STORE_FILE).unlink()
     assert ship(store, bucket).segments
-    assert "store" not in manifest()
+    assert "store" not in manifest_of(bucket, "orders")
     await fill(store, rounds=20, segment_bytes=2000)
     assert ship(store, bucket, topics=["orders"]).segments
-    assert manifest()["store"] == str(store_uuid(OsFileSystem(), str(store)))
+    assert manifest_of(bucket, "orders")["store"] == str(store_uuid(OsFileSystem(), str(store)))
     assert read(bucket, topic="orders") == sealed(store)
     assert store_uuid(AnyFileSystem(), bucket) is None
 
@@ -168,6 +167,105 @@ async def test_what_was_deleted_before_it_was_shipped_is_missed(tmp_path: Path, 
     assert len(read(bucket)) == ends[0], "what was shipped is there for good"
 
 
+def manifest_of(bucket: str, topic: str) -> dict[str, Any]:
+    fs, path = find_objects(f"{bucket}/{topic}/{MANIFEST}")
+    return dict(json.loads(fs.cat_file(path))["manifest"])
+
+
+async def put_each(topic: aiodq.Topic, count: int) -> None:
+    for _ in range(count):
+        await topic.put(b"x" * 50)
+
+
+@pytest.mark.parametrize("hold", [None, "lake"])
+async def test_past_what_a_purge_has_deleted_it_goes_on_where_it_is_told_to(
+    tmp_path: Path, bucket: str, hold: str | None
+) -> None:
+    path = tmp_path / "s"
+    async with aiodq.open(path, aiodq.StoreOptions(segment_bytes=1000, retention=KEEP)) as store:
+        topic = store.topic("a")
+        await put_each(topic, 60)
+        end = ship(path, bucket, hold=hold).rows
+        for times in (1, 2):
+            await topic.purge()
+            begin = topic.begin_offset
+            await put_each(topic, 60)
+            rows = len(read(bucket))
+            with pytest.raises(aiodq.OffsetError, match=f"messages {end} to {begin - 1} .* lossy goes on without them"):
+                ship(path, bucket, hold=hold)
+            done = ship(path, bucket, hold=hold, lossy=True)
+            assert (done.lost, done.rows) == (begin - end, len(read(bucket)) - rows), times
+            end = begin + done.rows
+            assert ship(path, bucket, hold=hold).lost == 0
+            assert ship(path, bucket, hold=hold).segments == 0
+        await put_each(topic, 60)
+        assert ship(path, bucket, hold=hold).lost == 0
+    offsets = [row["offset"] for row in read(bucket)]
+    assert offsets[-1] + 1 == max(stop for _, _, stop in manifest_of(bucket, "a")["segments"].values())
+    assert [row["offset"] for row in read(bucket, startingOffsets=str(begin))] == offsets[offsets.index(begin) :]
+    if hold is not None:
+        assert read_hold(OsFileSystem(), str(path), hold) == Hold({"a": offsets[-1] + 1}, None)
+
+
+async def test_what_retention_has_deleted_in_the_middle_is_never_missed(tmp_path: Path, bucket: str) -> None:
+    """The store notes it for as long as something is before it."""
+    fs, path = OsFileSystem(), tmp_path / "s"
+
+    async def put_more() -> None:
+        async with aiodq.open(path, aiodq.StoreOptions(segment_bytes=1000, retention=KEEP)) as store:
+            await put_each(store.topic("a"), 60)
+
+    def note(**changes: Any) -> None:
+        save_meta(fs, str(path / "a"), replace(describe(fs, str(path / "a"))[0], **changes))
+
+    await put_more()
+    first, second, third, *_ = segments(path / "a")
+    gone = int(second.stem), int(third.stem)
+    note(deleted=(gone,))
+    second.unlink()
+    ship(path, bucket)
+    before = [row["offset"] for row in read(bucket)]
+    note(deleted=(), begin=gone[1])
+    first.unlink()
+    await put_more()
+    ship(path, bucket)
+    after = [row["offset"] for row in read(bucket)]
+    assert after[: len(before)] == before
+    assert after == [offset for offset in range(after[-1] + 1) if not gone[0] <= offset < gone[1]]
+
+
+@pytest.mark.parametrize("damage", ["missing", "checksum"])
+async def test_what_is_missing_or_damaged_is_not_passed_by(store: Path, bucket: str, damage: str) -> None:
+    ship(store, bucket)
+    await fill(store, rounds=20, segment_bytes=2000)
+    path = segments(store / "orders")[-3]
+    if damage == "missing":
+        path.unlink()
+    else:
+        flip(path, 0, 1)
+    shipped = read(bucket)
+    with pytest.raises(aiodq.CorruptionError):
+        ship(store, bucket, lossy=True)
+    assert read(bucket) == shipped
+
+
+async def test_two_runs_at_once(store: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipping = sys.modules[ship.__module__]
+    make, further = shipping._make, list[str]()
+
+    def late(url: str, data: bytes) -> None:
+        if not further:
+            further.append(url)
+            asyncio.run(fill(store, rounds=20, segment_bytes=2000))
+            ship(store, bucket)
+        make(url, data)
+
+    monkeypatch.setattr(shipping, "_make", late)
+    await asyncio.to_thread(ship, store, bucket)
+    assert sorted(manifest_of(bucket, "orders")["segments"]) == [path.name for path in segments(store / "orders")[:-1]]
+    assert read(bucket, topic="orders") == sealed(store)
+
+
 async def test_with_a_hold_nothing_is_deleted_before_it_is_shipped(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +343,10 @@ def test_the_command(store: Path, tmp_path: Path) -> None:
     target = f"file://{tmp_path}/lake"
     assert ok("spark", "archive", store, target, "--segments", "--topic", "orders").out.startswith(b"shipped ")
     assert read(target) == sealed(store)
-    assert run("spark", "archive", store, target, "--segments", "--lossy").code != 0
+    assert ok("spark", "archive", store, target, "--segments", "--topic", "orders", "--lossy").out.startswith(
+        b"shipped 0 "
+    )
+    assert run("spark", "archive", store, target, "--segments", "--checkpoint", tmp_path).code != 0
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")

@@ -258,7 +258,7 @@ def archive(  # noqa: PLR0913 - what there is to say
         every: seconds between two batches.
         checkpoint: where the state is kept; TARGET/_checkpoint if not said.
         hold: the name under which what is not archived yet is kept from retention.
-        lossy: leave out what is damaged or gone, instead of failing.
+        lossy: leave out what is damaged or gone, instead of failing; with --segments only what was deleted.
         segments: bring sealed segments, as they are, to TARGET, a URL of object storage, once and without Spark.
         master: where Spark runs.
         conf: Spark's settings.
@@ -267,9 +267,9 @@ def archive(  # noqa: PLR0913 - what there is to say
     wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
     _check(store, topic, coming=True, one_for="archive")
     if segments:
-        if lossy or checkpoint is not None:
-            raise CommandError("--segments knows by its manifests what it has shipped, and leaves nothing out")
-        return _ship(store, target, topic, hold)
+        if checkpoint is not None:
+            raise CommandError("--segments knows by its manifests what it has shipped, and takes no --checkpoint")
+        return _ship(store, target, topic, hold, lossy=lossy)
     from aiodq.spark.pipelines.places import target_path  # noqa: PLC0415 - it is there now
 
     target_path(target)
@@ -288,10 +288,11 @@ def archive(  # noqa: PLR0913 - what there is to say
     return DONE
 
 
-def _ship(store: str, target: str, topics: list[str] | None, hold: str | None) -> int:
-    done = _pipelines().ship(store, target, topics=topics, hold=hold)
+def _ship(store: str, target: str, topics: list[str] | None, hold: str | None, *, lossy: bool) -> int:
+    done = _pipelines().ship(store, target, topics=topics, hold=hold, lossy=lossy)
     amount = f"{counted(done.segments, 'segment')}, {counted(done.rows, 'message')}, {human_bytes(done.bytes)}"
-    stdout().print(f"shipped {amount} to {done.target}: {done.seconds:.1f} s")
+    lost = f", left out: {counted(done.lost, 'message')} that were deleted before" if done.lost else ""
+    stdout().print(f"shipped {amount} to {done.target}: {done.seconds:.1f} s{lost}")
     return DONE
 
 

@@ -6,6 +6,7 @@ import os
 import time
 import zlib
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
@@ -18,6 +19,7 @@ from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.segments.segment_files import segment_base
 from aiodq.storage.state.holds import Hold, read_hold
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, encode_meta, read_meta
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.read.snapshot import LogSnapshot
+    from aiodq.storage.segments.offset_ranges import Ranges
     from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["MANIFEST", "ShipSummary", "ship"]
@@ -39,13 +42,17 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True)
 class ShipSummary:
-    """What one run did: so many segments with so many messages and bytes brought to a place, in so many seconds."""
+    """What one run did: so many segments with so many messages and bytes brought to a place, in so many seconds.
+
+    `lost` is how many messages had been deleted before, and were left out with `lossy`.
+    """
 
     target: str
     segments: int
     rows: int
     bytes: int
     seconds: float
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,12 @@ class _Manifest:
     def stop(self) -> int | None:
         return max((stop for _, _, stop in self.segments.values()), default=None)
 
+    @property
+    def gaps(self) -> Ranges:
+        """The offsets between its segments. None of them is a loss: what is missing is not shipped past."""
+        spans = sorted((segment_base(name) or 0, stop) for name, (_, _, stop) in self.segments.items())
+        return tuple((stop, base) for (_, stop), (base, _) in pairwise(spans) if stop < base)
+
 
 def ship(
     store: str | os.PathLike[str],
@@ -65,6 +78,7 @@ def ship(
     *,
     topics: Sequence[str] | None = None,
     hold: str | None = None,
+    lossy: bool = False,
 ) -> ShipSummary:
     """Bring the sealed segments that are not there yet to a place in object storage, byte by byte. Blocking, no Spark.
 
@@ -76,10 +90,11 @@ def ship(
         target: a URL that fsspec knows: `s3://bucket/shop`.
         topics: names or patterns; all topics where None.
         hold: the name under which the store keeps from retention what is not shipped yet.
+        lossy: go on behind messages that were deleted before they were shipped, as a purge does, instead of failing.
 
     Raises:
         StoreNotFoundError: there is no such store or topic.
-        OffsetError: messages were deleted before they were shipped.
+        OffsetError: messages were deleted before they were shipped; not with `lossy`.
         CorruptionError: messages are missing or damaged at the ends of segments; or a manifest is.
         InvalidOptionError: under the name of a topic something else lies there, or the place is a store; or topics are
             no list.
@@ -94,17 +109,18 @@ def ship(
     if hold is not None and read_hold(fs, path, hold) is None:
         keep(path, hold, Hold({}, None if topics is None else tuple(topics)))
     names, uuid = topics_of(fs, path, topics), store_uuid(fs, path)
-    ends: dict[str, int] = {}
     shipped: list[Segment] = []
+    lost = 0
     for topic in names:
         log = snapshot(fs, path, topic)
-        found, ends[topic] = _ship_topic(fs, log, f"{target.rstrip('/')}/{topic}", uuid)
+        found, end, gone = _ship_topic(fs, log, f"{target.rstrip('/')}/{topic}", uuid, lossy=lossy)
         shipped += found
+        lost += gone
         if hold is not None:
             held = read_hold(fs, path, hold) or Hold({}, None if topics is None else tuple(topics))
-            keep(path, hold, replace(held, offsets={**held.offsets, topic: ends[topic]}))
+            keep(path, hold, replace(held, offsets={**held.offsets, topic: end}))
     rows, size = sum(segment.records for segment in shipped), sum(segment.size for segment in shipped)
-    return ShipSummary(target, len(shipped), rows, size, time.monotonic() - began)
+    return ShipSummary(target, len(shipped), rows, size, time.monotonic() - began, lost)
 
 
 def _refuse_store(fs: FileSystem, target: str) -> None:
@@ -118,40 +134,49 @@ def _refuse_store(fs: FileSystem, target: str) -> None:
         raise InvalidOptionError(f"{target} is a store: name a place of its own for what is shipped")
 
 
-def _ship_topic(fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None) -> tuple[list[Segment], int]:
-    """Ship what is new of a topic; return its segments, and the offset behind all that was shipped ever."""
+def _ship_topic(
+    fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None, *, lossy: bool
+) -> tuple[list[Segment], int, int]:
+    """Ship what is new of a topic.
+
+    Returns:
+        Its segments, the offset behind all that was shipped ever, and how many messages were deleted before.
+    """
     before = read_meta(fs, place)
     if before is not None and before.uuid != log.meta.uuid:
         raise InvalidOptionError(f"in {place!r} is another topic of that name: ship to another place")
     known = _manifest(fs, place)
     start = log.begin if known.stop is None else known.stop
     new = [segment for segment in log.view.segments if segment.sealed and segment.end > start]
-    stop = new[-1].end if new else start
-    if new and new[0].base > start and log.begin > start:
+    if not new:
+        return [], start, 0
+    gone = max(min(new[0].base, log.begin) - start, 0)
+    if gone and not lossy:
         raise OffsetError(
-            f"the messages {start} to {log.begin - 1} of {log.directory!r} were deleted before they were shipped to "
-            f"{place!r}: ship with a hold, and begin anew in another place"
+            f"the messages {start} to {start + gone - 1} of {log.directory!r} were deleted before they were shipped to "
+            f"{place!r}: ship with a hold, and lossy goes on without them; or begin anew in another place"
         )
-    lost = log.lost(start, stop) if new else None
+    lost = log.lost(start + gone, new[-1].end)
     if lost is not None:
         raise CorruptionError(lost.reason, lost.path, lost.position)
-    if not new:
-        return [], stop
     segments = dict(known.segments)
     for segment in new:
         name = os.path.basename(segment.path)
         data = read_file(fs, segment.path, segment.size) or b""
         _make(f"{place}/{name}", data)
         segments[name] = (len(data), _checksum(data), segment.end)
+    # Another run may have come further meanwhile; what its manifest named is not shipped again.
+    segments |= _manifest(fs, place).segments
     # What was shipped is there for good, and nobody consumes it there.
     begin = log.begin if before is None else before.begin
     meta = replace(log.meta, begin=begin, channels={}, paused=frozenset(), channel_options={})
-    _replace(f"{place}/{TOPIC_FILE}", encode_meta(meta))
+    # What retention has deleted between two segments, the store forgets once the earlier one is gone.
+    _replace(f"{place}/{TOPIC_FILE}", encode_meta(replace(meta, deleted=_Manifest(segments).gaps)))
     # CRASH: the manifest last: what it does not name yet is found to be the same by the next run.
     content = {"topic": str(log.meta.uuid), "segments": {name: list(entry) for name, entry in segments.items()}}
     content |= {} if store is None else {"store": str(store)}
     _replace(f"{place}/{MANIFEST}", encode_checked("manifest", _VERSION, content))
-    return new, stop
+    return new, new[-1].end, gone
 
 
 def _manifest(fs: FileSystem, place: str) -> _Manifest:
