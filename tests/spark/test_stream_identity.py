@@ -372,6 +372,21 @@ async def test_a_checkpoint_that_does_not_say_which_topics_it_means(tmp_path: Pa
         reader.latestOffset({"v": 1, "topics": {"a": 9}}, ALL)
 
 
+async def test_where_nothing_says_what_there_was_it_is_no_empty_topic(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    (path,) = segments(tmp_path / "a")
+    path.unlink()
+    flip(tmp_path / "a" / "topic.json", 20, 1)
+    reader = reader_of(tmp_path)
+    with pytest.raises(aiodq.CorruptionError, match=r"topic\.json") as caught:
+        plan(OsFileSystem(), read_options({"path": str(tmp_path)}))
+    assert "failOnDataLoss=false" in str(caught.value)
+    with pytest.raises(aiodq.CorruptionError, match=r"topic\.json"):
+        reader.latestOffset(reader.initialOffset(), ALL)
+    assert plan(OsFileSystem(), read_options({"path": str(tmp_path), "failOnDataLoss": "false"})) == []
+    assert taken(reader_of(tmp_path, failOnDataLoss="false"))["topics"] == {"a": 0}
+
+
 async def test_a_damaged_description_says_nothing(tmp_path: Path) -> None:
     await put(tmp_path, "a", 5)
     end = taken(reader_of(tmp_path))

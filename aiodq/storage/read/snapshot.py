@@ -232,12 +232,17 @@ class LogSnapshot:
         since = min(start, self.meta.begin) if start <= self.begin else start
         reach = max(stop, self.promised) if stop >= self.view.stop else stop
         known = map(self._cost, self.damages)
-        return min((d for d in known if d.first < reach and since < d.stop), key=lambda d: d.first, default=None)
+        found = (d for d in known if d.first < reach and since < d.stop)
+        return min(found, key=lambda d: d.first, default=self._unknown())
 
     def lost_at_end(self) -> Damage | None:
         """Return the first damage that cost messages behind the view, likewise."""
         known = map(self._cost, self.damages)
-        return min((d for d in known if d.stop > self.view.stop), key=lambda d: d.first, default=None)
+        return min((d for d in known if d.stop > self.view.stop), key=lambda d: d.first, default=self._unknown())
+
+    def _unknown(self) -> Damage | None:
+        """Return the damage by which nobody can say what there was: to the description, and no segment says it."""
+        return None if self.described or self.view.segments else next(iter(self.damages), None)
 
     def _cost(self, damage: Damage) -> Damage:
         """Return damage with the offsets it may have cost: for an unreadable segment, those up to the next one."""
