@@ -136,6 +136,28 @@ async def test_a_topic_that_leaves_the_list_is_held_no_more(store: Path) -> None
     assert held(store) == Hold({"a": 10}, ("a",), under_way=True)
 
 
+async def test_what_a_pattern_matches_is_held_on(store: Path) -> None:
+    reader = reader_of(store, topics="[ab],c*")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    reader.partitions(start, end)
+    reader.commit(end)
+    assert held(store) == Hold({"a": 10, "b": 10}, ("[ab]", "c*"), under_way=True)
+
+
+async def test_a_topic_that_came_before_the_last_commit_is_no_other_query_s(store: Path) -> None:
+    """Its first batch is never committed where the query ends behind it."""
+    reader = reader_of(store)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    reader.partitions(start, end)
+    reader.commit(end)
+    await put(store, "c", 5)
+    between = reader.latestOffset(end, ALL)
+    assert between["topics"] == {"a": 10, "b": 10, "c": 0}
+    assert reader_of(store).latestOffset(between, ALL)["topics"]["c"] == 5
+
+
 async def test_a_store_behind_a_link_has_holds(store: Path) -> None:
     """It has them where an owner that opens the link looks for them."""
     link = store.parent / "link"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 from uuid import uuid4
@@ -135,6 +136,17 @@ async def test_where_a_clock_was_set_back_it_goes_back_to_what_was_durable(tmp_p
     assert reader_of(store, failOnDataLoss="false").latestOffset(later, ALL)["topics"]["a"] == 30
     later["marks"]["a"][3] = 17
     assert reader_of(store, failOnDataLoss="false").latestOffset(later, ALL)["topics"]["a"] == 17
+    later["marks"]["a"][3] = 50
+    assert reader_of(store, failOnDataLoss="false").latestOffset(later, ALL)["topics"]["a"] == 49
+
+
+async def test_what_came_behind_it_does_not_hide_that_a_clock_was_set_back(tmp_path: Path) -> None:
+    store, end = await shortened(tmp_path, 40)
+    meanwhile = {**end, "marks": {**end["marks"], "a": [50, time.time_ns(), *end["marks"]["a"][2:]]}}
+    await put(store, "a", 10, b"newer")
+    assert reader_of(store, failOnDataLoss="false").latestOffset(meanwhile, ALL)["topics"]["a"] == 30
+    with pytest.raises(aiodq.OffsetError, match=OTHERS):
+        reader_of(store).latestOffset(meanwhile, ALL)
 
 
 async def test_offsets_of_before_and_by_hand_are_taken_for_what_they_say(tmp_path: Path) -> None:
