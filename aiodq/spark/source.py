@@ -105,10 +105,10 @@ def _asked(options: ReadOptions, schema: StructType) -> ReadOptions:
     """Return options with the columns of a schema, in its order: that of `schema`, or one that the user gave.
 
     Raises:
-        InvalidOptionError: a column is unknown, comes twice, or has another type.
+        InvalidOptionError: a column is unknown, comes twice, has another type, or is `NOT NULL`.
     """
     types = {name: kind.lower().replace(" ", "") for name, kind in _TYPES.items()}
-    found = [(column.name, column.dataType.simpleString()) for column in schema]
+    found = [(c.name, c.dataType.simpleString() + ("" if c.nullable else " not null")) for c in schema]
     wrong = [
         f"{name} {kind}"
         for number, (name, kind) in enumerate(found)

@@ -63,7 +63,7 @@ def test_a_schema_names_columns(spark: SparkSession, store: Path) -> None:
     expected = [(row["body"], row["offset"]) for row in scanned(store) if row["tag"] == "red"]
     assert [(bytes(row["body"]), row["offset"]) for row in reader.load(f"file://{store}").collect()] == expected
     stream = spark.readStream.format("aiodq").schema("body STRING").load(str(store)).writeStream.format("noop")
-    for wrong in ("body STRING", "body BINARY, Offset BIGINT"):
+    for wrong in ("body STRING", "body BINARY, Offset BIGINT", "offset BIGINT NOT NULL"):
         with pytest.raises(
             PySparkException, match="InvalidOptionError: a schema names some of the columns topic STRING"
         ):
