@@ -37,8 +37,13 @@ def summed(rows: list[dict[str, Any]], topic: str, kind: str, name: str) -> Coun
 
 
 @pytest.mark.parametrize("seconds", [30, 5000, 400_000, 90_000_000])
-@pytest.mark.parametrize("split", ["1", "1g"])
-def test_the_moments_of_tasks_add_up_to_those_of_all(tmp_path: Path, seconds: int, split: str, seed: int) -> None:
+@pytest.mark.parametrize(("split", "most"), [("1", 65_536), ("1g", 65_536), ("1g", 30)])
+def test_the_moments_of_tasks_add_up_to_those_of_all(  # noqa: PLR0917 - fixtures
+    tmp_path: Path, seconds: int, split: str, most: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many batches a task reads, over which what a moment is grows."""
+    monkeypatch.setattr("aiodq.spark.reading._CHUNK", 600)
+    monkeypatch.setattr("aiodq.spark.reading._MOST_ROWS", most)
     rng = random.Random(seed)
     (tmp_path / "LOCK").touch()
     log = open_log(tmp_path / "t", segment_bytes=3000)
@@ -50,9 +55,11 @@ def test_the_moments_of_tasks_add_up_to_those_of_all(tmp_path: Path, seconds: in
     moments = summed(rows, "t", "moment", "number")
     step = step_for(times[0], times[-1])
     assert coarser(moments, step) == Counter(time // step * step for time in times)
-    tasks = sum(row["kind"] == "all" for row in rows)
-    assert len(moments) <= tasks * 2 * MOMENTS
-    assert (tasks > 1) is (split == "1")
+    totals = [row for row in rows if row["kind"] == "all"]
+    assert len(moments) <= len(totals) * 2 * MOMENTS
+    assert (len(totals) > 1) is (split == "1")
+    assert min(row["first"] for row in totals) == times[0] * 1_000_000
+    assert max(row["last"] for row in totals) == times[-1] * 1_000_000
 
 
 async def test_sizes_tags_and_totals_by_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

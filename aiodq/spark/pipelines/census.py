@@ -33,7 +33,8 @@ MOMENTS: Final = 60
 """About so many bars over time."""
 
 _STEPS: Final = (1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400, 604_800)
-"""Seconds that one bar may stand for. Each is so many of the one before: what is counted by one adds up to the next."""
+"""Seconds that one bar may stand for; behind them, each is twice the one before. So each is so many of any before it,
+and what is counted by one adds up to the next."""
 _MOST_TAGS: Final = 100_000
 """So many are counted in memory before they are given out."""
 _SECOND: Final = 1_000_000
@@ -48,10 +49,12 @@ _ARROW: Final = pa.schema(
 
 
 def step_for(first: int, last: int) -> int:
-    """Return how many seconds a bar stands for, so that there are about `MOMENTS` between two times in seconds."""
+    """Return how many seconds a bar stands for, so that about `MOMENTS`, or fewer, lie between two times in seconds."""
     span = max(last - first, 1)
-    many = _STEPS[-1] * (span // _STEPS[-1] // MOMENTS + 1)
-    return next((step for step in _STEPS if span / step <= MOMENTS), many)
+    step = next((step for step in _STEPS if span / step <= MOMENTS), _STEPS[-1])
+    while span / step > MOMENTS:
+        step *= 2
+    return step
 
 
 def coarser(counts: Mapping[int, int], step: int) -> Counter[int]:
