@@ -356,6 +356,7 @@ async def test_what_retention_deletes_during_a_read_is_told_or_stepped_over(stor
             assert strict == "true"
             assert f"the messages {gone} to {stop - 1} were deleted after the read was planned" in str(error)
             assert "repair" not in str(error), "there is nothing to repair"
+            assert (error.path, error.position) == (str(first), 0)
         else:
             assert found == [*range(gone), *range(stop, 200)]
         first.write_bytes(data)

@@ -158,6 +158,15 @@ async def test_a_topic_that_came_before_the_last_commit_is_no_other_query_s(stor
     assert reader_of(store).latestOffset(between, ALL)["topics"]["c"] == 5
 
 
+async def test_a_hold_that_its_user_moves_stays_where_batches_end(store: Path) -> None:
+    reader = reader_of(store, holdAdvance="manual")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    reader.partitions(start, end)
+    reader.commit(end)
+    assert held(store) == Hold({"a": 0, "b": 0}, None, under_way=True)
+
+
 async def test_a_store_behind_a_link_has_holds(store: Path) -> None:
     """It has them where an owner that opens the link looks for them."""
     link = store.parent / "link"
