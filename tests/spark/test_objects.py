@@ -97,6 +97,17 @@ def test_cut_short_it_goes_on(store: Path, bucket: str) -> None:
     assert read(bucket, topic="orders") == sealed(store)
 
 
+@pytest.mark.parametrize("part", [0, 100])
+def test_what_a_run_that_was_killed_has_begun_to_write_is_made_whole(store: Path, tmp_path: Path, part: int) -> None:
+    target, first = f"file://{tmp_path}/lake", segments(store / "orders")[0]
+    begun = tmp_path / "lake" / "orders" / first.name
+    begun.parent.mkdir(parents=True)
+    begun.write_bytes(first.read_bytes()[:part])
+    ship(store, target)
+    assert begun.read_bytes() == first.read_bytes()
+    assert read(target, topic="orders") == sealed(store)
+
+
 @pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError("slow"), RuntimeError("not the system's")])
 async def test_a_manifest_that_an_error_hides_is_not_taken_for_none(
     store: Path, bucket: str, error: Exception, monkeypatch: pytest.MonkeyPatch

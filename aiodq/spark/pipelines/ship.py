@@ -190,7 +190,7 @@ def _manifest(fs: FileSystem, place: str) -> _Manifest:
 
 
 def _make(url: str, data: bytes) -> None:
-    """Make an object, unless the same is there.
+    """Make an object, unless the same is there, or make it whole.
 
     Raises:
         InvalidOptionError: something else is there.
@@ -204,8 +204,13 @@ def _make(url: str, data: bytes) -> None:
             with numbered():
                 fs.pipe_file(path, data, mode="create")
         except FileExistsError as cause:
-            if fs.cat_file(path) != data:
+            with numbered():
+                there = bytes(fs.cat_file(path))
+            if not data.startswith(there):
                 raise InvalidOptionError(f"at {url!r} is something else than what is to be shipped there") from cause
+            if there != data:
+                # In a bucket an object is whole; of a file, a run that was killed leaves a part.
+                _replace(url, data)
     except OSError as cause:
         raise storage_error(cause, url) from cause
 
