@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 import aiodq
@@ -106,6 +107,53 @@ def test_what_a_run_that_was_killed_has_begun_to_write_is_made_whole(store: Path
     ship(store, target)
     assert begun.read_bytes() == first.read_bytes()
     assert read(target, topic="orders") == sealed(store)
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "topic.json"])
+async def test_what_says_what_was_shipped_is_whole_whenever_a_run_is_killed(
+    store: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to who reads the place meanwhile."""
+    target, whole = f"file://{tmp_path}/lake", LocalFileSystem.pipe_file
+
+    class Killed(BaseException):
+        pass
+
+    def half(self: LocalFileSystem, path: str, value: bytes, **rest: Any) -> None:
+        here = name in path
+        whole(self, path, value[: len(value) // 2] if here else value, **rest)
+        if here:
+            raise Killed
+
+    ship(store, target)
+    before = read(target)
+    await fill(store, segment_bytes=2000)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "pipe_file", half)
+        with pytest.raises(Killed):
+            ship(store, target)
+    assert read(target, topic="other") == [row for row in before if row["topic"] == "other"]
+    assert read(target, topic="orders", endingOffsets="5") == before[:5]
+    assert ship(store, target).segments
+    assert read(target, topic="orders") == sealed(store)
+
+
+def test_an_owner_knows_of_a_new_hold_before_the_store_is_looked_at(
+    store: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Path] = []
+
+    def wait() -> None:
+        assert read_hold(OsFileSystem(), str(store), "lake") == Hold({}, None)
+        waited.append(segments(store / "other")[0])
+        segments(store / "other")[0].unlink()
+
+    monkeypatch.setattr(sys.modules[ship.__module__], "wait_until_known", wait)
+    ship(store, bucket, hold="lake")
+    ship(store, bucket, hold="lake")
+    (deleted,) = waited
+    assert deleted.name not in manifest_of(bucket, "other")["segments"]
+    assert manifest_of(bucket, "other")["segments"]
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError("slow"), RuntimeError("not the system's")])

@@ -25,7 +25,7 @@ ALL = ReadAllAvailable()
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiodq.spark.stream.streaming._UNTIL_KNOWN", 0.0)
+    monkeypatch.setattr("aiodq.spark.stream.stream_hold._UNTIL_KNOWN", 0.0)
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ async def test_a_topic_that_is_deleted_while_a_first_batch_is_broken_off(
     tmp_path: Path, options: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Started again, Spark asks where the query begins, and then for what the batch on record has."""
-    monkeypatch.setattr("aiodq.spark.stream.streaming._UNTIL_KNOWN", 0)
+    monkeypatch.setattr("aiodq.spark.stream.stream_hold._UNTIL_KNOWN", 0)
     await put_both(tmp_path)
     end = taken(reader_of(tmp_path, **options))
     assert end["topics"] == {"a": 5, "b": 30}

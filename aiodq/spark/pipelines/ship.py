@@ -8,14 +8,15 @@ import zlib
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
 from aiodq.spark.objects import AnyFileSystem, find_objects, full_path, numbered
 from aiodq.spark.pipelines.places import some
 from aiodq.spark.planning import snapshot, topics_of
-from aiodq.spark.stream.stream_hold import keep
+from aiodq.spark.stream.stream_hold import keep, wait_until_known
 from aiodq.spark.visible import store_uuid
-from aiodq.storage.io.durable_io import read_file
+from aiodq.storage.io.durable_io import TEMPORARY, read_file
 from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import storage_error
@@ -89,7 +90,8 @@ def ship(
         store: the store's directory. It may be open in another process.
         target: a URL that fsspec knows: `s3://bucket/shop`.
         topics: names or patterns; all topics where None.
-        hold: the name under which the store keeps from retention what is not shipped yet.
+        hold: the name under which the store keeps from retention what is not shipped yet. The first run with one takes
+            a second more, until an owner knows of it.
         lossy: go on behind messages that were deleted before they were shipped, as a purge does, instead of failing.
 
     Raises:
@@ -107,7 +109,9 @@ def ship(
     _refuse_store(fs, target)
     topics_of(fs, path, topics)
     if hold is not None and read_hold(fs, path, hold) is None:
+        # Kept first, and then looked at, as a stream does.
         keep(path, hold, Hold({}, None if topics is None else tuple(topics)))
+        wait_until_known()
     names, uuid = topics_of(fs, path, topics), store_uuid(fs, path)
     shipped: list[Segment] = []
     lost = 0
@@ -217,9 +221,13 @@ def _make(url: str, data: bytes) -> None:
 
 def _replace(url: str, data: bytes) -> None:
     fs, path = find_objects(url)
+    # An object in a bucket appears whole; a file is written bit by bit, and somebody may read it, or this be killed.
+    place = f"{path}.{uuid4().hex}{TEMPORARY}" if getattr(fs, "local_file", False) else path
     try:
         with numbered():
-            fs.pipe_file(path, data)
+            fs.pipe_file(place, data)
+            if place != path:
+                fs.mv(place, path)
     except OSError as cause:
         raise storage_error(cause, url) from cause
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import InvalidOptionError, OffsetError
 from aiodq.spark.planning import matching
@@ -14,10 +15,13 @@ from aiodq.storage.state.holds import Hold, read_hold, write_hold
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["StreamHold", "keep"]
+__all__ = ["StreamHold", "keep", "wait_until_known"]
 
 Offsets = dict[str, dict[str, int]]
 """By store, and in it by topic."""
+
+_UNTIL_KNOWN: Final = 1.0
+"""Seconds after which an owner that has looked for holds before one was made deletes nothing by that any more."""
 
 
 def keep(store: str, name: str, hold: Hold) -> None:
@@ -27,6 +31,11 @@ def keep(store: str, name: str, hold: Hold) -> None:
         StorageError: the earlier hold stands.
     """
     write_hold(OsFileSystem(), os.path.realpath(store), name, hold)
+
+
+def wait_until_known() -> None:
+    """Wait until an owner deletes nothing any more that a hold keeps which was made just now. Blocking."""
+    time.sleep(_UNTIL_KNOWN)
 
 
 class StreamHold:

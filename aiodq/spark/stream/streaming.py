@@ -46,7 +46,7 @@ from aiodq.spark.planning import (
 )
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.stream.shares import shares, up_to_bytes
-from aiodq.spark.stream.stream_hold import StreamHold
+from aiodq.spark.stream.stream_hold import StreamHold, wait_until_known
 from aiodq.spark.stream.stream_marks import StreamMark, StreamMarks, marks_of
 from aiodq.spark.visible import Place, store_uuid
 from aiodq.storage.segments.segment_files import list_segments
@@ -72,8 +72,6 @@ _WAYS_ON: Final = (
     "A new checkpoint begins anew; with failOnDataLoss=false the query goes on, with a topic that was made anew at its "
     "beginning, with one that has become shorter where what is left of what was read ends"
 )
-_UNTIL_KNOWN: Final = 1.0
-"""Seconds after which an owner that has looked for holds before one was made deletes nothing by that any more."""
 
 
 class _Range(NamedTuple):
@@ -240,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if hold is not None:
             # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
             hold.begin(self._places(start))
-            time.sleep(_UNTIL_KNOWN)
+            wait_until_known()
             logs = self._logs(may_miss)
             begins = {topic: log.begin for topic, log in logs.items()}
             start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
