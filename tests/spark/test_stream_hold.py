@@ -158,6 +158,22 @@ async def test_a_topic_that_came_before_the_last_commit_is_no_other_query_s(stor
     assert reader_of(store).latestOffset(between, ALL)["topics"]["c"] == 5
 
 
+async def test_an_owner_is_given_time_to_know_of_a_hold_before_the_store_is_looked_at(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aiodq.open(store, aiodq.StoreOptions(retention=KEEP)) as owner:
+        await owner.topic("c").put_many([b"x"] * 10)
+        await owner.topic("c").purge()
+        await owner.topic("c").put(b"x")
+    begun: list[Hold | None] = []
+    monkeypatch.setattr("aiodq.spark.stream.streaming.wait_until_known", lambda: begun.append(held(store)))
+    reader = reader_of(store)
+    start = reader.initialOffset()
+    assert start["topics"] == {"a": 0, "b": 0, "c": 10}
+    assert reader.initialOffset() == start
+    assert begun == [Hold({"a": 0, "b": 0, "c": 10}, None)]
+
+
 async def test_a_hold_that_its_user_moves_stays_where_batches_end(store: Path) -> None:
     reader = reader_of(store, holdAdvance="manual")
     start = reader.initialOffset()

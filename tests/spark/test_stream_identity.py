@@ -325,6 +325,20 @@ async def test_the_store_of_another_checkpoint(tmp_path: Path) -> None:
     assert lenient.latestOffset(end, ALL)["topics"] == {f"{tmp_path}/one/a": 30, f"{tmp_path}/two/a": 0}
 
 
+async def test_a_topic_that_comes_before_the_first_batch_and_begins_further_on_is_not_deleted(tmp_path: Path) -> None:
+    await put(tmp_path, "a", 5)
+    reader = reader_of(tmp_path)
+    start = reader.initialOffset()
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(retention=KEEP)) as store:
+        await store.topic("b").put_many([b"x"] * 10)
+        await store.topic("b").purge()
+        await store.topic("b").put_many([b"x"] * 5)
+    end = reader.latestOffset(start, ALL)
+    assert end["topics"] == {"a": 5, "b": 10}
+    assert read(reader, start, end) == [("a", number) for number in range(5)]
+    assert read(reader, end, reader.latestOffset(end, ALL)) == [("b", number) for number in range(10, 15)]
+
+
 @pytest.mark.parametrize("only", [True, False])
 async def test_a_topic_that_is_deleted_behind_a_plan(tmp_path: Path, only: bool) -> None:
     await put(tmp_path, "b", 30)

@@ -149,6 +149,12 @@ async def test_what_came_behind_it_does_not_hide_that_a_clock_was_set_back(tmp_p
         reader_of(store).latestOffset(meanwhile, ALL)
 
 
+async def test_damage_elsewhere_does_not_hide_others(tmp_path: Path) -> None:
+    store, end = await shortened(tmp_path, 40)
+    (store / "a" / f"{1000:020d}.seg").write_bytes(b"no header" * 100)
+    assert reader_of(store, failOnDataLoss="false").latestOffset(end, ALL)["topics"]["a"] == 30
+
+
 async def test_offsets_of_before_and_by_hand_are_taken_for_what_they_say(tmp_path: Path) -> None:
     store, end = await shortened(tmp_path, 40)
     before = {name: value for name, value in end.items() if name != "marks"}

@@ -95,6 +95,15 @@ async def test_a_topic_is_known_by_its_segments_where_its_description_is_damaged
     assert sum(batch.num_rows for split in splits for batch in task(split)) == 100
 
 
+async def test_a_topic_of_which_no_segment_is_left_is_known_by_its_description(store: Path) -> None:
+    place = planned(store)[0][0].place
+    for path in segments(store / "orders"):
+        path.unlink()
+    require_seen(OsFileSystem(), place)
+    with pytest.raises(aiodq.StoreNotFoundError, match=f"sees another topic .*uuid {place.topic}, not"):
+        require_seen(OsFileSystem(), place._replace(topic=uuid4()))
+
+
 async def test_a_directory_without_anything_in_it_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     with pytest.raises(aiodq.StoreNotFoundError, match="not mounted"):
