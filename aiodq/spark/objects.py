@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from aiodq.errors import InvalidOptionError, MissingExtraError
 from aiodq.spark.worker import is_in_files_of_session
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.segments.segment_files import segment_base
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -159,6 +160,19 @@ class _Object:
         _refuse()
 
 
+class _Whole(_Object):
+    """One object that may be replaced while it is read: by two requests, parts of two would be taken for one."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read_at(self, size: int, position: int) -> bytes:
+        return self._data[position : position + size]
+
+    def size(self) -> int:
+        return len(self._data)
+
+
 class AnyFileSystem:
     """See `FileSystem`: this machine's files, and by URL those of others, which are only read. It travels to tasks."""
 
@@ -170,6 +184,8 @@ class AnyFileSystem:
             _refuse()
         fs, place = find_objects(path)
         with numbered():
+            if segment_base(path) is None:
+                return _Whole(bytes(fs.cat_file(place)))
             return _Object(fs, place, int(fs.size(place)))
 
     def listdir(self, path: str) -> list[str]:

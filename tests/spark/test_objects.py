@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from dataclasses import replace
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ import aiodq
 from aiodq.spark.objects import AnyFileSystem, find_objects
 from aiodq.spark.options import stream_options, write_options
 from aiodq.spark.pipelines.ship import MANIFEST, ship
+from aiodq.spark.planning import snapshot
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -96,6 +98,29 @@ def test_cut_short_it_goes_on(store: Path, bucket: str) -> None:
         fs.rm_file(f"{path}/{name}")
     ship(store, bucket)
     assert read(bucket, topic="orders") == sealed(store)
+
+
+@pytest.mark.parametrize("name", ["topic.json", MANIFEST])
+async def test_what_is_replaced_while_it_is_read_is_read_whole(
+    store: Path, bucket: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run ships more, or the same one while somebody reads the place."""
+    ship(store, bucket)
+    fs, path = find_objects(f"{bucket}/orders/{name}")
+    longer = b" " * 50 + fs.cat_file(path)
+    for request in ("size", "cat_file"):
+
+        def replacing(self: MemoryFileSystem, asked: str, *rest: Any, before: Any, **named: Any) -> Any:
+            found = before(self, asked, *rest, **named)
+            if asked.endswith(f"orders/{name}"):
+                self.pipe_file(asked, longer)
+            return found
+
+        before = getattr(MemoryFileSystem, request)
+        monkeypatch.setattr(MemoryFileSystem, request, partialmethod(replacing, before=before))
+    await fill(store, rounds=20, segment_bytes=2000)
+    assert snapshot(AnyFileSystem(), bucket, "orders").described
+    assert ship(store, bucket).segments
 
 
 @pytest.mark.parametrize("part", [0, 100])
