@@ -28,7 +28,6 @@ import aiodq
 from aiodq.spark.options import write_options
 from aiodq.spark.writing import (
     BatchWriter,
-    StagedByTask,
     StreamWriter,
     check_schema,
     columns_by_topic,
@@ -408,12 +407,15 @@ class TestAStream:
 
     def test_batches_before_the_last_are_old(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """Spark repeats the last one only: of any other a second query of that checkpoint may have lost something."""
-        writer = StreamWriter(
-            write_options({"path": str(tmp_path / "s"), "topic": "orders", "txnAppId": "x"}, stream=True)
+        another, writer = (
+            StreamWriter(write_options({"path": str(tmp_path / "s"), "topic": topic, "txnAppId": name}, stream=True))
+            for topic, name in (("others", "y"), ("orders", "x"))
         )
+        another.commit([another.write(iter([record_batch("of another query")]))], 5)
         for number in (0, 1, 1, 0, 2):
             writer.commit([writer.write(iter([record_batch(str(number))]))], number)
-        writer.abort([StagedByTask()], 3)
+        writer.abort([writer.write(iter([record_batch("3")]))], 3)
+        assert left(tmp_path / "s") == []
         assert bodies(tmp_path / "s") == [b"0", b"1", b"2"]
         (warning,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
         assert warning.startswith(
