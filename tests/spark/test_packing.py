@@ -10,10 +10,11 @@ import pytest
 import aiodq
 from aiodq.spark.options import read_options, stream_options
 from aiodq.spark.packing import OPENING_BYTES, pack, plan_tasks, tasks_for
-from aiodq.spark.planning import LEAST_BYTES, MOST_BYTES, plan
+from aiodq.spark.planning import LEAST_BYTES, MOST_BYTES, bytes_of, plan
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from tests.spark.support import KEEP, fill, read, scanned
+from tests.storage.logs import segments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +41,16 @@ async def test_small_topics_of_a_stream_share_a_task(store: Path) -> None:
     start = reader.initialOffset()
     (task,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
     assert sum(batch.num_rows for batch in reader.read(task)) == 10 * len(TOPICS)
+
+
+@pytest.mark.parametrize("size", ["1k", "1g"])
+async def test_of_splits_is_known_about_how_many_bytes_they_have(tmp_path: Path, size: str) -> None:
+    await fill(tmp_path, segment_bytes=4096)
+    splits = plan(OsFileSystem(), read_options({"path": str(tmp_path), "splitBytes": size}))
+    there = sum(path.stat().st_size for path in segments(tmp_path / "orders"))
+    assert all(bytes_of(split) > 0 for split in splits)
+    assert sum(map(bytes_of, splits)) == pytest.approx(there, rel=0.3)
+    assert (len(splits) > 1) is (size == "1k")
 
 
 @pytest.mark.parametrize(("size", "tasks"), [("1", 30), (str(OPENING_BYTES), 30), ("3m", 3), ("1g", 1)])
