@@ -49,11 +49,13 @@ class PacketReader:
 
     Attributes:
         largest: bytes of the largest packet accepted; to be raised once HELLO and WELCOME are exchanged.
+        packets: how many were complete.
     """
 
     def __init__(self) -> None:
         """Start before the first packet."""
         self.largest: int = FIRST_PACKET
+        self.packets: int = 0
         self._data = bytearray()
         self._broken: ProtocolError | None = None
 
@@ -79,6 +81,7 @@ class PacketReader:
         if not self._data and len(data) >= PACKET.size and self._broken is None:
             length, op, flags, zero, request = PACKET.unpack_from(data)
             if length == len(data) <= self.largest and not zero:  # a packet usually arrives alone
+                self.packets += 1
                 common = read_common(op, flags, data, PACKET.size) if type(data) is bytes else None
                 packet = self._whole(op, flags, data, request) if common is None else Packet(common, request)
                 return iter((packet,))
@@ -97,6 +100,7 @@ class PacketReader:
         try:
             while (packet := self._next(at)) is not None:
                 at, found = packet
+                self.packets += 1
                 yield found
         except ProtocolError as error:
             # The error's traceback may hold views of the buffer, which then cannot be resized.

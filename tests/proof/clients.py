@@ -99,6 +99,9 @@ class _Client:
 
     # --- the owner's wire
 
+    def welcomed(self) -> None:
+        """Its packets come whole."""
+
     def send(self, said: packets.Message, request: int = 0) -> None:
         if request:
             self._answers.pop(request).set_result(said)

@@ -12,11 +12,11 @@ import pytest
 import aiodq
 from aiodq.errors import ProtocolError
 from aiodq.shared.connection import in_turns as turning
-from aiodq.shared.connection import socket_wire
+from aiodq.shared.connection import packet_protocol
 from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.socket_wire import SocketWire
-from aiodq.wire.packets import Message, Pong
-from aiodq.wire.stream import encode_packet
+from aiodq.wire.packets import Pong
+from aiodq.wire.stream import Packet, encode_packet
 from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ MANY = 150
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every turn be over with its first step."""
-    monkeypatch.setattr(turning, "_LONGEST_TURN", 0.0)
-    monkeypatch.setattr(socket_wire, "_LONGEST_TURN", 0.0)
+    monkeypatch.setattr(turning, "LONGEST_TURN", 0.0)
+    monkeypatch.setattr(packet_protocol, "LONGEST_TURN", 0.0)
 
 
 def link_of(store: aiodq.Store) -> Any:
@@ -121,7 +121,8 @@ class Hearing:
     def received(self) -> None:
         """It is counted by `heard`."""
 
-    def heard(self, said: Message, request: int) -> None:
+    def heard(self, packet: Packet) -> None:
+        said, request = packet
         assert isinstance(said, Pong)
         assert not request
         self.tokens.append(said.token)

@@ -29,14 +29,14 @@ class Heard:
     """A link's half of a connection, and all that it hears."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[Message, int]] = []
+        self.said: list[Packet] = []
         self.ended = False
 
     def received(self) -> None:
         """Every packet says so."""
 
-    def heard(self, said: Message, request: int) -> None:
-        self.said.append((said, request))
+    def heard(self, packet: Packet) -> None:
+        self.said.append(packet)
 
     def lost(self, _wire: Inside) -> None:
         self.ended = True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.shared.connection import packet_protocol
 from aiodq.shared.server import inside, owner, session
 from aiodq.wire.packets import Ack, Done, Fail, Open, Ping, Pong
 from aiodq.wire.payload import Range
@@ -25,8 +26,8 @@ PUTS = 20
 @pytest.fixture(autouse=True)
 def _one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every turn is over after one packet."""
-    for module in (inside, owner, session):
-        monkeypatch.setattr(module, "_LONGEST_TURN", 0.0)
+    for module in (inside, packet_protocol, session):
+        monkeypatch.setattr(module, "LONGEST_TURN", 0.0)
 
 
 async def growth(size: Callable[[], int], end: int) -> set[int]:

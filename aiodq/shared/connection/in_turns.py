@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["in_turns"]
+__all__ = ["LONGEST_TURN", "in_turns"]
 
-_LONGEST_TURN: Final = 0.001
-"""Seconds of work in one turn of the loop."""
+LONGEST_TURN: Final = 0.001
+"""Seconds of work in one turn of the loop, before others have theirs."""
 
 
 def in_turns(steps: Iterator[object]) -> asyncio.Future[None]:
@@ -28,7 +28,7 @@ def _turn(steps: Iterator[object], done: asyncio.Future[None]) -> None:
     if done.cancelled():
         return
     loop = done.get_loop()
-    end = loop.time() + _LONGEST_TURN
+    end = loop.time() + LONGEST_TURN
     try:
         for _ in steps:
             if loop.time() >= end:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from aiodq.shared.connection.listener import Listener
     from aiodq.shared.connection.putting import Putting, TopicPuts
     from aiodq.wire.packets import Message as Said
+    from aiodq.wire.stream import Packet
 
 T = TypeVar("T")
 
@@ -546,8 +547,9 @@ class Link:
         answered = in_turns(then(gone(self._directory)) for then, _ in answers.values())
         answered.add_done_callback(lambda _: self._lost.set())  # then another owner is looked for
 
-    def heard(self, said: Said, request: int) -> None:
+    def heard(self, packet: Packet) -> None:
         """Handle a packet from the owner."""
+        said, request = packet
         if request:
             then, _ = self._answers.pop(request, (None, False))
             if then is not None:

@@ -102,6 +102,10 @@ class Owning(Protocol):
 class Wire(Protocol):
     """A connection to a client."""
 
+    def welcomed(self) -> None:
+        """Take packets of any size from a client that was welcomed."""
+        ...
+
     def send(self, said: Said, request: int = 0) -> None:
         """Send a packet."""
         ...

@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from aiodq.errors import ProtocolError, StoreFailedError
+from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.server.session import Session
 from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import (
@@ -39,9 +40,6 @@ __all__ = ["Inside", "Linked", "OwnEnd"]
 _AS_IT_IS: Final = frozenset({Ack, Deliver, Figures, Gone, Nack, Ping, Pong, Put, Release, Touch, Want})
 """Packets of numbers and bytes, which no end changes. Others are encoded: the ends are to have no object in common."""
 
-_LONGEST_TURN: Final = 0.001
-"""Seconds for which packets are handed over in one turn of the loop: thousands may be sent together."""
-
 _Encoded: TypeAlias = "tuple[int, int, bytes]"
 
 
@@ -52,7 +50,7 @@ class Linked(Protocol):
         """Note that the owner is alive."""
         ...
 
-    def heard(self, said: Message, request: int) -> None:
+    def heard(self, packet: Packet) -> None:
         """Handle a packet from the owner."""
         ...
 
@@ -94,7 +92,7 @@ class _Way:
             if not self._dropped:
                 self._take(Packet(_decoded(said), request))
             return
-        end = self._monotonic() + _LONGEST_TURN
+        end = self._monotonic() + LONGEST_TURN
         try:
             for _ in range(len(packets)):
                 self._hand_over(*packets.popleft())
@@ -146,7 +144,7 @@ class Inside:
     def _take(self, packet: Packet) -> None:
         self._link.received()
         try:
-            self._link.heard(packet.message, packet.request)
+            self._link.heard(packet)
         except ProtocolError as error:
             self.reason = error
             self.close()
@@ -213,6 +211,9 @@ class OwnEnd:
         except BaseException:
             self.end()
             raise
+
+    def welcomed(self) -> None:
+        """See `Wire`. What the link sends is of any size from the first packet on."""
 
     def send(self, said: Message, request: int = 0) -> None:
         """Send a packet to the link."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
+from aiodq.shared.connection.packet_protocol import PacketProtocol
 from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.encoding.remote_errors import fail_of
@@ -55,12 +56,6 @@ _AT_ONCE: Final = 64
 
 _MOST_UNREAD: Final = 4 << 20
 """Bytes sent to a client that does not read them, from which on nothing that it asks is read either."""
-
-_LONGEST_TURN: Final = 0.001
-"""Seconds for which packets of one client are handled in one turn of the loop: thousands may arrive together."""
-
-_FEW: Final = 256
-"""Bytes in which there are so few packets that their time is not looked at: mostly one arrives alone."""
 
 
 class Owner:
@@ -394,7 +389,7 @@ async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
         loop.remove_reader(sock)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(PacketProtocol):
     """The connection of one client; see `Wire`.
 
     Attributes:
@@ -402,71 +397,35 @@ class _Connection(asyncio.Protocol):
     """
 
     def __init__(self, owner: Owner, sock: socket.socket) -> None:
+        self.session: Session = Session(owner, self)
+        super().__init__(self.session.receive, owner.engine.clock.monotonic)
         self._owner = owner
         self._sock = sock
         self._early = EarlyAnswers(sock)
-        self._reader = PacketReader()
-        self._transport: Any = None
         self._soon: list[bytes] = []
         self.clogged: bool = False
         self._deaf = False
         self._in_line = False
-        self._rest: Iterator[Packet] | None = None
-        self._anew = False
         self._coming = 0
+        self._read = 0
         self._writable = asyncio.Event()
         self._writable.set()
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
-        self.session: Session = Session(owner, self)
 
-    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport of whatever loop it is
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        if self._rest is not None:  # the transport had this, too, before reading was paused
-            self._handle(self._rest, whole=True)
-        try:
-            packets = self._reader.feed(data)
-        except ProtocolError as error:
-            self._break_off(error)
-        else:
-            self._handle(packets, whole=len(data) <= _FEW)
+    def welcomed(self) -> None:
+        self.reader.largest = self._owner.largest
 
     def _handle(self, packets: Iterator[Packet], *, whole: bool = False) -> None:
-        """Handle what has arrived: all of it, or what is not handled within a turn in the next one."""
-        end = 0.0 if whole else self._owner.engine.clock.monotonic() + _LONGEST_TURN
-        self._rest = None
         try:
-            for packet in packets:
-                self._anew = True
-                self.session.receive(packet)
-                if self.session.client is not None:
-                    self._reader.largest = self._owner.largest
-                if not whole and self._owner.engine.clock.monotonic() >= end:
-                    self._leave(packets)
-                    return
-        except ProtocolError as error:
-            self._break_off(error)
+            super()._handle(packets, whole=whole)
         except StoreFailedError:
             self.end()
-        before, self._coming = self._coming, self._reader.coming
-        anew, self._anew = self._anew, False
-        if (before or self._coming) and not self._in_line:
-            self._owner.incoming.arrived(self, self._coming, anew=anew)
-
-    def _leave(self, packets: Iterator[Packet]) -> None:
-        """Leave the rest to the next turn of the loop."""
-        # INVARIANT: nothing is read meanwhile: the rest comes before it.
-        if not (self._deaf or self._in_line or self._transport.is_closing()):
-            self._transport.pause_reading()
-        self._rest = packets
-        asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        if self._rest is not None:
-            self._handle(self._rest)
-        self._hear_again()
+        if self._rest is None:
+            before, self._coming = self._coming, self.reader.coming
+            read, self._read = self._read, self.reader.packets
+            if (before or self._coming) and not self._in_line:
+                self._owner.incoming.arrived(self, self._coming, anew=self._read != read)
 
     def _break_off(self, error: ProtocolError) -> None:
         self.send(fail_of(error))
@@ -484,10 +443,9 @@ class _Connection(asyncio.Protocol):
             self._hear_again()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        if self._rest is not None:
-            self._handle(self._rest, whole=True)  # an ack that has arrived counts, whatever became of who sent it
+        self._finish()  # an ack that has arrived counts, whatever became of who sent it
         self.clogged = False
-        self._reader = PacketReader()  # half a packet may be large, and the connection outlive it
+        self.reader = PacketReader()  # half a packet may be large, and the connection outlive it
         self._owner.incoming.ended(self)
         self._early.end()
         self._writable.set()
@@ -518,7 +476,7 @@ class _Connection(asyncio.Protocol):
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
             if self.clogged:
-                self._hear_no_more()
+                self._hear_no_answers()
 
     def early(self, request: int) -> Callable[[Placing, int], None] | None:
         if self._soon or self._transport.is_closing() or self._transport.get_write_buffer_size():
@@ -535,24 +493,20 @@ class _Connection(asyncio.Protocol):
             self._send_now()
         return answered
 
-    def _hear_no_more(self) -> None:
+    def _hear_no_answers(self) -> None:
         """Read nothing from a client until it has read the much that it was sent: each answer would be more."""
         # INVARIANT: a client reads whatever it sends and waits for, so that the two never wait for each other.
-        transport = self._transport
-        if not (self._deaf or transport.is_closing()) and transport.get_write_buffer_size() > _MOST_UNREAD:
+        if self._transport.get_write_buffer_size() > _MOST_UNREAD:
+            self._hear_no_more()
             self._deaf = True
-            if not self._in_line and self._rest is None:
-                transport.pause_reading()
 
-    def _hear_again(self) -> None:
-        if not (self._deaf or self._in_line or self._rest is not None or self._transport.is_closing()):
-            self._transport.resume_reading()
+    def _hears(self) -> bool:
+        return not (self._deaf or self._in_line) and super()._hears()
 
     def wait(self) -> None:
         """See `Sender`."""
+        self._hear_no_more()
         self._in_line = True
-        if not (self._deaf or self._rest is not None or self._transport.is_closing()):
-            self._transport.pause_reading()
 
     def go_on(self) -> None:
         """See `Sender`."""
@@ -574,10 +528,6 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._send_now()
             self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
     def hang_up(self) -> None:
         """Have the client notice the end, whatever becomes of the event loop."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.engine.queue_errors import QueueFull
 from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
 from aiodq.names import check_name, check_topic_name
+from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.encoding.options_json import State, read_channel_options, read_topic_options
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.calls import call_store, call_topic, whole, whole_numbers
@@ -73,9 +74,6 @@ _MOST_OPEN: Final = 50_000
 
 _FIGURES: Final = 0.1
 """Seconds between two checks of the counts, and of whether clients still hold what they think."""
-
-_LONGEST_TURN: Final = 0.001
-"""Seconds of such a check without giving way to others."""
 
 
 class Session:
@@ -158,6 +156,7 @@ class Session:
         owner = self._owner
         self._earlier = Earlier([each for each in owner.clients if each is not self and _is_same(each.client, said)])
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
+        self._wire.welcomed()
         self._begin(self._look(), self._tasks)
 
     @property
@@ -236,11 +235,11 @@ class Session:
         monotonic = self._owner.engine.clock.monotonic
         while True:
             await asyncio.sleep(_FIGURES)
-            end = monotonic() + _LONGEST_TURN
+            end = monotonic() + LONGEST_TURN
             for handle in [*self._topics, *self._lendings]:
                 if monotonic() >= end:
                     await asyncio.sleep(0)
-                    end = monotonic() + _LONGEST_TURN
+                    end = monotonic() + LONGEST_TURN
                 if self._owner.engine.usable and not self._wire.clogged:
                     self._look_at(handle)
 

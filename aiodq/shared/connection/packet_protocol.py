@@ -1,0 +1,106 @@
+"""What both ends of a connection over a socket have in common: how packets are read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from aiodq.errors import ProtocolError
+from aiodq.shared.connection.in_turns import LONGEST_TURN
+from aiodq.wire.stream import PacketReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aiodq.wire.stream import Packet
+
+__all__ = ["PacketProtocol"]
+
+_FEW: Final = 256
+"""Bytes in which there are so few packets that their time is not looked at: mostly one arrives alone."""
+
+
+class PacketProtocol(asyncio.Protocol):
+    """One end of a connection: handles the packets that arrive, in turns of the loop, as there may be thousands.
+
+    An end says what becomes of a packet, and of a connection that carries something else (`_break_off`).
+
+    Attributes:
+        reader: cuts what arrives into packets.
+    """
+
+    def __init__(self, receive: Callable[[Packet], None], monotonic: Callable[[], float]) -> None:
+        """Have `receive` handle packets, which raises ProtocolError for a wrong one; measure turns by this clock."""
+        self.reader: PacketReader = PacketReader()
+        self._receive = receive
+        self._monotonic = monotonic
+        self._transport: Any = None
+        self._rest: Iterator[Packet] | None = None
+
+    def _break_off(self, error: ProtocolError) -> None:
+        """End a connection of which nothing more can be understood."""
+        raise NotImplementedError
+
+    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport of whatever loop it is
+        """See `asyncio.BaseProtocol`."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self._rest is not None:
+            self._finish()  # the transport had this, too, before reading was paused
+        try:
+            packets = self.reader.feed(data)
+        except ProtocolError as error:
+            self._break_off(error)
+        else:
+            self._handle(packets, whole=len(data) <= _FEW)
+
+    def _handle(self, packets: Iterator[Packet], *, whole: bool = False) -> None:
+        """Handle what has arrived: all of it, or what is not handled within a turn in the next one."""
+        end = 0.0 if whole else self._monotonic() + LONGEST_TURN
+        self._rest = None
+        try:
+            for packet in packets:
+                self._receive(packet)
+                if not whole and self._monotonic() >= end:
+                    self._leave(packets)
+                    return
+        except ProtocolError as error:
+            self._break_off(error)
+
+    def _leave(self, packets: Iterator[Packet]) -> None:
+        """Leave the rest to the next turn of the loop."""
+        # INVARIANT: nothing is read meanwhile: the rest comes before it.
+        self._hear_no_more()
+        self._rest = packets
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._rest is not None:
+            self._handle(self._rest)
+        self._hear_again()
+
+    def _finish(self) -> None:
+        """Handle what was left to the next turn."""
+        if self._rest is not None:
+            self._handle(self._rest, whole=True)
+
+    def _hears(self) -> bool:
+        """Return whether there is nothing that keeps this end from reading."""
+        return self._rest is None and not self._transport.is_closing()
+
+    def _hear_no_more(self) -> None:
+        """Pause reading; to be called before what `_hears` goes by changes."""
+        if self._hears():
+            self._transport.pause_reading()
+
+    def _hear_again(self) -> None:
+        """Resume reading, unless something else speaks against it."""
+        if self._hears():
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
