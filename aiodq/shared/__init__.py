@@ -28,6 +28,8 @@ Across a change of owners:
   clients whose process is alive but late.
 - Who was cut off from an owner that goes on claims in the same way what it holds, which is kept for it as long as its
   process lives, up to five seconds (`cut_off`). Who leaves says so (BYE), and what it holds is another's at once.
+- What a process had taken that leaves, or was killed, counts as delivered in channels with `max_attempts`, as it does
+  over the lives of an exclusive store: a message that kills whoever has it is given up at last.
 - A settlement is sent until an owner has confirmed it. Messages that an owner does not know any more were settled.
 - A transaction is sent until an owner has reported its outcome. The committed ones are listed in the transaction log,
   by each block, and in `#origins` for those it has forgotten: so a repeated transaction counts once, and one that is

@@ -41,7 +41,7 @@ OPERATIONS
     CALL       0x0B    client  anything rare, by name. Answer: DONE
     RESUME     0x0C    client  what it held of a channel before it connected. Answer: DONE with what is left to it
     PING       0x0D    client  asks whether the owner's loop runs. Answer: PONG
-    BYE        0x0E    client  it leaves; what it holds is released. No answer
+    BYE        0x0E    client  it leaves; what it holds goes back. No answer
     WELCOME    0x81    owner   the answer to HELLO
     DONE       0x82    owner   a request was done
     FAIL       0x83    owner   a request was not done, and why
@@ -105,7 +105,8 @@ WANT: 12 bytes
          0     4  handle    a channel's
          4     8  total     messages that the client is ready to receive by this handle in all, those received included
 
-It may be less than before: the client releases what was already on its way.
+It may be less than before: the client releases what was already on its way. A client that wants fewer than PREFETCHED
+has each of them taken as it comes; of more, some may be on their way to nobody yet.
 
 ACK, RELEASE, GONE: 16 bytes, then ranges
 
@@ -236,9 +237,12 @@ HANDOVER: 8 bytes
     offset  size  name      meaning
          0     8  epoch     of the owner that ends
 
-BYE has no payload. FRAMES are frames of messages as in a segment (`aiodq.format`), with a base and a salt of 0: the
-first message is number 0. JSON is an object in UTF-8, of at most JSON bytes; at the end of a payload, it may be absent
-if it is empty.
+BYE has no payload. What a client holds that leaves, but for what it was sent beyond the last WANT, counts as delivered
+in channels with `max_attempts`, as does what a process had that was killed: so no message goes from one to the next for
+ever. Of what a killed one had, only the oldest message counts if it had wanted PREFETCHED or more.
+
+FRAMES are frames of messages as in a segment (`aiodq.format`), with a base and a salt of 0: the first message is number
+0. JSON is an object in UTF-8, of at most JSON bytes; at the end of a payload, it may be absent if it is empty.
 
 
 ## Numbers
@@ -250,6 +254,7 @@ NUMBERS
     LARGEST       0x7FFFFFFF  the largest value of `largest`
     JSON          65536       bytes of JSON in a packet
     TEXT          65536       bytes of a text
+    PREFETCHED    16          messages of a channel in all, below which none is wanted before somebody waits for it
     UNSAID        -1          a span that is not given
     EACH          0x01        flag of PUT
     PLACES        0x01        flag of DONE: PLACED follows

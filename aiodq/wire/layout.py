@@ -24,6 +24,7 @@ __all__ = [
     "PACKET",
     "PLACED",
     "PLACES",
+    "PREFETCHED",
     "PUT",
     "RANGE",
     "REJECT",
@@ -42,6 +43,7 @@ VERSION: Final = 1
 """The version of the protocol that this code speaks, and the newest it knows."""
 
 FIRST_PACKET: Final = 65536
+PREFETCHED: Final = 16
 LARGEST: Final = 0x7FFFFFFF
 JSON: Final = 65536
 TEXT: Final = 65536

@@ -154,6 +154,9 @@ class RemoteTopic:
         if isinstance(said, Figures):
             self.log = _Log(said.begin, said.end, said.durable)
 
+    def leave(self) -> None:
+        """Say nothing: puts that wait for an answer end with the connection."""
+
     def told(self, error: Exception) -> None:
         """Shut the topic down if the store is closed; puts survive the loss of an owner."""
         if isinstance(error, QueueShutDown):

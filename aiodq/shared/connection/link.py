@@ -153,6 +153,8 @@ class Link:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for opened in list(self.opened.values()):
+            opened.listener.leave()
         self._tell(QueueShutDown("the store is closed"))
         wire = self._wire
         if wire is not None:

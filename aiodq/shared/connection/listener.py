@@ -38,6 +38,10 @@ class Listener(Protocol):
         """Handle a packet about it."""
         ...
 
+    def leave(self) -> None:
+        """Say what the owner is to know of before this process leaves."""
+        ...
+
     def told(self, error: Exception) -> None:
         """Tell all waiters that there is no owner, or that it does not answer; they may try again."""
         ...

@@ -28,6 +28,7 @@ from aiodq.shared.encoding.answers import read_held, understood
 from aiodq.shared.encoding.options_json import read_channel_options
 from aiodq.shared.encoding.remote_errors import error_in, error_of, is_lost
 from aiodq.wire.frames import decode_messages
+from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ _KEPT: Final = 1.0
 
 
 _WINDOW: Final = 0.01
-_QUICK: Final = 16
-"""Messages taken within `_WINDOW` seconds from which on more are prefetched, so that no getter waits for each."""
+"""Seconds within which `PREFETCHED` messages are taken before more are, so that no getter waits for each."""
 
 _AHEAD: Final = 0.005
 _MOST_AHEAD: Final = 3000
@@ -170,6 +170,11 @@ class RemoteChannel(RemoteSettlement):
         self.tell(error)
         release(self._idlers)
 
+    def leave(self) -> None:
+        """Tell the owner what was taken, before this process says that it leaves: that counts as delivered."""
+        if self._got and self._resumed:
+            self._tell_owner(lambda handle: Want(handle, self._got - len(self._ready)))
+
     def heard(self, said: Heard, epoch: int) -> None:
         """Handle a packet about the channel."""
         if isinstance(said, Figures):
@@ -252,7 +257,7 @@ class RemoteChannel(RemoteSettlement):
         elapsed = now - self._since
         if elapsed < _WINDOW:
             return
-        quick = self._taken >= _QUICK and not self.shut
+        quick = self._taken >= PREFETCHED and not self.shut
         self._ahead = min(int(self._taken * _AHEAD / elapsed), _MOST_AHEAD) if quick else 0
         self._taken, self._since = 0, now
         if self._ahead and self._looking_ahead is None:

@@ -20,6 +20,7 @@ from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import call_channel
 from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting
 from aiodq.wire.frames import encode_messages
+from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
 from aiodq.wire.payload import Held
 
@@ -542,15 +543,29 @@ class Lending:
         numbers = channel.qsize(), channel.in_flight(), channel.deferred()
         return Figures(self._handle, *numbers, engine.log.begin, engine.log.end, engine.log.durable)
 
-    async def give_back(self) -> None:
-        """Make all that the client holds ready again, in order; other tasks run meanwhile."""
+    def had(self, *, for_sure: bool) -> int:
+        """Return how many messages, the oldest that the client holds, it has taken; with `for_sure`, at least."""
+        taken = max(self.holding - max(self._given - self._wanted, 0), 0)
+        # One that has wanted so few is sent no more than it waits for. Of others, the oldest is taken first.
+        return min(taken, 1) if for_sure and self._wanted >= PREFETCHED else taken
+
+    async def give_back(self, taken: int = 0) -> None:
+        """Make all that the client holds ready again, in order; other tasks run meanwhile.
+
+        Args:
+            taken: so many, the oldest, count as delivered, where deliveries are counted over the lives of a store.
+        """
         self._over = True
+        counted = taken if self._channel._channel_engine.counting else 0  # noqa: SLF001 - as above
         count = 0
         for run in self._lent:
             for place in range(len(run.marks)):
                 if run.marks[place] != GONE:
                     with suppress(AiodqError, QueueShutDown):
-                        run.message(place).release()
+                        if count < counted:
+                            run.message(place).nack_nowait(0)
+                        else:
+                            run.message(place).release()
                     self._drop(run, place, place + 1)
                     count += 1
                     if not count % _BACK_AT_ONCE:

@@ -20,6 +20,7 @@ from aiodq.shared.requests.lending import Lending, answer
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
 from aiodq.shared.server.refusals import Refusals, deletion
+from aiodq.storage.io.lock import lives
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
 from aiodq.wire.layout import UNSAID, VERSION
@@ -102,6 +103,7 @@ class Session:
         self._awaited: dict[int, asyncio.Task[None]] = {}
         self._earlier = Earlier()
         self._cut_off = CutOff()
+        self._has_left = False
         waiting = ClientsBytes(owner.waiting)
         self._puts = ClientPuts(owner, wire, self._start, self._fail, waiting)
         self._transactions = ClientTransactions(owner, waiting)
@@ -170,7 +172,11 @@ class Session:
         self._wire.end()
 
     async def end(self) -> None:
-        """End the session: what the client held goes back, as if it had never been delivered, unless it is back."""
+        """End the session: what the client held goes back, unless it is back.
+
+        What a process had taken that has closed the store, or was killed, counts as delivered to it, where deliveries
+        are counted: a message that kills whoever has it is given up at last.
+        """
         self._puts.end()
         self._transactions.end()
         tasks = [*self._tasks, *self._settling]
@@ -178,10 +184,13 @@ class Session:
             task.cancel()
         delivering = [lending.stop() for lending in self._lendings.values()]
         await asyncio.gather(*tasks, *delivering, return_exceptions=True)
+        is_dead = False
         if self.client is not None and self.lends:
             await self._cut_off.wait(self.client.pid)
+            is_dead = not lives(self.client.pid)
         for lending in self._lendings.values():
-            await lending.give_back()
+            counted = self._has_left or is_dead
+            await lending.give_back(lending.had(for_sure=not self._has_left) if counted else 0)
 
     def look_at(self, place: str) -> None:
         """Tell the client what it no longer holds and the counts of a topic, or of a channel, by its name."""
@@ -557,6 +566,7 @@ class Session:
         self._wire.send(Pong(said.token), request)
 
     def _bye(self, _said: Bye, _request: int) -> None:
+        self._has_left = True
         self.leave()
 
 

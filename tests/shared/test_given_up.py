@@ -1,0 +1,122 @@
+"""A message that its processes do not survive, or leave unsettled, is given up in the end, as in an exclusive store."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.wire.layout import PREFETCHED
+from aiodq.wire.packets import Bye
+from tests.shared.support import PATIENCE, QUICK, RawClient, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Literal
+
+COUNTED = aiodq.ChannelOptions(max_attempts=3, dead_letter="dead")
+WORKER = """
+import asyncio, os, signal, sys, aiodq
+
+async def main():
+    async with aiodq.open(sys.argv[1], mode="client") as store:
+        message = await store.queue("jobs").get(30)
+        print(message.body.decode(), message.attempts, flush=True)
+        if message.body == b"poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_message_that_kills_whoever_has_it_is_given_up(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
+        jobs, dead = store.queue("jobs", COUNTED), store.queue("dead")
+        await jobs.put_many([b"poison", b"good"])
+        said = []
+        for _ in range(4):
+            worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(tmp_path), stdout=-1)
+            said.append((await worker.communicate())[0].split())
+        assert said == [[b"poison", b"1"], [b"poison", b"2"], [b"poison", b"3"], [b"good", b"1"]]
+        letter = await dead.get(PATIENCE)
+        assert (letter.body, letter.headers["aiodq-attempts"]) == (b"poison", "3")
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_what_is_in_hand_at_closing_counts_as_delivered(
+    tmp_path: Path, mode: Literal["exclusive", "shared"]
+) -> None:
+    for attempts in (1, 2, 3):
+        async with aiodq.open(tmp_path, QUICK, mode=mode) as store:
+            jobs = store.queue("jobs", COUNTED)
+            if attempts == 1:
+                await jobs.put_many([b"left", b"released"])
+            left, released = await jobs.get_many(2)
+            assert (left.attempts, released.attempts) == (attempts, 1)
+            released.release()
+    async with aiodq.open(tmp_path, QUICK, mode=mode) as store:
+        assert (await store.queue("jobs").get(PATIENCE)).body == b"released"
+        assert (await store.queue("dead").get(PATIENCE)).body == b"left"
+
+
+async def test_what_nobody_had_taken_does_not_count_when_a_client_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 3600)
+    async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
+        jobs = store.queue("jobs", COUNTED)
+        await jobs.put(b"taken")
+        async with aiodq.open(tmp_path, mode="client") as client:
+            theirs = client.queue("jobs")
+            await theirs.get()
+            with pytest.raises(aiodq.QueueEmpty):
+                theirs.get_nowait()
+            await jobs.put(b"sent")
+            await until(lambda: theirs._remote._ready)  # type: ignore[attr-defined]  # a shared queue's
+        messages = await jobs.get_many(2, linger=PATIENCE)
+        assert [(message.body, message.attempts) for message in messages] == [(b"taken", 2), (b"sent", 1)]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize("wanted", [PREFETCHED - 1, PREFETCHED])
+async def test_of_a_killed_client_only_what_it_had_for_sure_counts(
+    tmp_path: Path, wanted: int, *, leaves: bool
+) -> None:
+    async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
+        jobs = store.queue("jobs", COUNTED)
+        await jobs.put_many([b"%d" % number for number in range(4)])
+        client = await RawClient.connected(tmp_path)
+        await client.hello()
+        await client.open(1, "jobs", "default")
+        await client.take(1, wanted, 4)
+        if leaves:
+            client.send(Bye())
+        await client.close()
+        counted = [2] * 4 if leaves or wanted < PREFETCHED else [2, 1, 1, 1]
+        assert [message.attempts for message in await jobs.get_many(4, linger=PATIENCE)] == counted
+
+
+async def test_who_was_only_cut_off_has_received_nothing_for_a_second_time(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
+        jobs = store.queue("jobs", COUNTED)
+        await jobs.put(b"a")
+        async with aiodq.open(tmp_path, mode="client") as client:
+            message = await client.queue("jobs").get()
+            wire = client._store_engine.link._wire  # type: ignore[attr-defined]  # it stands in its place
+            wire.abort()
+            await until(lambda: client._store_engine.link._wire not in {None, wire})  # type: ignore[attr-defined]  # as above
+            await message.nack()
+            again = await client.queue("jobs").get()
+            assert again.attempts == 2
+
+
+async def test_without_max_attempts_nothing_is_counted(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
+        jobs = store.queue("jobs")
+        await jobs.put(b"a")
+        async with aiodq.open(tmp_path, mode="client") as client:
+            await client.queue("jobs").get()
+        assert (await jobs.get(PATIENCE)).attempts == 1
