@@ -97,6 +97,30 @@ async def test_a_join_that_is_cancelled_leaves_no_task_at_the_owner(tmp_path: Pa
         await joining
 
 
+@pytest.mark.parametrize("turns", [1, 2, 5])
+async def test_a_join_that_is_cancelled_at_once_leaves_nothing_that_waits_for_its_answer(
+    tmp_path: Path, turns: int
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        await queue.refresh()
+        link = client._remote.link  # type: ignore[attr-defined]  # of a store that is shared
+        before = len(link._answers)
+        for behind_a_put in (False, True):
+            for _ in range(5):
+                putting = asyncio.ensure_future(queue.put(b"y")) if behind_a_put else None
+                joining = asyncio.ensure_future(queue.join())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                joining.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await joining
+                if putting is not None:
+                    await putting
+            await until(lambda: len(link._answers) <= before + 1)  # one asks now and then whether the owner is alive
+
+
 async def test_a_drain_that_is_cancelled_leaves_no_task_at_the_owner(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
         queue = client.queue("jobs")

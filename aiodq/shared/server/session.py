@@ -486,11 +486,10 @@ class Session:
         if said.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
             self._changes.ask(handle, request)
         elif said.name == "forget":
-            if (joining := self._awaited.pop(whole(said.arguments, "request"), None)) is not None:
-                joining.cancel()
+            self._forget(whole(said.arguments, "request"))
             self._wire.send(Done(), request)
         elif handle is None:
-            calling = self._start(self._called(said, request), request)
+            calling = self._start(self._called(said), request)
             self._awaiting(said.name, calling, request)
         elif isinstance(handle, int) and handle in self._topics:
             self._start(self._topic_called(handle, self._topics[handle], said), request)
@@ -500,7 +499,7 @@ class Session:
             if said.name == "ended":
                 lending.ask_the_end(request, self._fail)
                 return
-            calling = self._start(self._lending_called(handle, lending, said, request), request)
+            calling = self._start(self._lending_called(handle, lending, said), request)
             self._awaiting(said.name, calling, request)
 
     def _awaiting(self, name: str, calling: asyncio.Task[None], request: int) -> None:
@@ -509,14 +508,12 @@ class Session:
             self._awaited[request] = calling
             calling.add_done_callback(lambda _: self._awaited.pop(request, None))
 
-    async def _until_forgotten(self, name: str, calling: Awaitable[Done], request: int) -> Done:
-        """Wait for a call, unless nobody waits for it any more."""
-        try:
-            return await calling
-        except asyncio.CancelledError:
-            if name in _WAITS and request not in self._awaited:
-                raise AiodqError("nobody waits for this any more") from None
-            raise
+    def _forget(self, request: int) -> None:
+        """End a call that nobody waits for any more."""
+        calling = self._awaited.pop(request, None)
+        # INVARIANT: it is answered here: what is cancelled may not have begun, and its client keeps it until then.
+        if calling is not None and calling.cancel():
+            self._fail(AiodqError("nobody waits for this any more"), request)
 
     async def _topic_called(self, handle: int, topic: Topic, said: Call) -> Done:
         if said.name == "withdraw":
@@ -530,16 +527,16 @@ class Session:
             self._owner.moved(topic.name)
         return done
 
-    async def _lending_called(self, handle: int, lending: Lending, said: Call, request: int) -> Done:
+    async def _lending_called(self, handle: int, lending: Lending, said: Call) -> Done:
         await self._puts.settled(lending.topic)
-        done = await self._until_forgotten(said.name, lending.called(said, self._say_figures), request)
+        done = await lending.called(said, self._say_figures)
         self._changes.assumed(handle, said.name)
         if said.name in _MOVES:
             # INVARIANT: with the answer, each client knows what it no longer holds, and claims it from no later owner.
             self._owner.moved(lending.name)
         return done
 
-    async def _called(self, said: Call, request: int) -> Done:
+    async def _called(self, said: Call) -> Done:
         if said.name == "closing":
             self._puts.close()
             self._transactions.close()
@@ -553,8 +550,7 @@ class Session:
             self._events.end(whole(said.arguments, "listener"))
             return Done()
         if said.name != "back":
-            calling = answer(call_store(self._owner, said.name, said.arguments))
-            return await self._until_forgotten(said.name, calling, request)
+            return await answer(call_store(self._owner, said.name, said.arguments))
         # INVARIANT: the client's messages were claimed before: RESUME arrived, and was begun, before this.
         await asyncio.gather(*(lending.resumed.wait() for lending in self._lendings.values()))
         self._earlier.leave()
