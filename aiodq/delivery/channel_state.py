@@ -220,13 +220,16 @@ class ChannelState:
         self._look()
         self._leases.close()
 
-    def part(self, offset: int | None = None) -> None:
-        """Move a message, or all of them if none is given, from the leases to entries of their own."""
+    def part(self, offset: int) -> None:
+        """Move a message, if it is in a lease, to an entry of its own."""
         self._look()
-        if offset is None:
-            self._leases.part_all()
-        else:
-            self._leases.part(offset)
+        self._leases.part(offset)
+
+    def part_all(self) -> None:
+        """Move all to entries of their own, without deadlines: nothing is handed out or taken back any more."""
+        self._look()
+        self._apart.update(self._leases)
+        self._leases.clear()
 
     def _set_apart(self, offset: int, delivery: int, deadline: int | None) -> None:
         self._apart[offset] = delivery

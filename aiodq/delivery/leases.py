@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections import deque
-from itertools import compress, islice
+from itertools import compress, count, islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -177,8 +177,8 @@ class Leases:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield the offset and delivery number of each message in flight."""
         for lease in self._all:
-            for index in lease.held(0, lease.next):
-                yield lease.first + index, lease.number + index
+            both = zip(count(lease.first), count(lease.number), strict=False)
+            yield from compress(both, lease.marks[: lease.next].translate(_IS_HELD))
 
     # --- counting
 
@@ -312,14 +312,6 @@ class Leases:
         found = self._find(offset)
         if found is not None:
             self._part(*found)
-
-    def part_all(self) -> None:
-        """Move all messages to entries of their own."""
-        self.close()
-        for lease in self._all:
-            for index in list(lease.held(0, lease.next)) if lease.left else ():
-                self._part(lease, index)
-        self._all.clear()
 
     def take_away(self, start: int, stop: int) -> None:
         """Remove everything from `start` to `stop` from what is in flight."""

@@ -128,7 +128,8 @@ class LeaseMachine(ChannelMachine):
     @rule(everything=st.booleans(), data=st.data())
     def part(self, *, everything: bool, data: st.DataObject) -> None:
         if everything:
-            self.state.part()
+            for offset in sorted(self.flight):
+                self.state.part(offset)
         elif self.flight:
             self.state.part(data.draw(st.sampled_from(sorted(self.flight))))
 
@@ -185,6 +186,21 @@ def test_what_comes_again_is_looked_for_before_more_is_handed_out() -> None:
     lease.next = 3
     state.nack(1, 1)
     assert (lease.limit, state.again.first()) == (3, 1)
+
+
+def test_at_the_end_everything_in_flight_has_an_entry_of_its_own() -> None:
+    state = ChannelState(0, 10, 100)
+    lease = Lease(0, state.plain_run(0, 10), 1)
+    state.begin(lease)
+    state.reach(lease)
+    lease.next = 4
+    lease.marks[1] = ACKED
+    state.acked(lease)
+    state.deliver(7)
+    state.part_all()
+    assert [state.delivery(offset) for offset in (0, 1, 2, 3, 7)] == [1, None, 3, 4, 11]
+    assert (state.flying, state.next_moment()) == (4, None)
+    assert not {HELD, MEASURED} & set(lease.marks[:4])
 
 
 def test_any_sequence() -> None:

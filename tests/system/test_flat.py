@@ -338,3 +338,23 @@ def takings(path: Path, leases: int) -> dict[str, float]:
 
 def test_taking_with_many_leases_in_hand(tmp_path: Path) -> None:
     alike(takings(tmp_path / "few", 200), takings(tmp_path / "many", 400))
+
+
+def closings(path: Path, flying: int) -> float:
+    """Count what it takes to close a store with so many messages in flight."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        store = await aiodq.open(path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem(), clock=FakeClock())
+        topic = store.topic("jobs")
+        channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=10**6))
+        await topic.put_many([SMALL] * 10_000)
+        messages: list[aiodq.Message] = []
+        while len(messages) < flying:
+            messages += await channel.get_many(1000)
+        return {"close": await effort.of(store.aclose, 1)}
+
+    return counted(main)["close"]
+
+
+def test_closing_with_many_in_flight(tmp_path: Path) -> None:
+    assert closings(tmp_path / "many", 9000) - closings(tmp_path / "few", 1000) < 8000 * 20
