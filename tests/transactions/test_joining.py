@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -392,3 +394,24 @@ async def test_many_are_acked_or_none(store: aiodq.Store) -> None:
     async with store.transaction() as tx:
         tx.ack_many(messages[:2])
     assert jobs.depth == 0
+
+
+async def test_transactions_that_their_tasks_never_left_are_forgotten(store: aiodq.Store) -> None:
+    jobs = await filled(store, b"1")
+    alive: weakref.WeakSet[aiodq.Transaction] = weakref.WeakSet()
+
+    async def enter() -> None:
+        tx = await store.transaction().__aenter__()
+        tx.put("made", b"never")
+        alive.add(tx)
+
+    async with store.transaction() as tx:
+        for _ in range(1000):
+            await asyncio.create_task(enter())
+        gc.collect()
+        assert len(alive) < 250
+        async with await jobs.get():  # the one that is still open is joined
+            tx.put("made", b"a")
+        assert counts(jobs) == (0, 1, 0)
+    assert counts(jobs) == (0, 0, 0)
+    assert ready(store.queue("made")) == [b"a"]

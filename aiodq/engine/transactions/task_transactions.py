@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from aiodq.errors import WrongContextError
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from aiodq.format.columns import Columns
 
 __all__ = ["Joinable", "OpenTransactions", "TransactionHost"]
+
+_MANY: Final = 100
+"""Open transactions up to which nobody looks for those whose task has ended."""
 
 
 class Joinable(NamedTuple):
@@ -86,6 +89,7 @@ class OpenTransactions:
         """Start without transactions."""
         self.host: TransactionHost = host
         self._by_task: dict[asyncio.Task[Any] | None, Joinable] = {}
+        self._most = _MANY
 
     def enter(self, transaction: Joinable) -> asyncio.Task[Any] | None:
         """Note that this task is in the transaction's block; return the task, which `leave` needs.
@@ -99,8 +103,15 @@ class OpenTransactions:
                 "this task is in a transaction of this store already, and transactions do not nest: use that one, or "
                 "begin the other in a task of its own"
             )
+        if len(self._by_task) >= self._most:
+            self._forget_ended()
         self._by_task[task] = transaction
         return task
+
+    def _forget_ended(self) -> None:
+        """Forget blocks that their tasks never left: `__aenter__` was called by hand, and `__aexit__` never."""
+        self._by_task = {task: joinable for task, joinable in self._by_task.items() if task is None or not task.done()}
+        self._most = max(_MANY, 2 * len(self._by_task))
 
     def leave(self, task: asyncio.Task[Any] | None) -> None:
         """Note that the block of this task has ended, even if another task ends it."""
