@@ -70,6 +70,36 @@ def test_they_tick_in_the_order_of_their_times() -> None:
     assert not loop.set
 
 
+def test_topics_that_ended_long_before_they_were_due_are_forgotten() -> None:
+    loop, told, tickers, ticks = made(20_000)
+    tickers[0].within(3600)
+    for ticker in tickers[1:]:
+        ticker.within(3600)
+        ticker.end()
+    assert len(ticks._due) <= 1000
+    loop.ring()
+    assert told == ["0"]
+
+
+def test_what_is_forgotten_while_they_tick_takes_nothing_with_it() -> None:
+    loop, told, (first, second), ticks = made(2)
+
+    def tick() -> None:
+        for _ in range(3000):
+            ended = Ticker(ticks, lambda: None)
+            ended.within(3600)
+            ended.end()
+
+    busy = Ticker(ticks, tick)
+    busy.within(1)
+    first.within(1)
+    second.within(2)
+    loop.ring()
+    assert told == ["0"]
+    loop.ring()
+    assert told == ["0", "1"]
+
+
 def test_what_is_due_soon_ticks_along() -> None:
     loop, told, (first, second, third), _ = made(3)
     first.within(1)

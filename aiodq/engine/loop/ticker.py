@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,8 @@ _TOGETHER: Final = 0.05
 _AT_ONCE: Final = 100
 """Topics that tick in one turn of the loop: about a millisecond."""
 
+_MANY: Final = 1000
+"""Entries up to which nobody looks for those of topics that have ended, or tick at another time."""
 
 _SHORTEST: Final = 0.001
 """Seconds between two ticks of a topic, at least: by a shorter `sync_interval` alone the loop would do little else."""
@@ -29,12 +31,13 @@ class Ticks:
     A timer of the event loop costs as much as a put, and puts to a thousand topics would set a thousand of them.
     """
 
-    __slots__ = ("_due", "_loop", "_numbers", "_timer")
+    __slots__ = ("_due", "_loop", "_most", "_numbers", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start with nothing to do."""
         self._loop = loop
         self._due: list[tuple[float, int, Ticker]] = []
+        self._most = _MANY
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -44,6 +47,10 @@ class Ticks:
 
     def add(self, moment: float, ticker: Ticker) -> None:
         """Have a topic tick at this time of the loop, if that is still its `due` then."""
+        if len(self._due) >= self._most:
+            self._due[:] = [entry for entry in self._due if entry[2].due == entry[0]]
+            heapify(self._due)
+            self._most = max(_MANY, 2 * len(self._due))
         heappush(self._due, (moment, next(self._numbers), ticker))
         if self._due[0][2] is ticker:
             self._set()
