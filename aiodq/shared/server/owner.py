@@ -445,7 +445,7 @@ class _Connection(PacketProtocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._finish()  # an ack that has arrived counts, whatever became of who sent it
         self.clogged = False
-        self.reader = PacketReader()  # half a packet may be large, and the connection outlive it
+        self.reader: PacketReader = PacketReader()  # half a packet may be large, and the connection outlive it
         self._owner.incoming.ended(self)
         self._early.end()
         self._writable.set()
