@@ -13,6 +13,7 @@ import os
 import platform
 import struct
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import finalize
 
@@ -28,14 +29,13 @@ class _Calls(NamedTuple):
     """The numbers of the system calls on one architecture."""
 
     setup: int
-    destroy: int
     getevents: int
     submit: int
 
 
-_GENERIC: Final = _Calls(setup=0, destroy=1, getevents=4, submit=2)
+_GENERIC: Final = _Calls(setup=0, getevents=4, submit=2)
 _CALLS: Final = {
-    "x86_64": _Calls(setup=206, destroy=207, getevents=208, submit=209),
+    "x86_64": _Calls(setup=206, getevents=208, submit=209),
     "aarch64": _GENERIC,
     "riscv64": _GENERIC,
 }
@@ -54,6 +54,19 @@ _REQUEST: Final = struct.Struct("<QIIHhiQQqQII")
 
 _EVENT: Final = struct.Struct("<QQqq")
 """`struct io_event`: number, request, result, second result."""
+
+_SPARE: Final[list[int]] = []
+"""This process's contexts that nobody uses, with nothing in flight. To destroy one takes an RCU grace period, some 30
+ms, for which a store that is closed would hold up its event loop, and keep its directory from the next owner."""
+
+
+class _InFlight:
+    """How many syncs are in flight, told or not that they have ended."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
 class KernelAio:
@@ -77,19 +90,22 @@ class KernelAio:
         # None of these calls blocks, so the GIL is kept: releasing and retaking it would cost more.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
-        context = ctypes.c_ulong(0)
-        if self._call(calls.setup, _MOST, ctypes.byref(context)) < 0:
+        self._context = ctypes.c_ulong(0)
+        with suppress(IndexError):
+            self._context.value = _SPARE.pop()
+        if not self._context.value and self._call(calls.setup, _MOST, ctypes.byref(self._context)) < 0:
             raise _error()
         try:
             self.eventfd: int = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         except OSError:
-            _destroy(calls.destroy, context.value, -1)
+            _SPARE.append(self._context.value)
             raise
-        self._end = finalize(self, _destroy, calls.destroy, context.value, self.eventfd)
-        # In a forked child nothing is in flight, and the context is not the child's to destroy at exit.
-        self._end.atexit = False
+        self._in_flight = _InFlight()
+        self._end = finalize(
+            self, _give_back, calls.getevents, self._context.value, self.eventfd, self._in_flight, os.getpid()
+        )
+        self._end.atexit = False  # the kernel releases the context of a process that ends
         self.number: int = 0
-        self._context = context
         self._request = ctypes.create_string_buffer(_REQUEST.size)
         self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
         self._events = ctypes.create_string_buffer(_EVENT.size * _MOST)
@@ -110,6 +126,7 @@ class KernelAio:
         if self._call(self._calls.submit, self._context, 1, self._requests) < 0:
             raise _error()
         self.number = number
+        self._in_flight.count += 1
 
     def ended(self) -> list[tuple[int, int]]:
         """Return the numbers of the syncs that have ended since the last call, each with its errno, 0 for none.
@@ -130,6 +147,7 @@ class KernelAio:
                 raise _error()
             events = _EVENT.iter_unpack(self._events.raw[: count * _EVENT.size])
             ended += [(number, -result if result < 0 else 0) for number, _, result, _ in events]
+        self._in_flight.count -= len(ended)
         return ended
 
     @staticmethod
@@ -149,8 +167,9 @@ class KernelAio:
         return traced.split(maxsplit=1)[:1] not in ([], [b"0"])
 
     def close(self) -> None:
-        """Destroy the context, once every sync has ended. Repeating it does nothing."""
+        """Give the context back, once every sync has ended. Repeating it does nothing."""
         self._end()
+        self._context.value = 0
 
 
 def _error() -> OSError:
@@ -159,8 +178,22 @@ def _error() -> OSError:
     return OSError(code, os.strerror(code))
 
 
-def _destroy(call: int, context: int, eventfd: int) -> None:
-    # This call waits for what is in flight, and so releases the GIL.
-    ctypes.CDLL(None).syscall(call, ctypes.c_ulong(context))
-    if eventfd >= 0:
-        os.close(eventfd)
+def _give_back(getevents: int, context: int, eventfd: int, in_flight: _InFlight, pid: int) -> None:
+    """Wait for what is in flight, and keep the context for whoever needs one next."""
+    os.close(eventfd)
+    if os.getpid() != pid:
+        return  # a forked child has no part in the context
+    # This call waits, and so releases the GIL.
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    events = ctypes.create_string_buffer(_EVENT.size * _MOST)
+    while in_flight.count:
+        count = call(getevents, ctypes.c_ulong(context), ctypes.c_long(1), ctypes.c_long(_MOST), events, None)
+        if count >= 0:
+            in_flight.count -= count
+        elif ctypes.get_errno() != errno.EINTR:
+            return
+    _SPARE.append(context)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SPARE.clear)

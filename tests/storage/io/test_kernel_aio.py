@@ -17,6 +17,7 @@ from aiodq.storage.io.filesystem import OsFile, OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.testing import WatchedFileSystem
 from tests.processes import environment
+from tests.system.support import run_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,6 +126,50 @@ def test_it_is_given_back_after_what_is_under_way(tmp_path: Path) -> None:
     finally:
         file.close()
     assert descriptors() == before - 1
+
+
+def test_the_next_one_has_its_context_and_nothing_of_what_was_under_way(aio: KernelAio, tmp_path: Path) -> None:
+    file, other = opened(tmp_path / "f"), KernelAio()
+    context = other._context.value
+    assert context != aio._context.value
+    for told in (0, 1):
+        for _ in range(3):
+            other.submit(file)
+        all_of(other, told)
+        other.close()
+        other = KernelAio()
+        assert other._context.value == context
+        assert other.ended() == []
+    other.submit(file)
+    assert all_of(other, 1) == [(1, 0)]
+    other.close()
+    file.close()
+
+
+FORKED = """
+import os, select, sys
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.kernel_aio import KernelAio
+
+def sync(aio):
+    aio.submit(file)
+    select.select([aio.eventfd], [], [], 10)
+    return aio.ended() == [(aio.number, 0)]
+
+file = OsFileSystem().open(sys.argv[1], create=True)
+spare, used = KernelAio(), KernelAio()
+spare.close()
+if not os.fork():
+    used.close()
+    os._exit(10 + sync(KernelAio()) + sync(KernelAio()))
+_, status = os.wait()
+print(os.waitstatus_to_exitcode(status), sync(used), sync(KernelAio()))
+"""
+
+
+@pytest.mark.usefixtures("aio")
+def test_a_forked_child_has_contexts_of_its_own(tmp_path: Path) -> None:
+    assert run_script(FORKED, str(tmp_path / "f")).stdout.split() == ["12", "True", "True"]
 
 
 def test_one_that_nobody_holds_is_given_back(aio: KernelAio) -> None:
