@@ -124,6 +124,16 @@ async def test_what_is_replaced_while_it_is_read_is_read_whole(
 
 
 @pytest.mark.parametrize("part", [0, 100])
+def test_in_a_bucket_what_is_no_whole_segment_is_somebody_else_s(store: Path, bucket: str, part: int) -> None:
+    first = segments(store / "orders")[0]
+    fs, path = find_objects(f"{bucket}/orders/{first.name}")
+    fs.pipe_file(path, first.read_bytes()[:part])
+    with pytest.raises(aiodq.InvalidOptionError, match="something else"):
+        ship(store, bucket)
+    assert fs.cat_file(path) == first.read_bytes()[:part]
+
+
+@pytest.mark.parametrize("part", [0, 100])
 def test_what_a_run_that_was_killed_has_begun_to_write_is_made_whole(store: Path, tmp_path: Path, part: int) -> None:
     target, first = f"file://{tmp_path}/lake", segments(store / "orders")[0]
     begun = tmp_path / "lake" / "orders" / first.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -46,6 +46,15 @@ def reader_of(path: Path, **options: str) -> StreamReader:
 
 def held(path: Path) -> Hold | None:
     return read_hold(OsFileSystem(), str(path), "daily")
+
+
+def first_batch(reader: StreamReader) -> dict[str, Any]:
+    """Run a query's first batch, to its end; return where that is."""
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    reader.partitions(start, end)
+    reader.commit(end)
+    return end
 
 
 async def test_the_hold_of_a_query_under_way_is_refused_to_another(store: Path) -> None:
@@ -138,20 +147,14 @@ async def test_a_topic_that_leaves_the_list_is_held_no_more(store: Path) -> None
 
 async def test_what_a_pattern_matches_is_held_on(store: Path) -> None:
     reader = reader_of(store, topics="[ab],c*")
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ALL)
-    reader.partitions(start, end)
-    reader.commit(end)
+    first_batch(reader)
     assert held(store) == Hold({"a": 10, "b": 10}, ("[ab]", "c*"), under_way=True)
 
 
 async def test_a_topic_that_came_before_the_last_commit_is_no_other_query_s(store: Path) -> None:
     """Its first batch is never committed where the query ends behind it."""
     reader = reader_of(store)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ALL)
-    reader.partitions(start, end)
-    reader.commit(end)
+    end = first_batch(reader)
     await put(store, "c", 5)
     between = reader.latestOffset(end, ALL)
     assert between["topics"] == {"a": 10, "b": 10, "c": 0}
@@ -176,10 +179,7 @@ async def test_an_owner_is_given_time_to_know_of_a_hold_before_the_store_is_look
 
 async def test_a_hold_that_its_user_moves_stays_where_batches_end(store: Path) -> None:
     reader = reader_of(store, holdAdvance="manual")
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ALL)
-    reader.partitions(start, end)
-    reader.commit(end)
+    first_batch(reader)
     assert held(store) == Hold({"a": 0, "b": 0}, None, under_way=True)
 
 

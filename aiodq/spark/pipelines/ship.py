@@ -7,7 +7,7 @@ import time
 import zlib
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
@@ -210,19 +210,25 @@ def _make(url: str, data: bytes) -> None:
         except FileExistsError as cause:
             with numbered():
                 there = bytes(fs.cat_file(path))
-            if not data.startswith(there):
+            if there == data:
+                return
+            # In a bucket an object is whole; of a file, a run that was killed leaves a part.
+            if not (_is_local(fs) and data.startswith(there)):
                 raise InvalidOptionError(f"at {url!r} is something else than what is to be shipped there") from cause
-            if there != data:
-                # In a bucket an object is whole; of a file, a run that was killed leaves a part.
-                _replace(url, data)
+            _replace(url, data)
     except OSError as cause:
         raise storage_error(cause, url) from cause
+
+
+def _is_local(fs: Any) -> bool:  # noqa: ANN401 - fsspec has no types
+    """Return whether objects are this machine's files."""
+    return bool(getattr(fs, "local_file", False))
 
 
 def _replace(url: str, data: bytes) -> None:
     fs, path = find_objects(url)
     # An object in a bucket appears whole; a file is written bit by bit, and somebody may read it, or this be killed.
-    place = f"{path}.{uuid4().hex}{TEMPORARY}" if getattr(fs, "local_file", False) else path
+    place = f"{path}.{uuid4().hex}{TEMPORARY}" if _is_local(fs) else path
     try:
         with numbered():
             fs.pipe_file(place, data)
