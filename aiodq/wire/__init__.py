@@ -105,8 +105,8 @@ WANT: 12 bytes
          0     4  handle    a channel's
          4     8  total     messages that the client is ready to receive by this handle in all, those received included
 
-It may be less than before: the client releases what was already on its way. A client that wants fewer than PREFETCHED
-has each of them taken as it comes; of more, some may be on their way to nobody yet.
+It may be less than before: the client releases what was already on its way. A client wants none ahead of who asks for
+it before it has wanted PREFETCHED in all.
 
 ACK, RELEASE, GONE: 16 bytes, then ranges
 
@@ -254,7 +254,7 @@ NUMBERS
     LARGEST       0x7FFFFFFF  the largest value of `largest`
     JSON          65536       bytes of JSON in a packet
     TEXT          65536       bytes of a text
-    PREFETCHED    16          messages of a channel in all, below which none is wanted before somebody waits for it
+    PREFETCHED    16          messages of a channel in all, below which none is wanted before somebody has asked for it
     UNSAID        -1          a span that is not given
     EACH          0x01        flag of PUT
     PLACES        0x01        flag of DONE: PLACED follows

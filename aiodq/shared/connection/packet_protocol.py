@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.errors import ProtocolError
@@ -20,7 +21,7 @@ _FEW: Final = 256
 """Bytes in which there are so few packets that their time is not looked at: mostly one arrives alone."""
 
 
-class PacketProtocol(asyncio.Protocol):
+class PacketProtocol(asyncio.Protocol, ABC):
     """One end of a connection: handles the packets that arrive, in turns of the loop, as there may be thousands.
 
     An end says what becomes of a packet, and of a connection that carries something else (`_break_off`).
@@ -37,9 +38,9 @@ class PacketProtocol(asyncio.Protocol):
         self._transport: Any = None
         self._rest: Iterator[Packet] | None = None
 
+    @abstractmethod
     def _break_off(self, error: ProtocolError) -> None:
         """End a connection of which nothing more can be understood."""
-        raise NotImplementedError
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport of whatever loop it is
         """See `asyncio.BaseProtocol`."""

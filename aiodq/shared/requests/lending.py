@@ -546,7 +546,7 @@ class Lending:
     def had(self, *, for_sure: bool) -> int:
         """Return how many messages, the oldest that the client holds, it has taken; with `for_sure`, at least."""
         taken = max(self.holding - max(self._given - self._wanted, 0), 0)
-        # One that has wanted so few is sent no more than it waits for. Of others, the oldest is taken first.
+        # One that has wanted so few was sent no more than was asked for. Of others, the oldest is taken first.
         return min(taken, 1) if for_sure and self._wanted >= PREFETCHED else taken
 
     async def give_back(self, taken: int = 0) -> None:
