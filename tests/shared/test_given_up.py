@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -99,18 +100,19 @@ async def test_of_a_killed_client_only_what_it_had_for_sure_counts(
         assert [message.attempts for message in await jobs.get_many(4, linger=PATIENCE)] == counted
 
 
-async def test_who_was_only_cut_off_has_received_nothing_for_a_second_time(tmp_path: Path) -> None:
+async def test_nothing_counts_of_a_client_that_is_alive_and_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.shared.server.cut_off._LONGEST", 0.0)
     async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
         jobs = store.queue("jobs", COUNTED)
         await jobs.put(b"a")
-        async with aiodq.open(tmp_path, mode="client") as client:
-            message = await client.queue("jobs").get()
-            wire = client._store_engine.link._wire  # type: ignore[attr-defined]  # it stands in its place
-            wire.abort()
-            await until(lambda: client._store_engine.link._wire not in {None, wire})  # type: ignore[attr-defined]  # as above
-            await message.nack()
-            again = await client.queue("jobs").get()
-            assert again.attempts == 2
+        client = await RawClient.connected(tmp_path)
+        await client.hello(pid=os.getpid())
+        await client.open(1, "jobs", "default")
+        await client.take(1, 1, 1)
+        await client.close()
+        assert (await jobs.get(PATIENCE)).attempts == 1
 
 
 async def test_without_max_attempts_nothing_is_counted(tmp_path: Path) -> None:
