@@ -124,8 +124,16 @@ def held_against(
     for operation in world.trace[backup.began : backup.ended]:
         if isinstance(operation, Marked):
             _allow(ledger, operation.label)
+    # As it is given up, a message may be in both places, and goes back only later than a backup that has both.
+    ledger.requeues = [letter for letter in ledger.requeues if not _is_leaving(ledger, letter)]
     opened = recoverer.open(there)
     return [*_half_done(world, ledger, opened), *judge(ledger, opened)]
+
+
+def _is_leaving(ledger: Ledger, letter: Requeueing) -> bool:
+    """Return whether a message was perhaps being given up when the backup was made."""
+    topic = ledger.topics.get(letter.target)
+    return topic is not None and letter.name in topic.leaving.get(letter.into, {})
 
 
 def _half_done(world: BackingUp, ledger: Ledger, opened: Opened) -> Iterator[str]:
