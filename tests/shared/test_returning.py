@@ -73,9 +73,9 @@ async def test_who_puts_for_the_first_few_times_or_late_is_not_waited_for(scene:
     scene.rounds("a", "b", count=3)
     assert not scene.returning.away
     scene.rounds("a", "b")
-    scene.now += 0.0005
+    scene.now += 0.00025
     scene.returning.came("a")
-    assert not scene.returning.patient(), "it is over two syncs since they were told"
+    assert not scene.returning.patient(), "it is over a sync since they were told"
     assert not scene.returning.away
     scene.returning.came("b")
     scene.sync(0.0002)
@@ -101,7 +101,7 @@ async def test_one_of_many_is_waited_for_but_a_share_of_the_time(scene: Scene) -
     for each in many[1:]:
         scene.returning.came(each)
     assert scene.returning.patient()
-    scene.now += 0.00005  # of 0.0004, a tenth is over
+    scene.now += 0.00003  # of 0.0002, a tenth is over
     assert not scene.returning.patient()
 
 

@@ -17,9 +17,9 @@ __all__ = ["Returning"]
 _SURE: Final = 4
 """Times in a row that somebody put again soon, before others wait for them."""
 
-_SYNCS: Final = 2.0
 _LONGEST: Final = 0.001
-"""Soon is within so many times the duration of a sync, and never later than so many seconds."""
+"""Soon is within the duration of a sync, and never later than so many seconds: to wait for longer costs more than
+the sync that is saved."""
 
 _WORTH: Final = 4
 """One of up to so many is waited for all that time; one of more for a share of it, as the others wait meanwhile."""
@@ -76,7 +76,7 @@ class Returning:
         took = self._monotonic() - self._began
         # A device that hangs for once says nothing of the next sync.
         self._sync += (min(took, 2 * self._sync) - self._sync) / 4 if self._sync else took
-        self._soon = min(_SYNCS * self._sync, _LONGEST)
+        self._soon = min(self._sync, _LONGEST)
         self._together = 0
 
     def told(self, who: object) -> None:
