@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiodq
 from aiodq.shared.connection import packet_protocol
-from aiodq.shared.server import inside, owner, session
-from aiodq.wire.packets import Ack, Done, Fail, Open, Ping, Pong
+from aiodq.shared.server import cut_off, inside, owner, session
+from aiodq.wire.packets import Ack, Bye, Done, Fail, Open, Ping, Pong
 from aiodq.wire.payload import Range
 from aiodq.wire.stream import encode_packet
 from tests.shared.support import PATIENCE, QUICK, RawClient, owned, two, until
@@ -86,6 +88,29 @@ async def test_acks_that_have_arrived_count_though_their_client_is_gone(tmp_path
         connection._transport.abort()  # as after a write that failed
         await until(lambda: not served._connections)
         assert (channel.depth, channel.in_flight()) == (0, 0)
+        await client.close()
+
+
+async def test_what_a_client_said_last_counts_though_the_owner_was_just_telling_it_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cut_off, "_LONGEST", float("inf"))
+    async with owned(tmp_path) as (store, served), asyncio.timeout(PATIENCE):
+        channel = store.topic("jobs").channel("c")
+        await store.topic("jobs").put_many([b"acked", b"held"])
+        client = await RawClient.connected(tmp_path)
+        await client.hello(pid=os.getpid())
+        await client.open(1, "jobs", "c")
+        offset, delivery, _ = (await client.take(1, 2, 2))[0]
+        said = Ack(1, client.epoch, (Range(offset, delivery, 1),)), Bye()
+        [connection] = served._connections
+        assert isinstance(connection, owner._Connection)
+        with socket.socket(fileno=os.dup(client.writer.get_extra_info("socket").fileno())) as sock:
+            sock.sendall(b"".join(encode_packet(each, 0) for each in said))
+            sock.shutdown(socket.SHUT_RDWR)
+        connection.send(Pong(0))  # fails, before any of that is read
+        message = await channel.get()
+        assert (message.body, channel.depth) == (b"held", 1)
         await client.close()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.errors import ProtocolError
@@ -19,6 +21,9 @@ __all__ = ["PacketProtocol"]
 
 _FEW: Final = 256
 """Bytes in which there are so few packets that their time is not looked at: mostly one arrives alone."""
+
+_AT_ONCE: Final = 1 << 16
+"""Bytes that are read by one call."""
 
 
 class PacketProtocol(asyncio.Protocol, ABC):
@@ -86,6 +91,18 @@ class PacketProtocol(asyncio.Protocol, ABC):
         """Handle what was left to the next turn."""
         if self._rest is not None:
             self._handle(self._rest, whole=True)
+
+    def _end_with(self, error: Exception | None) -> None:
+        """Handle all that the other end has said, as the connection was lost."""
+        self._finish()
+        if not isinstance(error, ConnectionError):
+            return
+        # A write has failed as the other end is gone: what it said last, of which BYE is a part, is not read yet.
+        socket = self._transport.get_extra_info("socket")
+        with suppress(OSError):
+            while data := os.read(socket.fileno(), _AT_ONCE):
+                self.data_received(data)
+        self._finish()
 
     def _hears(self) -> bool:
         """Return whether there is nothing that keeps this end from reading."""

@@ -56,9 +56,9 @@ class SocketWire(PacketProtocol):
         self.reason = error
         self.close()
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
-        self._finish()  # what the owner has said counts, though it has ended since
+        self._end_with(error)  # what the owner has said counts, though it has ended since
         self._link.lost(self)
 
     def welcomed(self) -> None:

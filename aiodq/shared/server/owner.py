@@ -442,8 +442,8 @@ class _Connection(PacketProtocol):
             self._deaf = False
             self._hear_again()
 
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._finish()  # an ack that has arrived counts, whatever became of who sent it
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end_with(error)  # an ack that has arrived counts, whatever became of who sent it
         self.clogged = False
         self.reader: PacketReader = PacketReader()  # half a packet may be large, and the connection outlive it
         self._owner.incoming.ended(self)
