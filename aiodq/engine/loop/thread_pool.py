@@ -69,7 +69,8 @@ class ThreadPool:
         try:
             thread.start()
         except RuntimeError:
-            self._threads.remove(thread)
+            if not thread.is_alive():
+                self._threads.remove(thread)
             if not self._threads:  # else one of these will do the work
                 raise
 

@@ -52,14 +52,15 @@ class Ticks:
             heapify(self._due)
             self._most = max(_MANY, 2 * len(self._due))
         heappush(self._due, (moment, next(self._numbers), ticker))
-        if self._due[0][2] is ticker:
+        if self._timer is None or self._due[0][2] is ticker:
             self._set()
 
     def _set(self) -> None:
         """Set the timer to when the first is due."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._due[0][0], self._ring)
+        # INVARIANT: whatever interrupts this, an earlier timer still rings, or the next topic sets one.
+        before, self._timer = self._timer, self._loop.call_at(self._due[0][0], self._ring)
+        if before is not None:
+            before.cancel()
 
     def _ring(self) -> None:
         self._timer = None
@@ -102,8 +103,8 @@ class Ticker:
             return
         moment = self._ticks.now() + max(seconds, _SHORTEST)
         if self.due is None or moment < self.due:
-            self.due = moment
             self._ticks.add(moment, self)
+            self.due = moment
 
     def ring(self) -> None:
         """Tick now."""

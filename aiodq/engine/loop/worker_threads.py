@@ -112,6 +112,8 @@ class WorkerThreads:
         except RuntimeError as cause:
             # A thread that exists already may take it all the same.
             errand.function = None
+            if isinstance(cause, RecursionError):
+                raise  # of the caller's stack, on which nobody can be told anything
             # An interpreter that ends refuses threads to stores that are open, too.
             ended = "shutdown" in str(cause) and "interpreter" not in str(cause)
             error = QueueShutDown("the store is closed") if ended else StorageError(f"no thread is free: {cause}")

@@ -33,14 +33,16 @@ class Watch:
         reporter: Reporter,
         *,
         look: Callable[[], None],
+        tend: Callable[[], None],
     ) -> None:
-        """Watch the store at `path`; `run` does the work. `look` is called in a thread each time."""
+        """Watch the store at `path`; `run` does the work. Each time it calls `look` in a thread, and `tend` here."""
         self._fs = fs
         self._path = path
         self._threads = threads
         self._metrics = metrics
         self._reporter = reporter
         self._look_elsewhere = look
+        self._tend = tend
         self._sampling = False
         self._removed: Callable[[], bool] = lambda: False
         self._fail: Callable[[Exception], None] | None = None
@@ -59,6 +61,7 @@ class Watch:
             self._metrics.late(loop.time() - due)
             self._metrics.tick()
             self._reporter.tick()
+            self._tend()
 
     def _sample(self) -> None:
         """Look at the disk in a thread. A disk that hangs blocks one look, but not this task."""

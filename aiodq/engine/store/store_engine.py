@@ -132,6 +132,7 @@ class StoreEngine:
         self.transactions: OpenTransactions = OpenTransactions(self)
         self.crash_suspects: CrashSuspects = CrashSuspects()
         self.failure: StoreFailedError | None = None
+        self._cause: BaseException | None = None
         self.closing: bool = False
         self.draining: bool = False
         self.reclaiming: bool = False
@@ -152,7 +153,10 @@ class StoreEngine:
         self.thresholds: Thresholds = Thresholds(
             self.options.alarms, self.topics, self.clock, self.metrics, self.reporter
         )
-        self._watch = Watch(self.fs, path, self.threads, self.metrics, self.reporter, look=self.syncs.look_for_watchers)
+        self._watch = Watch(
+            self.fs, path, self.threads, self.metrics, self.reporter, look=self.syncs.look_for_watchers,
+            tend=self._tell_failure,
+        )  # fmt: skip
 
     # --- opening
 
@@ -322,9 +326,21 @@ class StoreEngine:
 
     def fail(self, error: BaseException) -> None:
         """Stop the store for this reason, and fail everyone who waits."""
-        if self.failure is not None:
+        if self._cause is not None:
             return
-        failure = self.failure = as_failure(error, self.path)
+        # INVARIANT: it is noted before anything is called. On an exhausted stack a call fails, and the watch goes on.
+        self._cause = error
+        if isinstance(error, RecursionError):
+            # On such a stack, whoever is woken may never run: the future is done, and its callbacks are lost.
+            self.loop.call_soon(self._tell_failure)
+        else:
+            self._tell_failure()
+
+    def _tell_failure(self) -> None:
+        """Fail everyone who waits, if the store is to stop and that has not been done yet."""
+        if self._cause is None or self.failure is not None:
+            return
+        failure = self.failure = as_failure(self._cause, self.path)
         ioloops = [engine.fail for engine in (*self.topics.values(), *self.deletions.ending)]
         committer = [] if self._committer is None else [self._committer.fail]
         tell_all(failure, [*committer, *ioloops, self.backups.fail, lambda _: self.reporter.failed(failure)])

@@ -363,8 +363,8 @@ class GroupCommit:
     def _failed(self, log: TopicLog, error: BaseException) -> None:
         """Roll back a failed write, or stop the store if its outcome is unknown."""
         self.inline = self.lone = False
-        log.rollback()
         if isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
+            log.rollback()
             self._engine.metrics.written(self._engine.name, error)
         else:
             self._stop(error)

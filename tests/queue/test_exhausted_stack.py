@@ -1,0 +1,99 @@
+"""Calls on an exhausted stack, with ever fewer frames left: whoever else waits is served, or told why not."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+import aiodq
+from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, run
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from aiodq.options import SyncPolicy
+
+    Call = Callable[[], Awaitable[object]]
+    Work = Callable[[aiodq.Store, "Others", Callable[[Call], Call]], Awaitable[None]]
+
+LEFT: Final = range(32)
+"""Frames that the call finds: from too few for anything to more than it needs."""
+
+ROOM: Final = 120
+"""Frames for everything else."""
+
+PATIENCE: Final = 60.0
+"""Seconds of simulated time after which what has not ended hangs."""
+
+
+@pytest.fixture(autouse=True)
+def limit() -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(before)
+
+
+class Others:
+    """What is under way beside the call."""
+
+    def __init__(self, store: aiodq.Store) -> None:
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._last = store.topic("t").sync, store.aclose
+
+    def start(self, *calls: Call) -> None:
+        self.tasks += [asyncio.ensure_future(_outcome(call)) for call in calls]
+
+    async def end(self) -> None:
+        """See that everything ends, and the closing of the store, too."""
+        for call in self._last:
+            self.start(call)
+            await asyncio.wait(self.tasks, timeout=PATIENCE)
+            assert [task for task in self.tasks if not task.done()] == []
+
+
+async def _outcome(call: Call) -> BaseException | None:
+    try:
+        await call()
+    except (aiodq.AiodqError, RecursionError) as error:
+        return error
+    return None
+
+
+async def deep(call: Call, frames: int) -> None:
+    if frames:
+        await deep(call, frames - 1)
+    else:
+        await call()
+
+
+def at_each_depth(policy: SyncPolicy, work: Work) -> None:
+    """Do the work anew with each number of frames left; it is handed what makes a call one at such a depth."""
+
+    async def main(left: int) -> None:
+        fs = SimulatedFileSystem()
+        executor = SimulatedExecutor(asyncio.get_running_loop(), fs, 1)
+        store = await aiodq.open("/store", aiodq.StoreOptions(sync=policy), fs=fs, clock=FakeClock(), executor=executor)
+        others = Others(store)
+        sys.setrecursionlimit(len(inspect.stack(0)) + ROOM)
+        await work(store, others, lambda call: lambda: deep(call, ROOM - left))
+        await others.end()
+
+    for left in LEFT:
+        run(partial(main, left))
+
+
+@pytest.mark.parametrize("policy", ["always", "interval", "os"])
+def test_a_put(policy: SyncPolicy) -> None:
+    async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
+        topic = store.topic("t")
+        await topic.put(b"first")
+        others.start(deeply(lambda: topic.put(b"deep")), lambda: topic.put(b"x"), lambda: topic.put(b"y"))
+        await asyncio.sleep(0)
+        others.start(lambda: topic.put(b"z"))
+
+    at_each_depth(policy, work)
