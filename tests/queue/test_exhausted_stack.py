@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Call = Callable[[], Awaitable[object]]
     Work = Callable[[aiodq.Store, "Others", Callable[[Call], Call]], Awaitable[None]]
 
+POLICIES: Final[tuple[SyncPolicy, ...]] = ("always", "interval", "os")
+
 LEFT: Final = range(32)
 """Frames that the call finds: from too few for anything to more than it needs."""
 
@@ -87,7 +89,7 @@ def at_each_depth(policy: SyncPolicy, work: Work) -> None:
         run(partial(main, left))
 
 
-@pytest.mark.parametrize("policy", ["always", "interval", "os"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_put(policy: SyncPolicy) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t")
@@ -95,5 +97,49 @@ def test_a_put(policy: SyncPolicy) -> None:
         others.start(deeply(lambda: topic.put(b"deep")), lambda: topic.put(b"x"), lambda: topic.put(b"y"))
         await asyncio.sleep(0)
         others.start(lambda: topic.put(b"z"))
+
+    at_each_depth(policy, work)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_put_that_wakes_getters(policy: SyncPolicy) -> None:
+    async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
+        topic = store.topic("t")
+        channel = topic.channel("c")
+        await topic.settle_in()
+        others.start(channel.get, channel.get)
+        await asyncio.sleep(0)
+        others.start(deeply(lambda: topic.put(b"deep")), lambda: topic.put_many([b"x", b"y"]))
+
+    at_each_depth(policy, work)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_put_that_waits_for_room_ahead_of_others(policy: SyncPolicy) -> None:
+    async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
+        topic = store.topic("t", aiodq.StoreOptions(sync=policy, max_messages=4))
+        channel = topic.channel("c")
+        await topic.put_many([b"x"] * 4)
+        messages = await channel.get_many(4)
+        others.start(deeply(lambda: topic.put(b"deep")))
+        await asyncio.sleep(0)
+        others.start(*[lambda: topic.put(b"x")] * 3)
+        await asyncio.sleep(1)
+        for message in messages:
+            message.ack_nowait()
+
+    at_each_depth(policy, work)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_requeue_that_wakes_getters(policy: SyncPolicy) -> None:
+    async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
+        topic = store.topic("t")
+        channel = topic.channel("c")
+        await topic.put_many([b"x"] * 3)
+        messages = await channel.get_many(3)
+        others.start(channel.get, channel.get)
+        await asyncio.sleep(0)
+        others.start(deeply(messages[0].nack), messages[1].nack, messages[2].nack)
 
     at_each_depth(policy, work)

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from aiodq.engine.loop.futures import settle
+from aiodq.engine.loop.futures import ready_to_wake, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,8 @@ class WaitQueue:
 
     def wake(self, number: int) -> None:
         """Wake up to `number` tasks."""
+        if number > 0 and self.line:
+            ready_to_wake()
         while number > 0 and self.line:
             waiter = self.line.popleft()
             if not waiter.done():

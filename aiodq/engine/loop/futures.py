@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-__all__ = ["as_failure", "begin_later", "release", "settle", "tell_all", "to_its_end", "wait_in"]
+__all__ = ["as_failure", "begin_later", "ready_to_wake", "release", "settle", "tell_all", "to_its_end", "wait_in"]
 
 T = TypeVar("T")
+
+_FRAMES: Final = 12
+"""Frames that the loop needs to take a callback of a future; it is written in Python."""
+
+
+def ready_to_wake(frames: int = _FRAMES) -> None:
+    """Raise unless the stack has room to wake somebody: amid that, an error would lose the wake-up.
+
+    A future that is set on an exhausted stack is done, but its callbacks are gone, and whoever awaits it stays asleep.
+
+    Raises:
+        RecursionError: nothing has happened; whoever is in line stays there.
+    """
+    if frames:
+        ready_to_wake(frames - 1)
 
 
 def settle(done: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
@@ -60,6 +75,8 @@ async def wait_in(line: list[asyncio.Future[None]]) -> None:
 
 def release(line: list[asyncio.Future[None]], error: Exception | None = None) -> None:
     """Release all who wait in line, or raise `error` in them."""
+    if line:
+        ready_to_wake()
     for waiter in line:
         settle(waiter, None, error)
     line.clear()

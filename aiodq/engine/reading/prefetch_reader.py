@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from aiodq.engine.loop.futures import ready_to_wake
 from aiodq.errors import AiodqError, StorageError
 from aiodq.storage.io.page_cache import PageCache
 from aiodq.storage.read.log_reader import LogReader
@@ -164,6 +165,7 @@ class PrefetchingReader:
 
     def want(self, source: Prefetched) -> None:
         """Queue a source; it is asked what it needs when its turn comes."""
+        ready_to_wake()
         self._wanted.put_nowait(source)
 
     async def run(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.loop.futures import as_failure, settle, tell_all
+from aiodq.engine.loop.futures import as_failure, ready_to_wake, settle, tell_all
 from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ class AckPersister:
         if self._over is not None:
             job.report(None, self._over)
             return
+        ready_to_wake()
         self._urgent.set()
         self._jobs.put_nowait(job)
 

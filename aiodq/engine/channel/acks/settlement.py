@@ -203,7 +203,12 @@ class Settlement(ABC):
 
     def note_deliveries(self) -> None:
         """Write deliveries down before anybody has the messages: they count even if that kills the process."""
-        self._host.write_now(self)
+        try:
+            self._host.write_now(self)
+        except RecursionError as error:
+            # What was taken to be written is in no file, and those who wait for it must not be told that it is.
+            self._host.fail_store(error)
+            raise
 
     # --- settling
 
@@ -211,9 +216,13 @@ class Settlement(ABC):
         """Note the first ack in a lease since the state was last checked."""
         if self.state is not None:
             self.state.acked(lease)
-        if self._wait_queue.line or self._joiners or self._idlers:
-            self.wake()
-        self._host.acked(self)
+        try:
+            if self._wait_queue.line or self._joiners or self._idlers:
+                self.wake()
+            self._host.acked(self)
+        except RecursionError as error:
+            self._host.fail_store(error)  # those who are to know of it would wait for ever
+            raise
 
     def ack_run(self, lease: Lease, first: int, count: int) -> None:
         """Settle `count` consecutive messages of a lease: all in flight through it, or all apart from it."""
@@ -419,9 +428,13 @@ class Settlement(ABC):
         return state
 
     def _changed(self) -> None:
-        if self._wait_queue.line or self._joiners or self._idlers:
-            self.wake()
-        self._host.settled(self)
+        try:
+            if self._wait_queue.line or self._joiners or self._idlers:
+                self.wake()
+            self._host.settled(self)
+        except RecursionError as error:
+            self._host.fail_store(error)  # as in `acked`
+            raise
 
     def commit(self) -> asyncio.Future[None]:
         """Return a future, done once everything settled before is as durable as the store's policy makes it.
@@ -433,7 +446,11 @@ class Settlement(ABC):
         waiter: asyncio.Future[None] = self._host.loop.create_future()
         self.ack_waiters.append(waiter)
         if len(self.ack_waiters) == 1:
-            self._host.awaited(self)
+            try:
+                self._host.awaited(self)
+            except RecursionError as error:
+                self._host.fail_store(error)  # as in `acked`
+                raise
         return waiter
 
     async def committed(self) -> None:

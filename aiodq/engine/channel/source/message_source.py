@@ -186,19 +186,18 @@ class MessageSource:
     def bring(self, offsets: list[int]) -> None:
         """Read some of these, unless others are being read; `supplied` is called once that is done."""
         if not self.missing:
-            self.missing = offsets[:_AT_ONCE]
             self._reader.want(self)
+            self.missing = offsets[:_AT_ONCE]
 
     def _want_missing(self, state: ChannelState) -> None:
         if self.missing:
             return
         wanted = state.again.some(_AT_ONCE)
         wanted += state.deferred.soon(_AT_ONCE - len(wanted), _SOON)
-        self.missing = [
-            offset for offset in wanted if offset not in self.requeue_cache and self._tail.find(offset) is None
-        ]
-        if self.missing:
+        missing = [offset for offset in wanted if offset not in self.requeue_cache and self._tail.find(offset) is None]
+        if missing:
             self._reader.want(self)
+            self.missing = missing
 
     def brought(self, offset: int, result: ReadResult) -> None:
         """Take what was read for a missing offset."""

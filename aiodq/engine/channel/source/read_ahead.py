@@ -135,8 +135,8 @@ class ReadAhead:
     def request(self, state: ChannelState) -> None:
         """Ask for more to be read ahead, if there is more and it is not in memory."""
         if not self.fetching and self.fetch_offset(state) is not None:
-            self.fetching = True
             self._want()
+            self.fetching = True
 
     def fetch_offset(self, state: ChannelState) -> int | None:
         """Return the offset to read from next, or None if nothing needs to be read."""

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from aiodq.engine.loop.futures import ready_to_wake
 from aiodq.engine.queue_errors import QueueFull
 
 if TYPE_CHECKING:
@@ -132,25 +133,22 @@ class WaitingPuts:
     async def _wait(self, *, first: bool, drains: bool) -> None:
         self._room.waits()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(self._left)
         if drains:
             self._draining.add(waiter)
         if first:
+            self.turn = False
             self.line.appendleft(waiter)
         else:
             self.line.append(waiter)
-        try:
-            await waiter
-        except BaseException:
-            if waiter in self.line:
-                self.line.remove(waiter)
-                self.freed()  # those after this one may fit in where it did not
-            elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.turn = False
-                self.freed()
-            raise
-        finally:
-            self._draining.discard(waiter)
-        self.turn = False
+        await waiter
+
+    def _left(self, waiter: asyncio.Future[None]) -> None:
+        """Let those go on that a cancelled one was ahead of: they may fit in where it did not."""
+        self._draining.discard(waiter)
+        if waiter in self.line:
+            self.line.remove(waiter)
+            self.freed()
 
     def freed(self, *, anyhow: bool = False) -> None:
         """Give the turn to the first one waiting, as there may be room: one at a time, to keep the order.
@@ -159,10 +157,19 @@ class WaitingPuts:
             anyhow: even if there seems to be no room: what is in the way may be dropped from now on.
         """
         while self.line and not self.turn and (anyhow or self._first_may_try()):
+            ready_to_wake()
             waiter = self.line.popleft()
             if not waiter.done():
                 self.turn = True
+                # INVARIANT: this runs right after the step of the task that is woken, whatever becomes of that step.
+                waiter.add_done_callback(self._had_turn)
                 waiter.set_result(None)
+
+    def _had_turn(self, _: asyncio.Future[None]) -> None:
+        """Pass the turn on, unless whoever had it waits again."""
+        if self.turn:
+            self.turn = False
+            self.freed()
 
     def _first_may_try(self) -> bool:
         if self._room.buffer_full():
