@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
 import pytest
 
 import aiodq
+from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.offline.verify import verify_store
@@ -12,6 +16,9 @@ from aiodq.storage.state.holds import HOLDS, Hold, read_hold, read_holds, releas
 from aiodq.testing import Fault
 from tests.bulk.support import STORE, eventually, numbered, shown
 from tests.channels.support import Machine, soon
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAME = "spark/daily"
 
@@ -127,7 +134,7 @@ async def test_a_purge_does_not_ask_it(machine: Machine) -> None:
 async def test_one_that_cannot_be_read_keeps_everything_until_it_is_mended(machine: Machine) -> None:
     async with machine.store(**SMALL) as store:
         held(machine, {"other": 0})
-        (name,) = machine.fs.listdir(f"{STORE}/{HOLDS}")
+        (name,) = (file for file in machine.fs.listdir(f"{STORE}/{HOLDS}") if file.endswith(".json"))
         file = machine.fs.open(f"{STORE}/{HOLDS}/{name}", write=True)
         file.write_at([b"#"], 20)
         file.close()
@@ -161,3 +168,42 @@ def test_names_that_cannot_be(machine: Machine, name: str) -> None:
     machine.fs.make_directory(STORE)
     with pytest.raises(aiodq.InvalidOptionError):
         write_hold(machine.fs, STORE, name, Hold())
+
+
+@pytest.mark.parametrize("step", ["rename", "sync_directory"])
+async def test_two_that_write_one_at_once_do_so_in_turn(
+    machine: Machine, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would take the other's temporary file for what a killed one has left."""
+    monkeypatch.setattr("aiodq.storage.io.filesystem._PAUSES", ())
+    async with machine.store():
+        held(machine, {"jobs": 1})
+    before, refused = getattr(machine.fs, step), list[aiodq.StoreLockedError]()
+
+    def meanwhile(path: str, *rest: str) -> None:
+        if HOLDS in path and not refused:
+            with pytest.raises(aiodq.StoreLockedError) as caught:
+                held(machine, {"jobs": 3})
+            refused.append(caught.value)
+        before(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.fs, step, meanwhile)
+        held(machine, {"jobs": 2})
+    assert refused
+    assert read_holds(machine.fs, STORE) == {NAME: Hold({"jobs": 2})}
+    held(machine, {"jobs": 3})
+    assert read_holds(machine.fs, STORE) == {NAME: Hold({"jobs": 3})}
+
+
+def test_many_that_write_one_at_once_all_come_to_it(tmp_path: Path) -> None:
+    fs, store = OsFileSystem(), str(tmp_path)
+
+    def write(writer: int) -> None:
+        for number in range(25):
+            write_hold(fs, store, NAME, Hold({"jobs": 100 * writer + number}))
+
+    with ThreadPoolExecutor(4) as writers:
+        list(writers.map(write, range(4)))
+    assert read_holds(fs, store)[NAME].offsets["jobs"] % 100 == 24
+    assert not list(tmp_path.rglob("*.aiodq-tmp"))

@@ -108,7 +108,7 @@ async def test_what_another_writer_of_that_name_commits_meanwhile_is_not_removed
     machine: Machine, tidied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a query whose checkpoint was copied, or whose driver was given up and goes on."""
-    monkeypatch.setattr("aiodq.storage.bulk.commit_lock._PAUSES", ())
+    monkeypatch.setattr("aiodq.storage.io.filesystem._PAUSES", ())
     async with machine.store():
         pass
     one, two = (staged(machine, "w", {"t": numbered(2)}) for _ in range(2))
@@ -185,7 +185,7 @@ async def test_who_opens_a_store_waits_for_a_writer_that_owns_it_for_a_moment(
         while held:
             held.pop().release()
 
-    monkeypatch.setattr("aiodq.storage.bulk.commit_lock.time", SimpleNamespace(sleep=paused))
+    monkeypatch.setattr("aiodq.storage.io.filesystem.time", SimpleNamespace(sleep=paused))
     async with machine.store() as store:
         assert held == []
         held.append(lock_commits(machine.fs, STORE))
@@ -196,7 +196,7 @@ async def test_who_opens_a_store_waits_for_a_writer_that_owns_it_for_a_moment(
 async def test_for_another_owner_nobody_waits(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     async with machine.store():
-        monkeypatch.setattr("aiodq.storage.bulk.commit_lock.time", SimpleNamespace(sleep=waits.append))
+        monkeypatch.setattr("aiodq.storage.io.filesystem.time", SimpleNamespace(sleep=waits.append))
         with pytest.raises(aiodq.StoreLockedError):
             async with machine.store():
                 pass

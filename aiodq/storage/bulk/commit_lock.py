@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import StoreLockedError
 from aiodq.storage.io.durable_io import ensure_directory
-from aiodq.storage.io.filesystem import locked
+from aiodq.storage.io.filesystem import locked, locked_in_turn
 from aiodq.storage.io.os_errors import storage_error
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ __all__ = ["COMMITS", "lock_commits", "lock_store"]
 
 COMMITS: Final = "#commits"
 """The directory of the records and their lock. No topic may have this name."""
-
-_PAUSES: Final = (0.01,) * 100 + (0.05,) * 200
-"""Seconds between two attempts to take a lock."""
 
 
 def lock_commits(fs: FileSystem, store: str) -> Lock:
@@ -33,11 +29,7 @@ def lock_commits(fs: FileSystem, store: str) -> Lock:
     """
     directory = os.path.join(store, COMMITS)
     ensure_directory(fs, directory)
-    for pause in _PAUSES:
-        with suppress(StoreLockedError):
-            return locked(fs, directory)
-        time.sleep(pause)
-    return locked(fs, directory)
+    return locked_in_turn(fs, directory)
 
 
 def lock_store(fs: FileSystem, store: str) -> Lock:
@@ -47,13 +39,7 @@ def lock_store(fs: FileSystem, store: str) -> Lock:
         StoreLockedError: another owner has it.
         StorageError: as mapped from the system's error.
     """
-    for pause in _PAUSES:
-        with suppress(StoreLockedError):
-            return locked(fs, store)
-        if not _is_committing(fs, store):
-            break
-        time.sleep(pause)
-    return locked(fs, store)
+    return locked_in_turn(fs, store, leaving=partial(_is_committing, fs, store))
 
 
 def _is_committing(fs: FileSystem, store: str) -> bool:

@@ -11,16 +11,18 @@ import shutil
 import stat
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
+from aiodq.errors import StoreLockedError
 from aiodq.storage.io.belonging import belong
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.write_window import mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.write_window import WriteWindow
@@ -36,6 +38,7 @@ __all__ = [
     "close_file",
     "directory_exists",
     "locked",
+    "locked_in_turn",
     "name_exists",
     "opened",
 ]
@@ -142,6 +145,8 @@ _BUFFERS_AT_ONCE: Final = 512
 _FULL_FSYNC: Final = 51
 _KEPT: Final = 1 << 20
 """Bytes of a thread's buffer: a channel reads as many at a time."""
+_PAUSES: Final = (0.01,) * 100 + (0.05,) * 200
+"""Seconds between two attempts to take a lock that others hold for a moment."""
 
 
 class _Buffers(threading.local):
@@ -361,6 +366,27 @@ def locked(fs: FileSystem, path: str) -> Lock:
         return fs.lock(path)
     except OSError as cause:
         raise storage_error(cause, path) from cause
+
+
+def locked_in_turn(fs: FileSystem, path: str, *, leaving: Callable[[], bool] = lambda: True) -> Lock:
+    """Become the owner of a directory, waiting some seconds for others who are its owners for a moment. Blocking.
+
+    Args:
+        fs: its file system.
+        path: the directory.
+        leaving: whether the owner there is now is such a one.
+
+    Raises:
+        StoreLockedError: another owner has it, still or for good.
+        StorageError: as mapped from the system's error.
+    """
+    for pause in _PAUSES:
+        with suppress(StoreLockedError):
+            return locked(fs, path)
+        if not leaving():
+            break
+        time.sleep(pause)
+    return locked(fs, path)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 from aiodq.errors import CorruptionError, FormatVersionError, InvalidOptionError
 from aiodq.storage.io.durable_io import ensure_directory, list_own, read_file, replace_file
+from aiodq.storage.io.filesystem import locked_in_turn
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 
@@ -88,17 +89,24 @@ def decode_hold(data: bytes, path: str) -> Hold:
 
 
 def write_hold(fs: FileSystem, store: str, name: str, hold: Hold) -> None:
-    """Write a hold durably, replacing any of the same name. Blocking.
+    """Write a hold durably, replacing any of the same name; one writer of a store's holds after another. Blocking.
 
     Raises:
         InvalidOptionError: the name is empty or too long.
+        StoreLockedError: others are still writing holds, after some seconds; the earlier hold stands.
         StorageError: the earlier hold stands.
     """
-    ensure_directory(fs, os.path.join(store, HOLDS))
+    path, directory = hold_path(store, name), os.path.join(store, HOLDS)
+    ensure_directory(fs, directory)
     content: dict[str, object] = {"offsets": hold.offsets, "patterns": hold.patterns}
     if hold.under_way:
         content["under_way"] = True
-    replace_file(fs, hold_path(store, name), encode_checked("hold", _VERSION, content))
+    # Two at once would write, rename and remove each other's temporary file.
+    lock = locked_in_turn(fs, directory)
+    try:
+        replace_file(fs, path, encode_checked("hold", _VERSION, content))
+    finally:
+        lock.release()
 
 
 def read_hold(fs: FileSystem, store: str, name: str) -> Hold | None:
