@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from functools import partialmethod
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ from aiodq.spark.planning import snapshot
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.state.holds import Hold, read_hold
 from aiodq.storage.state.store_identity import STORE_FILE
 from aiodq.storage.state.topic.topic_meta import describe, save_meta
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from aiodq.storage.io.filesystem import FileSystem
 
 
 @pytest.fixture
@@ -358,6 +362,76 @@ async def test_two_runs_at_once(store: Path, bucket: str, monkeypatch: pytest.Mo
     await asyncio.to_thread(ship, store, bucket)
     assert sorted(manifest_of(bucket, "orders")["segments"]) == [path.name for path in segments(store / "orders")[:-1]]
     assert read(bucket, topic="orders") == sealed(store)
+
+
+async def test_two_runs_that_write_a_manifest_at_once_do_so_in_turn(
+    store: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the one wrote would be lost by what the other had read before."""
+    shipping, locks = sys.modules[ship.__module__], sys.modules[StoreLock.__module__]
+    manifest, lock = shipping._manifest, locks.lock_descriptor
+    looks, others, got_so_far = 0, list[Thread](), Event()
+
+    def further() -> None:
+        asyncio.run(fill(store, rounds=20, segment_bytes=2000))
+        ship(store, bucket)
+        got_so_far.set()
+
+    def slow(fs: Any, place: str) -> Any:
+        nonlocal looks
+        found = manifest(fs, place)
+        looks += not others
+        if looks == 2 and not others:
+            others.append(Thread(target=further))
+            others[0].start()
+            got_so_far.wait()
+        return found
+
+    def locking(fd: int, *, blocking: bool) -> bool:
+        if others and blocking:
+            got_so_far.set()
+        return bool(lock(fd, blocking=blocking))
+
+    monkeypatch.setattr(shipping, "_manifest", slow)
+    monkeypatch.setattr(locks, "lock_descriptor", locking)
+    await asyncio.to_thread(ship, store, bucket, topics=["orders"])
+    others[0].join()
+    assert sorted(manifest_of(bucket, "orders")["segments"]) == [path.name for path in segments(store / "orders")[:-1]]
+    assert read(bucket, topic="orders") == sealed(store)
+
+
+@pytest.mark.parametrize("which", [0, 2])
+async def test_what_its_owner_deletes_while_it_is_shipped_is_missed(
+    store: Path, bucket: str, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never is an empty object made of it."""
+    shipping = sys.modules[ship.__module__]
+    rows, there, before = sealed(store), segments(store / "orders"), shipping.read_file
+    begin = int(there[which + 1].stem)
+
+    def deleting(fs: FileSystem, path: str, *limit: int) -> bytes | None:
+        if path == str(there[which]) and there[which].exists():
+            for segment in there[: which + 1]:
+                segment.unlink()
+            save_meta(
+                OsFileSystem(), str(store / "orders"), replace(describe(fs, str(store / "orders"))[0], begin=begin)
+            )
+        found: bytes | None = before(fs, path, *limit)
+        return found
+
+    monkeypatch.setattr(shipping, "read_file", deleting)
+    if which:
+        with pytest.raises(
+            aiodq.OffsetError, match=f"messages {there[which].stem.lstrip('0')} to {begin - 1} .* were del"
+        ):
+            ship(store, bucket, topics=["orders"])
+    done = ship(store, bucket, topics=["orders"], lossy=True)
+    kept = [row for row in rows if row["offset"] >= begin or row["offset"] < int(there[which].stem)]
+    assert read(bucket, failOnDataLoss="false") == kept
+    assert done.lost == (begin - int(there[which].stem) if which else 0)
+    assert manifest_of(bucket, "orders")["segments"].keys() == {
+        path.name for path in [*there[:which], *there[which + 1 : -1]]
+    }
 
 
 async def test_with_a_hold_nothing_is_deleted_before_it_is_shipped(

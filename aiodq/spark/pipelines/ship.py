@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import time
 import zlib
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
-from aiodq.spark.objects import AnyFileSystem, find_objects, full_path, numbered
+from aiodq.spark.objects import AnyFileSystem, find_objects, full_path, is_url, numbered
 from aiodq.spark.pipelines.places import some
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.stream.stream_hold import keep, wait_until_known
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.durable_io import TEMPORARY, read_file
 from aiodq.storage.io.filesystem import name_exists
-from aiodq.storage.io.lock import LOCK_NAME
+from aiodq.storage.io.lock import LOCK_NAME, in_turn
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.segments.segment_files import segment_base
 from aiodq.storage.state.holds import Hold, read_hold
@@ -26,7 +27,7 @@ from aiodq.storage.state.json_file import decode_checked, encode_checked, taking
 from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, encode_meta, read_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from aiodq.storage.io.filesystem import FileSystem
@@ -116,10 +117,12 @@ def ship(
     shipped: list[Segment] = []
     lost = 0
     for topic in names:
-        log = snapshot(fs, path, topic)
-        found, end, gone = _ship_topic(fs, log, f"{target.rstrip('/')}/{topic}", uuid, lossy=lossy)
-        shipped += found
-        lost += gone
+        left, end = 1, 0
+        while left:
+            log = snapshot(fs, path, topic)
+            found, end, gone, left = _ship_topic(fs, log, f"{target.rstrip('/')}/{topic}", uuid, lossy=lossy)
+            shipped += found
+            lost += gone
         if hold is not None:
             held = read_hold(fs, path, hold) or Hold({}, None if topics is None else tuple(topics))
             keep(path, hold, replace(held, offsets={**held.offsets, topic: end}))
@@ -140,11 +143,12 @@ def _refuse_store(fs: FileSystem, target: str) -> None:
 
 def _ship_topic(
     fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None, *, lossy: bool
-) -> tuple[list[Segment], int, int]:
+) -> tuple[list[Segment], int, int, int]:
     """Ship what is new of a topic.
 
     Returns:
-        Its segments, the offset behind all that was shipped ever, and how many messages were deleted before.
+        Its segments, the offset behind all that was shipped ever, how many messages were deleted before, and how many
+        segments are to be looked for anew, as their owner has deleted one meanwhile.
     """
     before = read_meta(fs, place)
     if before is not None and before.uuid != log.meta.uuid:
@@ -153,7 +157,7 @@ def _ship_topic(
     start = log.begin if known.stop is None else known.stop
     new = [segment for segment in log.view.segments if segment.sealed and segment.end > start]
     if not new:
-        return [], start, 0
+        return [], start, 0, 0
     gone = max(min(new[0].base, log.begin) - start, 0)
     if gone and not lossy:
         raise OffsetError(
@@ -163,24 +167,39 @@ def _ship_topic(
     lost = log.lost(start + gone, new[-1].end)
     if lost is not None:
         raise CorruptionError(lost.reason, lost.path, lost.position)
-    segments = dict(known.segments)
+    shipped: dict[str, tuple[int, str, int]] = {}
     for segment in new:
-        name = os.path.basename(segment.path)
-        data = read_file(fs, segment.path, segment.size) or b""
+        data, name = read_file(fs, segment.path, segment.size), os.path.basename(segment.path)
+        if data is None:
+            break
         _make(f"{place}/{name}", data)
-        segments[name] = (len(data), _checksum(data), segment.end)
-    # Another run may have come further meanwhile; what its manifest named is not shipped again.
-    segments |= _manifest(fs, place).segments
-    # What was shipped is there for good, and nobody consumes it there.
-    begin = log.begin if before is None else before.begin
-    meta = replace(log.meta, begin=begin, channels={}, paused=frozenset(), channel_options={})
-    # What retention has deleted between two segments, the store forgets once the earlier one is gone.
-    _replace(f"{place}/{TOPIC_FILE}", encode_meta(replace(meta, deleted=_Manifest(segments).gaps)))
-    # CRASH: the manifest last: what it does not name yet is found to be the same by the next run.
-    content = {"topic": str(log.meta.uuid), "segments": {name: list(entry) for name, entry in segments.items()}}
-    content |= {} if store is None else {"store": str(store)}
-    _replace(f"{place}/{MANIFEST}", encode_checked("manifest", _VERSION, content))
-    return new, new[-1].end, gone
+        shipped[name] = (len(data), _checksum(data), segment.end)
+    done = new[: len(shipped)]
+    if not done:
+        return [], start, 0, len(new)
+    _tell_of(fs, log, place, store, {**known.segments, **shipped})
+    return done, done[-1].end, gone, len(new) - len(done)
+
+
+def _tell_of(
+    fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None, shipped: Mapping[str, tuple[int, str, int]]
+) -> None:
+    """Say in a topic's place that these segments were shipped, beside those of which it says so already."""
+    # By fsspec nobody can replace an object on the condition that it is as it was read. But all who ship a topic see
+    # its directory, mostly from one machine.
+    with nullcontext() if is_url(log.directory) else in_turn(log.directory):
+        # Another run may have come further meanwhile; what its manifest named is not shipped again.
+        segments = {**shipped, **_manifest(fs, place).segments}
+        before = read_meta(fs, place)
+        begin = log.begin if before is None else before.begin
+        # What was shipped is there for good, and nobody consumes it there.
+        meta = replace(log.meta, begin=begin, channels={}, paused=frozenset(), channel_options={})
+        # What retention has deleted between two segments, the store forgets once the earlier one is gone.
+        _replace(f"{place}/{TOPIC_FILE}", encode_meta(replace(meta, deleted=_Manifest(segments).gaps)))
+        # CRASH: the manifest last: what it does not name yet is found to be the same by the next run.
+        content = {"topic": str(log.meta.uuid), "segments": {name: list(entry) for name, entry in segments.items()}}
+        content |= {} if store is None else {"store": str(store)}
+        _replace(f"{place}/{MANIFEST}", encode_checked("manifest", _VERSION, content))
 
 
 def _manifest(fs: FileSystem, place: str) -> _Manifest:

@@ -30,7 +30,7 @@ from aiodq.uncopied import Uncopied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LOCK_NAME", "StoreLock", "is_held_here", "is_locked", "lives", "lock_holder"]
+__all__ = ["LOCK_NAME", "StoreLock", "in_turn", "is_held_here", "is_locked", "lives", "lock_holder"]
 
 LOCK_NAME: Final = "LOCK"
 
@@ -210,9 +210,9 @@ class StoreLock(Uncopied):
                     os.close(fd)
 
 
-def _lock_directory(fd: int) -> bool:
+def _lock_directory(fd: int, *, blocking: bool = False) -> bool:
     try:
-        return lock_descriptor(fd, blocking=False)
+        return lock_descriptor(fd, blocking=blocking)
     except OSError as exc:
         if exc.errno in _NO_DIRECTORY_LOCK:
             return True
@@ -330,6 +330,28 @@ def is_locked(directory: str) -> bool:
             return not free
         finally:
             os.close(fd)
+
+
+@contextmanager
+def in_turn(directory: str) -> Iterator[None]:
+    """Be the only one in a block of this kind for a directory that is no store, waiting for others. Blocking.
+
+    Nothing is written there, so that reading it is right enough. Where directories cannot be locked, as on NFS, nobody
+    waits.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    with _os_errors(directory):
+        fd = os.open(directory, os.O_RDONLY | _DIRECTORY)
+    try:
+        with _os_errors(directory):
+            _lock_directory(fd, blocking=True)
+        yield
+    finally:
+        with suppress(OSError):
+            unlock_descriptor(fd)
+        os.close(fd)
 
 
 @contextmanager
