@@ -383,7 +383,7 @@ def _known(
 
 
 def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
-    named = [str(path) for path in json.loads(options["paths"])] if "paths" in options else []
+    named = _said_to_load(options["paths"]) if "paths" in options else []
     named += _paths(options.get("path", ""))
     stores: list[str] = []
     for path in map(_path, named):
@@ -394,6 +394,18 @@ def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
     if not stores:
         raise _no_path("a store's directory, several, or a pattern", options)
     return _told_apart(stores)
+
+
+def _said_to_load(said: str) -> list[str]:
+    """Return the paths of `load([…])`, which Spark hands on as JSON.
+
+    Raises:
+        InvalidOptionError: somebody else said something else.
+    """
+    found = _json("paths", said)
+    if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
+        raise InvalidOptionError(f"'paths' is what Spark makes of load(['/a', '/b']), not {said!r:.200}: name a 'path'")
+    return found
 
 
 def _paths(said: str) -> list[str]:
@@ -479,10 +491,9 @@ def _bound(options: Mapping[str, str], name: str, default: Bound) -> Bound:
         return default
     if value.strip().lower() in {"earliest", "latest"}:
         return "earliest" if value.strip().lower() == "earliest" else "latest"
-    try:
-        found: Any = json.loads(value)
-    except (ValueError, RecursionError):
-        found = None
+    found: Any = int(value) if _NUMBER.fullmatch(value.strip()) else None
+    if value.lstrip().startswith("{"):
+        found = _json(name, value)
     offsets = list(found.values()) if isinstance(found, dict) else [found]
     ends = {"earliest", "latest"} if isinstance(found, dict) else set[str]()
     if not all(each in ends if isinstance(each, str) else _is_offset(each) for each in offsets) or found == {}:
@@ -491,6 +502,29 @@ def _bound(options: Mapping[str, str], name: str, default: Bound) -> Bound:
             f"not {value!r:.200}"
         )
     return found if isinstance(found, int) else dict(found)
+
+
+def _json(name: str, value: str) -> Any:  # noqa: ANN401 - it may be anything
+    """Return what an option says as JSON.
+
+    Raises:
+        InvalidOptionError: it is none, or says two things of one topic, of which JSON would take the last.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for topic, each in pairs:
+            if topic in found:
+                raise InvalidOptionError(f"{name} names the topic {topic!r} twice")
+            found[topic] = each
+        return found
+
+    try:
+        return json.loads(value, object_pairs_hook=once)
+    except InvalidOptionError:
+        raise
+    except (ValueError, RecursionError) as cause:
+        raise InvalidOptionError(f"{name} is no JSON: {value!r:.200} ({cause})") from cause
 
 
 def _is_offset(value: object) -> bool:
@@ -502,10 +536,7 @@ def _time(options: Mapping[str, str], name: str) -> Moment | None:
     if value is None:
         return None
     if value.lstrip().startswith("{"):
-        try:
-            found = json.loads(value)
-        except (ValueError, RecursionError) as cause:
-            raise InvalidOptionError(f"{name} is no JSON: {value!r:.200} ({cause})") from cause
+        found = _json(name, value)
         if not found:
             raise InvalidOptionError(f"{name} names no topic: leave it out, or give one time for all")
         return {topic: _moment(name, str(each)) for topic, each in found.items()}
