@@ -187,6 +187,21 @@ async def test_one_of_several_stores_loses_a_topic(tmp_path: Path) -> None:
         reader.latestOffset(end, ALL)
 
 
+async def test_a_store_that_is_taken_off_the_list_has_lost_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("one", "two", "three"):
+        await put(tmp_path / name, "a", 5)
+    end = taken(reader_of(f"{tmp_path}/one,{tmp_path}/two,{tmp_path}/three"))
+    await put(tmp_path / "two", "a", 1)
+    fewer = reader_of(f"{tmp_path}/one,{tmp_path}/three")
+    between = fewer.latestOffset(end, ALL)
+    assert between == end
+    assert caplog.text == ""
+    back = reader_of(f"{tmp_path}/one,{tmp_path}/two,{tmp_path}/three")
+    assert read(back, between, back.latestOffset(between, ALL)) == [("a", 5)]
+
+
 async def test_a_topic_that_is_deleted_between_two_steps_of_one_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

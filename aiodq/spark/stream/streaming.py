@@ -256,8 +256,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StoreNotFoundError: its store is not here.
         """
         for topic, stop in stops.items():
-            wanted = stop and not self._is_latest(topic) and is_wanted(self._place(topic)[1], self._options)
-            if wanted and not self._is_there(topic):
+            if stop and not self._is_latest(topic) and self._is_wanted(topic) and not self._is_there(topic):
                 self._tell_that_it_was_deleted(topic)
 
     def _tell_that_it_was_deleted(self, topic: str) -> None:
@@ -374,7 +373,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _warn_of_deleted(self, known: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
         """Tell once of each topic that is there no more: whether all of it was read, nobody can say."""
-        gone = {topic for topic in known if topic not in logs and is_wanted(self._place(topic)[1], self._options)}
+        gone = {topic for topic in known if topic not in logs and self._is_wanted(topic)}
         for topic in sorted(gone - self._deleted):
             _LOG.warning("topic %r was deleted: it was read up to %d, and what came after is gone", topic, known[topic])
         self._deleted = gone
@@ -424,6 +423,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._options.stores[0], key
         store, _, topic = key.rpartition("/")
         return store or "/", topic
+
+    def _is_wanted(self, key: str) -> bool:
+        store, topic = self._place(key)
+        return store in self._options.stores and is_wanted(topic, self._options)
 
     def _check_offsets(self, start: Mapping[str, Any]) -> None:
         """Make sure that offsets name topics as this query does: else all of them would be new, and be read again.
