@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from aiodq.spark.options import read_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines import census as counting
 from aiodq.spark.pipelines.census import COLUMNS, MOMENTS, census, coarser, step_for
-from aiodq.spark.pipelines.report import _channels
+from aiodq.spark.pipelines.report import _channels, _rate
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.store_reader import StoreReader, TopicReader
 from tests.storage.logs import SECOND, open_log, put
@@ -82,6 +83,25 @@ async def test_sizes_tags_and_totals_by_topic(tmp_path: Path, monkeypatch: pytes
             stamps = [int(m.timestamp.timestamp() * 1e6) for m in aiodq.open_reader(tmp_path).topic(topic).scan()]
             assert abs(min(row["first"] for row in totals) - min(stamps)) <= 1
             assert abs(max(row["last"] for row in totals) - max(stamps)) <= 1
+
+
+@pytest.mark.parametrize("begin", [-30.5, -0.5, 0.5, 1_700_000_000.5])
+@pytest.mark.parametrize("seconds", [0, 1, 50, 5000])
+def test_every_message_is_in_a_bar_whenever_it_was_put(tmp_path: Path, begin: float, seconds: int) -> None:
+    """Before 1970, a part of a second belongs to the second before."""
+    (tmp_path / "LOCK").touch()
+    log = open_log(tmp_path / "t")
+    for number in range(20):
+        put(log, [b"x"], time_ns=int((begin + seconds * number / 19) * SECOND))
+    log.close()
+    rows = counted(tmp_path)
+    (total,) = (row for row in rows if row["kind"] == "all")
+    first, last = (datetime.fromtimestamp(total[name] / 1e6, UTC) for name in ("first", "last"))
+    bars = _rate(summed(rows, "t", "moment", "number"), first, last).bars
+    step = step_for(int(begin // 1), int((begin + seconds) // 1))
+    assert round(sum(rate for _, rate in bars) * step) == 20
+    assert bars[0][1] > 0
+    assert bars[-1][1] > 0
 
 
 async def test_a_report_looks_only_into_topics_that_somebody_consumes(tmp_path: Path, monkeypatch: Any) -> None:

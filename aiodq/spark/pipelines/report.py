@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import floor
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -147,9 +148,10 @@ def _counted(spark: SparkSession, options: ReadOptions) -> DataFrame:
 
 def _rate(moments: Mapping[int, int], first: datetime, last: datetime) -> Bars:
     """Return messages a second over time."""
-    step = step_for(int(first.timestamp()), int(last.timestamp()))
-    counts, start = coarser(moments, step), int(first.timestamp()) // step * step
-    times = range(start, int(last.timestamp()) + 1, step)
+    begin, end = floor(first.timestamp()), floor(last.timestamp())
+    step = step_for(begin, end)
+    counts, start = coarser(moments, step), begin // step * step
+    times = range(start, end + 1, step)
     bars = [(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}", counts[at] / step) for at in times]
     return Bars(f"Messages a second, by {timedelta(seconds=step)}", bars)
 
