@@ -25,6 +25,13 @@ def refusing(reason: str) -> type[DataSource]:
         def schema(self) -> NoReturn:
             raise MissingExtraError(reason)
 
+        # Where the user gives a schema, nobody asks for one.
+        def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002 - Spark's
+            raise MissingExtraError(reason)
+
+        def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802 - Spark's
+            raise MissingExtraError(reason)
+
         def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, FBT001 - Spark's
             raise MissingExtraError(reason)
 

@@ -96,4 +96,6 @@ def test_there_are_as_many_tasks_as_cores_unless_there_is_little(monkeypatch: py
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert [tasks_for(total) for total in (0, 1, LEAST_BYTES, LEAST_BYTES + 1, 100 * LEAST_BYTES)] == [0, 1, 1, 2, 12]
     assert tasks_for(80 * MOST_BYTES) == 80
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert [tasks_for(total) for total in (LEAST_BYTES, 80 * MOST_BYTES)] == [1, 80]
     assert pack([], len, 0) == []

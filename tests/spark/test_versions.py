@@ -16,8 +16,13 @@ from tests.processes import environment
 if TYPE_CHECKING:
     from pathlib import Path
 
+SOURCE = """
+class DataSource:
+    def refuse(self, *given): raise NotImplementedError
+    schema = reader = streamReader = writer = streamWriter = refuse
+"""
 # All that aiodq may ask of such a version: where its base class is, and its number.
-OLD = {"__init__.py": '__version__ = "4.1.1"', "sql/__init__.py": "", "sql/datasource.py": "class DataSource: ..."}
+OLD = {"__init__.py": '__version__ = "4.1.1"', "sql/__init__.py": "", "sql/datasource.py": SOURCE}
 REFUSED = "aiodq works with pyspark 4.2 and later, and this is 4.1.1: pip install -U 'aiodq[spark]'"
 
 
@@ -72,16 +77,22 @@ def test_a_command_says_so_in_a_line(old: Path) -> None:
 USES = """
 from pyspark_aiodq import DefaultSource
 source = DefaultSource()
-for use in (source.schema, lambda: source.writer(None, False), lambda: source.streamWriter(None, False)):
+for use, given in (
+    (source.schema, ()),
+    (source.reader, (None,)),
+    (source.streamReader, (None,)),
+    (source.writer, (None, False)),
+    (source.streamWriter, (None, False)),
+):
     try:
-        use()
+        use(*given)
     except ImportError as error:
         print(source.name(), error)
 """
 
 
 def test_the_format_that_spark_finds_says_so_when_it_is_used(old: Path) -> None:
-    assert [line.startswith(f"aiodq {REFUSED}") for line in told(old, "-c", USES).splitlines()] == [True] * 3
+    assert [line.startswith(f"aiodq {REFUSED}") for line in told(old, "-c", USES).splitlines()] == [True] * 5
 
 
 @pytest.mark.parametrize("name", ["pyspark", "py4j", "pandas", "pyarrow", "numpy"])
