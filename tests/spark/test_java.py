@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +45,20 @@ def test_one_that_fails_does_not_serve(tmp_path: Path) -> None:
     assert java_home(given).startswith(str(tmp_path / "aiodq"))
 
 
+@pytest.mark.parametrize("says", ["exit 0", "echo java"])
+def test_what_says_no_version_does_not_serve(tmp_path: Path, says: str) -> None:
+    odd = a_java(tmp_path / "odd", "17")
+    (odd / "bin" / "java").write_text(f"#!/bin/sh\n{says}\n")
+    given = {"JAVA_HOME": str(odd), "PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
+    assert java_home(given).startswith(str(tmp_path / "aiodq"))
+
+
+def test_an_empty_home_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(a_java(tmp_path / "here", "17"))
+    given = {"JAVA_HOME": "", "PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
+    assert java_home(given).startswith(str(tmp_path / "aiodq"))
+
+
 def test_a_script_on_path_that_chooses_a_java_is_started_as_it_is(tmp_path: Path) -> None:
     """Above it lies no directory of a Java's."""
     chooser = a_java(tmp_path / "it's one", "21")
@@ -54,16 +69,22 @@ def test_a_script_on_path_that_chooses_a_java_is_started_as_it_is(tmp_path: Path
 
 
 @pytest.mark.parametrize("cache", [None, "", "none yet"])
-def test_where_the_way_to_the_extras_is_kept(tmp_path: Path, cache: str | None) -> None:
+def test_where_the_way_to_the_extras_is_kept(
+    tmp_path: Path, cache: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is renamed there is written there: elsewhere may be another file system."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     given = {"PATH": "", "HOME": str(tmp_path)}
     if cache is not None:
         given["XDG_CACHE_HOME"] = cache and str(tmp_path / cache)
     home = java_home(given)
     assert home.startswith(str(tmp_path / (cache or ".cache") / "aiodq" / "java-"))
     script = os.path.join(home, "bin", "java")
-    os.chmod(script, 0o600)
-    assert java_home(given) == home
-    assert os.access(script, os.X_OK)
+    for spoil in (partial(os.chmod, script, 0o600), partial(os.remove, script)):
+        spoil()
+        assert java_home(given) == home
+        assert os.access(script, os.X_OK)
+    assert os.listdir(os.path.dirname(script)) == ["java"]
 
 
 @pytest.mark.parametrize("given", [{}, {"HOME": ""}, {"HOME": "/dev/null"}])

@@ -10,17 +10,20 @@ import pytest
 from pyspark import SparkFiles
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import aiodq
 from aiodq.format.vectorized.arrow import COLUMNS
 from aiodq.spark.options import batch_options, check_topic, read_options, stream_options, write_options
 from aiodq.spark.source import AiodqDataSource
+from aiodq.spark.writing import BatchWriter, StreamWriter
 from aiodq.storage.bulk.commits import staging_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql.types import DataType
 
 
 def test_the_defaults() -> None:
@@ -184,6 +187,43 @@ def test_a_stream_that_cannot_be_says_why_whatever_it_is_asked_first() -> None:
     for ask in asked:
         with pytest.raises(aiodq.InvalidOptionError, match="a stream has no end"):
             ask()
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ([("offset", LongType(), True), ("offset", LongType(), True)], "not offset bigint"),
+        ([("offset", LongType(), True), ("body", StringType(), True)], "not body string"),
+        ([("value", LongType(), True)], "not value bigint"),
+        ([("offset", LongType(), False)], "not offset bigint not null"),
+        ([], "not none"),
+    ],
+)
+def test_a_schema_that_cannot_be(columns: list[tuple[str, DataType, bool]], told: str) -> None:
+    schema = StructType([StructField(*column) for column in columns])
+    source = AiodqDataSource({"path": "/a"})
+    for reader in (lambda: source.reader(schema), lambda: source.streamReader(schema).initialOffset()):
+        with pytest.raises(aiodq.InvalidOptionError, match=f"some of the columns topic STRING.* BINARY, {told}: leave"):
+            reader()
+
+
+def test_a_topic_is_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id": "q"}')
+    schema = StructType([StructField("body", StringType())])
+    single = AiodqDataSource({"path": str(tmp_path / "s"), "topic": "t"})
+    stream = AiodqDataSource({**single.options, "checkpointLocation": str(tmp_path / "checkpoint")})
+    with pytest.raises(aiodq.InvalidOptionError, match=r"write with mode\('append'\)"):
+        single.writer(schema, overwrite=True)
+    with pytest.raises(aiodq.InvalidOptionError, match=r"write with outputMode\('append'\)"):
+        stream.streamWriter(schema, overwrite=True)
+    assert not (tmp_path / "s").exists()
+    assert isinstance(single.writer(schema, overwrite=False), BatchWriter)
+    assert isinstance(stream.streamWriter(schema, overwrite=False), StreamWriter)
+    with pytest.raises(aiodq.InvalidOptionError, match="a stream is told by its checkpoint"):
+        single.streamWriter(schema, overwrite=False)
+    with pytest.raises(aiodq.InvalidMessageError, match="the column 'body' is missing"):
+        single.writer(StructType([StructField("tag", StringType())]), overwrite=False)
 
 
 @pytest.mark.parametrize(
