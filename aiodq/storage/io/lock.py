@@ -210,9 +210,9 @@ class StoreLock(Uncopied):
                     os.close(fd)
 
 
-def _lock_directory(fd: int, *, blocking: bool = False) -> bool:
+def _lock_directory(fd: int) -> bool:
     try:
-        return lock_descriptor(fd, blocking=blocking)
+        return lock_descriptor(fd, blocking=False)
     except OSError as exc:
         if exc.errno in _NO_DIRECTORY_LOCK:
             return True
@@ -336,8 +336,8 @@ def is_locked(directory: str) -> bool:
 def in_turn(directory: str) -> Iterator[None]:
     """Be the only one in a block of this kind for a directory that is no store, waiting for others. Blocking.
 
-    Nothing is written there, so that reading it is right enough. Where directories cannot be locked, as on NFS, nobody
-    waits.
+    Nothing is written there, so that the right to read it is enough. Where directories cannot be locked, as on NFS,
+    nobody waits.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -345,8 +345,8 @@ def in_turn(directory: str) -> Iterator[None]:
     with _os_errors(directory):
         fd = os.open(directory, os.O_RDONLY | _DIRECTORY)
     try:
-        with _os_errors(directory):
-            _lock_directory(fd, blocking=True)
+        with suppress(OSError):
+            lock_descriptor(fd, blocking=True)
         yield
     finally:
         with suppress(OSError):

@@ -21,7 +21,7 @@ from filelock import lock_descriptor
 
 from aiodq.errors import NotAStoreError, ReadOnlyError, StorageError, StoreLockedError
 from aiodq.storage.io import lock as lock_module
-from aiodq.storage.io.lock import LOCK_NAME, StoreLock, is_locked, lives, lock_holder
+from aiodq.storage.io.lock import LOCK_NAME, StoreLock, in_turn, is_locked, lives, lock_holder
 from tests.processes import environment, killed_at_last
 
 if TYPE_CHECKING:
@@ -418,6 +418,42 @@ def test_locks_that_do_not_work_are_an_error(store: Path, monkeypatch: pytest.Mo
     assert caught.value.errno == errno.ENOLCK
     monkeypatch.undo()
     StoreLock.acquire(str(store)).release()
+
+
+def test_who_needs_a_directory_for_a_moment_takes_turns(store: Path) -> None:
+    before, waits, after = list(store.iterdir()), threading.Event(), list[str]()
+
+    def another() -> None:
+        waits.set()
+        with in_turn(str(store)):
+            after.append("the other")
+
+    with in_turn(str(store)):
+        assert is_locked(str(store))
+        other = threading.Thread(target=another)
+        other.start()
+        waits.wait()
+        after.append("the first")
+    other.join()
+    assert after == ["the first", "the other"]
+    with pytest.raises(KeyError), in_turn(str(store)):
+        raise KeyError
+    assert not is_locked(str(store))
+    assert list(store.iterdir()) == before
+    with pytest.raises(StorageError), in_turn(str(store / "missing")):
+        pytest.fail("there is no such directory")
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK])
+def test_where_a_directory_cannot_be_locked_nobody_waits(
+    store: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: int, *, blocking: bool) -> bool:
+        raise OSError(number, f"no locks here, {blocking=}")
+
+    monkeypatch.setattr(lock_module, "lock_descriptor", broken)
+    with in_turn(str(store)), in_turn(str(store)):
+        pass
 
 
 def link_to_victim(lock: Path, victim: Path) -> None:
