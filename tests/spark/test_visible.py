@@ -271,6 +271,16 @@ async def test_a_batch_of_a_run_that_was_killed_is_counted(store: Path) -> None:
     assert held(store) == 60
 
 
+async def test_what_a_run_that_was_killed_had_of_a_topic_that_rests_is_counted(store: Path) -> None:
+    await fill(store, "other", rounds=4)
+    moving = tally(store, 10, written=20)
+    with pytest.raises(
+        aiodq.StorageError, match=r"of the messages 10 to 39 .* the store holds 30, and 20 were written"
+    ):
+        moving.batch({"orders": 40, "other": 0}, {"orders": 40, "other": 10}, 10)
+    assert held(store) == 10
+
+
 async def test_a_topic_that_comes_later_is_held_from_where_it_begins(store: Path) -> None:
     moving = tally(store, 0)
     await fill(store, "later", rounds=4)
@@ -290,7 +300,9 @@ async def test_a_topic_that_was_made_anew_is_held_from_its_beginning(store: Path
 
 
 async def test_without_a_hold_there_is_nothing_to_move(store: Path) -> None:
-    Tally(str(store), "nobody", lambda _topic, _first, _stop: 0).batch(None, {"orders": 10}, 0)
+    moving = Tally(str(store), "nobody", lambda _topic, _first, _stop: 0)
+    moving.batch(None, {"orders": 10}, 0)
+    assert moving.missing_at_ends() == 0
     assert read_hold(OsFileSystem(), str(store), "nobody") is None
 
 

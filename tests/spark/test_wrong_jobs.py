@@ -9,6 +9,7 @@ import pytest
 
 import aiodq
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship
+from aiodq.spark.pipelines.replay import check_range
 from tests.spark.support import fill
 
 if TYPE_CHECKING:
@@ -106,3 +107,21 @@ async def test_a_report_that_cannot_be_written_is_not_counted_for(store: Path) -
         report(NONE, store, store / "nowhere" / "report.html")
     with pytest.raises(IsADirectoryError):
         report(NONE, store, store)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (None, None, None, None),
+        (5, None, None, None),
+        (None, 5, None, None),
+        (5, 5, None, None),
+        (0, 5, None, None),
+        (None, None, LATER, None),
+        (None, None, None, EARLIER),
+        (None, None, EARLIER, EARLIER),
+        (9, 10, EARLIER, LATER),
+    ],
+)
+def test_a_range_that_can_be(given: tuple[int | None, int | None, datetime | None, datetime | None]) -> None:
+    check_range(*given)
