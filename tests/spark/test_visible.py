@@ -265,6 +265,13 @@ async def test_a_hold_moves_past_what_is_gone(store: Path) -> None:
     assert (held(store), moving.lost) == (60, behind - first)
 
 
+async def test_a_hold_moves_past_a_topic_that_was_deleted(store: Path) -> None:
+    write_hold(OsFileSystem(), str(store), "h", Hold({"orders": 0, "gone": 0}))
+    moving = Tally(str(store), "h", lambda topic, _first, stop: stop if topic == "orders" else 0)
+    moving.batch(None, {"orders": 10, "gone": 20}, 10)
+    assert (held(store), moving.lost) == (10, 20)
+
+
 async def test_a_batch_of_a_run_that_was_killed_is_counted(store: Path) -> None:
     moving = tally(store, 10, written=50)
     moving.batch({"orders": 40}, {"orders": 60}, 20)
