@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from itertools import count, filterfalse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.counters import Counters
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from aiodq.format.journal import ChannelImage, Op
 
 __all__ = ["ChannelState"]
+
+_MOST_DIRTY: Final = 16
+"""Leases with acks that are not counted yet: the next ack counts these, so that nobody has to count many at once."""
 
 
 class ChannelState:
@@ -209,6 +212,8 @@ class ChannelState:
 
     def acked(self, lease: Lease) -> None:
         """Note the first ack in a lease since the last look."""
+        if len(self._leases.dirty) >= _MOST_DIRTY:
+            self._look()  # of acks here and there, these cost a hundred microseconds each
         self._leases.acked(lease)
 
     def halt(self) -> None:

@@ -11,7 +11,7 @@ from array import array
 from itertools import chain
 from typing import Final
 
-from aiodq.delivery.range_set import RangeSet
+from aiodq.delivery.range_set import RangeSet, joined
 
 __all__ = ["MOST_RANGES", "EndTimes"]
 
@@ -116,13 +116,7 @@ class EndTimes:
             if not ranges:
                 del self._slots[heapq.heappop(self._heap)]
         self.ranges -= len(edges) // 2
-        ended: list[tuple[int, int]] = []
-        for start, stop in sorted(chain(before, zip(edges[0::2], edges[1::2], strict=True))):
-            if ended and start <= ended[-1][1]:
-                ended[-1] = ended[-1][0], max(stop, ended[-1][1])
-            else:
-                ended.append((start, stop))
-        return ended
+        return joined(chain(before, zip(edges[0::2], edges[1::2], strict=True)))
 
     def take_rest(self) -> tuple[int, int] | None:
         """Return the offsets between which to look for the next end times, once all ranges kept by moment are taken."""

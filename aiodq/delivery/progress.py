@@ -45,8 +45,9 @@ class Progress:
     def settle_plain(self, start: int, stop: int) -> None:
         """Settle messages delivered at most once, which have no number of attempts but the noted ones."""
         self.attempts.settle_noted(start, stop)
-        if start == self.floor and not self.settled:
+        if start == self.floor and (not self.settled or self.settled.last <= stop):
             self.floor = stop
+            self.settled.clear()
             return
         self.settled.add(start, stop)
         self.unnoted.acks.append((start, stop))

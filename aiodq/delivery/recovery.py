@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.delivery.range_set import RangeSet
+from aiodq.delivery.range_set import RangeSet, joined
 from aiodq.format.journal import ChannelImage, Op, applied
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def restored_state(
         now: the same moment on the clock that never goes back.
     """
     noted = applied(image, ops)
-    settled = RangeSet()
-    for start, stop in noted.ranges:
-        settled.add(start, stop)
+    settled = RangeSet(joined(noted.ranges))
     settled.discard_from(end)
     floor = settled.next_missing(min(noted.floor, end))
     settled.discard_below(floor)

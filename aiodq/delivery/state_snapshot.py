@@ -1,4 +1,4 @@
-"""A copy of a channel's state at one moment, made at the speed of C, from which a thread makes a checkpoint."""
+"""A copy of a channel's state at one moment, from which a thread makes a checkpoint."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ class StateSnapshot(NamedTuple):
                 due = self.now - _BEFORE  # ready, and in nobody's hands
             if due is not None:
                 deferred[offset] = due_time(due - self.now + self.wall, suspect=offset in self.orphans)
-        return ChannelImage(self.floor, list(self.settled), attempts, deferred, self.wall)
+        return ChannelImage(self.floor, self.settled, attempts, deferred, self.wall)

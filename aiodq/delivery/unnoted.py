@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from aiodq.delivery.range_set import RangeSet
+from aiodq.delivery.range_set import joined
 from aiodq.format.journal import Op, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from aiodq.delivery.range_set import RangeSet
 
 __all__ = ["Unnoted"]
 
@@ -60,10 +62,8 @@ class Unnoted:
             ops.append(Op(OpKind.FLOOR, floor))
             self.floor = floor
         if self.acks:
-            joined = RangeSet()
-            for start, stop in self.acks[:most]:
-                joined.add(max(start, floor), stop)
-            ops += [Op(OpKind.ACK, start, stop - start) for start, stop in joined]
+            ranges = joined([(max(start, floor), stop) for start, stop in self.acks[:most] if stop > floor])
+            ops += [Op(OpKind.ACK, start, stop - start) for start, stop in ranges]
             del self.acks[:most]
         return ops
 

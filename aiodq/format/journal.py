@@ -35,13 +35,13 @@ import struct
 import zlib
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import chain, islice, pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiodq.errors import CorruptionError, FormatVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "JOURNAL_HEADER",
@@ -82,6 +82,8 @@ _RANGE: Final = struct.Struct("<QQ")
 _ATTEMPT: Final = struct.Struct("<QI")
 _DEFERRAL: Final = struct.Struct("<Qq")
 _CRC: Final = struct.Struct("<I")
+_ROWS: Final = 1000
+"""The ranges, attempts or due times in a piece of a checkpoint: enough for its checksum to let other threads run."""
 _OFFSETS: Final = 1 << 63
 """Every offset is below this."""
 
@@ -121,13 +123,25 @@ class Op(NamedTuple):
         return range(self.offset, self.offset + min(max(self.length, 1), LONGEST_RUN))
 
 
+class Ranges(Protocol):
+    """Ranges of offsets: the start and the stop of each."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield them."""
+        ...
+
+
 @dataclass(slots=True)
 class ChannelImage:
     """A channel's durable state.
 
     Attributes:
         floor: everything below this offset is settled.
-        ranges: settled ranges above it, (start, stop), in order.
+        ranges: settled ranges above it, (start, stop), in order; those of an image only to be encoded may be any.
         attempts: deliveries so far of messages that were requeued, or whose deliveries are noted, by offset.
         deferred: the due times of deferred messages, wall time, by offset.
         noted_ns: when this was noted, wall time; 0 if unknown.
@@ -135,7 +149,7 @@ class ChannelImage:
     """
 
     floor: int
-    ranges: list[tuple[int, int]] = field(default_factory=list)
+    ranges: Ranges = field(default_factory=list[tuple[int, int]])
     attempts: dict[int, int] = field(default_factory=dict)
     deferred: dict[int, int] = field(default_factory=dict)
     noted_ns: int = 0
@@ -175,24 +189,25 @@ def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
 
 def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
     """Return a checkpoint with the journal's operations applied, its ranges unsorted and perhaps overlapping."""
+    ranges = list(image.ranges)
     found = replace(
         image,
-        ranges=list(image.ranges),
+        ranges=ranges,
         attempts=dict(image.attempts),
         deferred=dict(image.deferred),
         in_hand=image.attempts.keys() - image.deferred.keys(),
     )
     for op in ops:
-        _apply(found, op)
+        _apply(found, ranges, op)
     return found
 
 
-def _apply(image: ChannelImage, op: Op) -> None:
+def _apply(image: ChannelImage, ranges: list[tuple[int, int]], op: Op) -> None:
     match op.kind:
         case OpKind.FLOOR:
             image.floor = max(image.floor, op.offset)
         case OpKind.ACK:
-            image.ranges.append((op.offset, op.offset + op.length))
+            ranges.append((op.offset, op.offset + op.length))
         case OpKind.REQUEUE:
             for offset in op.run:
                 image.attempts[offset] = op.value
@@ -203,7 +218,8 @@ def _apply(image: ChannelImage, op: Op) -> None:
             if op.length < MOST_REMAINING:
                 image.noted_ns = max(image.noted_ns, op.value - op.length * 1_000_000)
         case OpKind.SEEK:
-            image.floor, image.ranges = op.offset, []
+            image.floor = op.offset
+            ranges.clear()
             image.attempts.clear()
             image.deferred.clear()
             image.in_hand.clear()
@@ -265,18 +281,21 @@ def decode_blocks(data: bytes, generation: int, path: str = "") -> tuple[list[Op
     return ops, at
 
 
-def encode_checkpoint(image: ChannelImage, generation: int) -> bytes:
-    """Encode a checkpoint."""
+def encode_checkpoint(image: ChannelImage, generation: int) -> bytearray:
+    """Encode a checkpoint, in pieces: so a thread that does it lets others run between any two of them."""
     counts = (len(image.ranges), len(image.attempts), len(image.deferred))
     head = (_CHECKPOINT_MAGIC, _CHECKPOINT_VERSION, generation, image.floor, *counts, image.noted_ns)
-    parts = [
-        _CHECKPOINT.pack(*head),
-        *(_RANGE.pack(start, stop) for start, stop in image.ranges),
-        *(_ATTEMPT.pack(offset, count) for offset, count in image.attempts.items()),
-        *(_DEFERRAL.pack(offset, due) for offset, due in image.deferred.items()),
-    ]
-    body = b"".join(parts)
-    return body + _CRC.pack(zlib.crc32(body))
+    data = bytearray(_CHECKPOINT.pack(*head))
+    crc = zlib.crc32(data)
+    columns = (_RANGE, image.ranges), (_ATTEMPT, image.attempts.items()), (_DEFERRAL, image.deferred.items())
+    for row, rows in columns:
+        left = iter(rows)
+        while piece := list(islice(left, _ROWS)):
+            packed = struct.pack("<" + row.format[1:] * len(piece), *chain.from_iterable(piece))
+            crc = zlib.crc32(packed, crc)
+            data += packed
+    data += _CRC.pack(crc)
+    return data
 
 
 def decode_checkpoint(data: bytes, path: str = "") -> tuple[ChannelImage, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.delivery.leases import Lease
+from aiodq.delivery.leases import ACKED, Lease
 from aiodq.delivery.ready_again import ReadyAgain
 from aiodq.delivery.recovery import restored_state
 from aiodq.format.journal import ChannelImage, Op, OpKind, decode_checkpoint, encode_checkpoint
@@ -26,6 +26,27 @@ def take(state: ChannelState) -> int:
 
 def take_all(state: ChannelState, count: int) -> list[int]:
     return [take(state) for _ in range(count)]
+
+
+class TestLeases:
+    def test_acks_in_many_leases_are_counted_some_at_a_time(self) -> None:
+        state = channel(end=1000, max_in_flight=1000)
+        leases = []
+        for first in range(0, 1000, 10):
+            lease = Lease(first, 10, None)
+            state.begin(lease)
+            state.reach(lease)
+            lease.next = 10
+            leases.append(lease)
+        state.close_lease()
+        for number, lease in enumerate(leases, 1):
+            lease.marks[3] = ACKED
+            state.acked(lease)
+            assert sum(not each.clean for each in leases) <= 16
+            assert sum(each.marks[3] == ACKED for each in leases) <= 16
+            if number == 50:
+                assert len(state.settled) == 50
+        assert state.depth == 900
 
 
 class TestBeginning:
@@ -328,7 +349,7 @@ class TestOrphans:
         ops = state.take_ops(100, 0)
         for wall in 50, 1000:
             assert self.restored(*ops, wall=wall).orphans == {3: True, 7: False}
-            image, generation = decode_checkpoint(encode_checkpoint(state.image(100, 0), 5))
+            image, generation = decode_checkpoint(bytes(encode_checkpoint(state.image(100, 0), 5)))
             again = restored_state(image, (), 10, 100, wall=wall)
             assert generation == 5
             assert again.orphans == {3: True, 7: False}

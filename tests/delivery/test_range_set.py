@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from aiodq.delivery.range_set import RangeSet
+from aiodq.delivery import range_set
+from aiodq.delivery.range_set import RangeSet, joined
 
 TOP = 60
 numbers = st.integers(0, TOP)
@@ -70,6 +72,23 @@ class RangeSetMachine(RuleBasedStateMachine):
         assert bool(self.ranges) is bool(self.model)
         assert self.ranges.last == max(self.model, default=-1) + 1
 
+    @rule()
+    def copy(self) -> None:
+        copied, before = self.ranges, list(self.ranges)
+        self.ranges = copied.copy()
+        assert self.ranges == copied
+        self.ranges.add(7, 20)
+        self.ranges.discard_below(11)
+        assert list(copied) == before
+        self.ranges = copied
+
+    @invariant()
+    def blocks(self) -> None:
+        sizes = [len(block) for block in self.ranges._blocks]
+        assert all(0 < size <= range_set._MOST and size % 2 == 0 for size in sizes)
+        assert self.ranges._firsts == [block[0] for block in self.ranges._blocks]
+        assert len(self.ranges) == sum(sizes) // 2
+
     @invariant()
     def no_two_ranges_touch(self) -> None:
         ranges = list(self.ranges)
@@ -79,6 +98,12 @@ class RangeSetMachine(RuleBasedStateMachine):
 
 def test_it_is_a_set() -> None:
     run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=80, stateful_step_count=30))
+
+
+def test_it_is_a_set_of_many_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiodq.delivery.range_set._MOST", 4)
+    monkeypatch.setattr("aiodq.delivery.range_set._FEW", 2)
+    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=120, stateful_step_count=30))
 
 
 @pytest.mark.slow
@@ -101,6 +126,36 @@ def test_memory_goes_by_the_gaps() -> None:
     for number in range(100_000):
         ranges.add(number, number + 1)
     assert list(ranges) == [(0, 100_000)]
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_few_blocks_are_left_of_many(step: int) -> None:
+    """However the gaps are filled, neighbours that have become small are joined."""
+    ranges = RangeSet((number, number + 1) for number in range(0, 200_000, 2))
+    for number in range(1, 200_000, 2)[::step]:
+        if number % 512 != 511:
+            ranges.add(number, number + 1)
+    assert len(ranges) == 391
+    assert len(ranges._blocks) <= 4
+
+
+def test_a_copy_shares_what_it_has() -> None:
+    ranges = RangeSet((number, number + 1) for number in range(0, 400_000, 2))
+    tracemalloc.start()
+    try:
+        copied = ranges.copy()
+        copied.add(3, 4)
+        ranges.add(7, 8)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < len(ranges) / 2, "bytes; a range is two offsets"
+    assert (4 in copied, 3 in copied, 7 in copied) == (True, True, False)
+    assert (3 in ranges, 7 in ranges) == (False, True)
+
+
+def test_ranges_in_any_order_are_joined() -> None:
+    assert joined([(5, 7), (0, 2), (7, 9), (1, 3), (12, 13), (12, 12)]) == [(0, 3), (5, 9), (12, 13)]
 
 
 @pytest.mark.parametrize(("start", "stop"), [(3, 3), (5, 2), (0, 0)])

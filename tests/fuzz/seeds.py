@@ -122,7 +122,7 @@ def _journals() -> list[bytes]:
 
 def _checkpoints() -> list[bytes]:
     images = [ChannelImage(0), ChannelImage(5, [(7, 9), (12, 13)], {5: 2, 10: 1}, {10: TIME}, TIME - 9)]
-    return [encode_checkpoint(image, 0xABCD_0000_0001) for image in images]
+    return [bytes(encode_checkpoint(image, 0xABCD_0000_0001)) for image in images]
 
 
 def _file(path: str, fs: SimulatedFileSystem) -> bytes:

@@ -178,7 +178,7 @@ def checkpoint(data: bytes) -> bool:
         image, generation = decode_checkpoint(data)
     except (CorruptionError, FormatVersionError):
         return False
-    assert decode_checkpoint(encode_checkpoint(image, generation)) == (image, generation)
+    assert decode_checkpoint(bytes(encode_checkpoint(image, generation))) == (image, generation)
     settled = replayed(image, ())
     assert all(start < stop for start, stop in settled.ranges)
     return True

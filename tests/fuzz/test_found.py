@@ -63,9 +63,9 @@ def test_a_frame_of_right_checksum_and_wrong_content_is_stepped_over() -> None:
 )
 def test_a_checkpoint_whose_ranges_are_not_in_order_is_damaged(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(CorruptionError, match="not in order"):
-        decode_checkpoint(encode_checkpoint(ChannelImage(5, ranges), 1))
+        decode_checkpoint(bytes(encode_checkpoint(ChannelImage(5, ranges), 1)))
 
 
 def test_a_checkpoint_whose_floor_is_no_offset_is_damaged() -> None:
     with pytest.raises(CorruptionError, match="not in order"):
-        decode_checkpoint(encode_checkpoint(ChannelImage(2**63 + 1), 1))
+        decode_checkpoint(bytes(encode_checkpoint(ChannelImage(2**63 + 1), 1)))

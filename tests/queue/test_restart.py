@@ -128,6 +128,21 @@ class TestRestart:
             async with queue(copy) as jobs:
                 assert ready_now(jobs) == numbered(300)[::3]
 
+    async def test_with_many_holes_a_journal_is_folded_less_often(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A checkpoint has all of them: how much is written for an ack does not go by their number."""
+        monkeypatch.setattr("aiodq.engine.channel.acks.ack_persister._FOLD_AT", 20)
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs, sync="os") as jobs:
+            await jobs.put_many(numbered(1000))
+            for message in (await take(jobs, 1000))[1::2]:
+                message.ack_nowait()
+                await jobs.sync()
+            assert len(fs.named("rename", match="checkpoint")) <= 20
+        async with queue(path) as jobs:
+            assert ready_now(jobs) == numbered(1000)[::2]
+
 
 @dataclass(slots=True)
 class Ledger:

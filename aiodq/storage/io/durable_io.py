@@ -131,7 +131,7 @@ def sync_failure(cause: OSError, path: str) -> StoreFailedError:
     return StoreFailedError(f"fsync failed: {cause.strerror}; open the store again", path, errno=cause.errno)
 
 
-def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
+def replace_file(fs: FileSystem, path: str, data: BytesLike) -> None:
     """Make `data` the file's content, durably, or leave the old content.
 
     Raises:

@@ -258,6 +258,7 @@ class ChannelJournal:
         image, ops: the state found at open; the caller applies the operations to the image.
         damages: what could not be read; the files are quarantined.
         pending: the number of operations in the journal, that is, since the last checkpoint.
+        noted: the number of entries in that checkpoint.
         unclean: whether anything was damaged or torn; `fold` before going on, so that none of it is read again.
     """
 
@@ -286,6 +287,7 @@ class ChannelJournal:
             fs, directory, start, topic
         )
         self.pending: int = len(self.ops)
+        self.noted: int = _entries(self.image)
         self._reserved = 0
         self._mutex = threading.Lock()
         self._since: list[Op] | None = None
@@ -507,6 +509,7 @@ class ChannelJournal:
             # INVARIANT: nothing is written after a header of another generation; if it cannot be replaced now, `append`
             # replaces it first.
             self._end = self.pending = 0
+            self.noted = _entries(image)
             try:
                 self._renew(self._file)
                 if self._since:
@@ -535,6 +538,10 @@ class ChannelJournal:
             StorageError: as `close_file`.
         """
         close_file(self._file, self._path)
+
+
+def _entries(image: ChannelImage) -> int:
+    return len(image.ranges) + len(image.attempts) + len(image.deferred)
 
 
 def _reach_of(op: Op) -> int:

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -664,7 +665,7 @@ def test_applied_is_the_set_it_stands_for(
     assert covered == settled
     assert result.floor not in settled
     assert all(a < b for a, b in result.ranges)
-    assert all(one[1] < two[0] for one, two in zip(result.ranges, result.ranges[1:], strict=False))
+    assert all(one[1] < two[0] for one, two in pairwise(result.ranges))
     assert result.attempts == {offset: count for offset, count in attempts.items() if offset not in settled}
     assert result.deferred == {offset: due for offset, due in deferred.items() if offset not in settled}
     for start, stop in ((0, 60), (10, 30), (30, 10), (5, 6)):
@@ -699,7 +700,7 @@ def test_a_journal_reaches_behind_the_last_message_that_it_names(channel: Path, 
 
 
 def test_a_checkpoint_cut_short_is_damage_though_its_checksum_is_right() -> None:
-    whole = encode_checkpoint(ChannelImage(5), 1)[:-4]
+    whole = bytes(encode_checkpoint(ChannelImage(5), 1)[:-4])
     for size in range(len(whole)):
         body = whole[:size]
         with pytest.raises(CorruptionError):

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["AckPersister", "Job", "fold_all"]
 
 _FOLD_AT: Final = 32_768
+"""Operations at which a journal is folded into a checkpoint, at least."""
+
+_FOLD_PART: Final = 4
+"""They are that part of its entries, too: so an ack costs the same share of the next one, however many there are."""
 _LULL: Final = 0.01
 """Seconds for which acks that nobody waits for gather before they are written."""
 
@@ -305,7 +309,7 @@ class AckPersister:
             self._cramped.pop(channel_engine, None)
         elif channel_engine in self._cramped and self._cramped[channel_engine][1] > asyncio.get_running_loop().time():
             return
-        if journal.pending >= _FOLD_AT or (scant and journal.pending):
+        if journal.pending >= max(_FOLD_AT, journal.noted // _FOLD_PART) or (scant and journal.pending):
             await self._fold(channel_engine)
 
     async def _sync_journals(self) -> None:
