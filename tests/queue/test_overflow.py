@@ -102,6 +102,27 @@ class TestBlock:
             await jobs.ack_many(await take(jobs, 7))
             assert await soon(jobs.put_many([bytes(10_000)] * 4)) == range(8, 12)
 
+    @pytest.mark.parametrize(("late", "most"), [(False, 100_000), (True, 100_000), (True, 90_000)])
+    async def test_what_goes_behind_a_segment_still_needed_makes_room_at_once(
+        self, path: Path, tasks: Tasks, *, late: bool, most: int
+    ) -> None:
+        """Nobody waits for the next tick, which does not come here."""
+        options = aiodq.StoreOptions(segment_bytes=1000, max_bytes=most)
+        async with queue(path, segment_bytes=1000, max_bytes=100_000, sync="os", sync_interval=1e6) as jobs:
+            buffer = jobs.topic._engine.put_buffer
+            putting = tasks.start(fill(jobs, [bytes(900)] * 200))
+            await until(lambda: buffer.lacks_bytes)
+            await jobs.topic.configure(options)  # where the backlog is over the bound, it takes more than an ack
+            if not late:
+                putting.cancel()
+            messages = await take(jobs, jobs.depth)
+            for message in messages[70:]:  # after more than are looked at in one go
+                await message.ack()
+            if not late:
+                await until(lambda: not buffer.lacks_bytes)
+                putting = tasks.start(fill(jobs, [bytes(900)]))
+            await until(lambda: jobs.depth > 70)
+
     async def test_one_who_needs_more_room_keeps_nobody_else_for_ever(self, path: Path, tasks: Tasks) -> None:
         async with queue(path, max_messages=4) as jobs:
             await fill(jobs, numbered(4))

@@ -66,6 +66,9 @@ _FRESH: Final = 0.5
 class _Room(Protocol):
     """See `aiodq.engine.topic.puts.put_buffer.PutBuffer`."""
 
+    @property
+    def lacks_bytes(self) -> bool: ...
+
     def freed(self, *, anyhow: bool = False) -> None: ...
 
 
@@ -122,9 +125,9 @@ class TopicRetention:
     """
 
     __slots__ = (
-        "_asked_to", "_damaged", "_engine", "_host", "_keepers", "_kept", "_known", "_known_until", "_look_at",
-        "_looking", "_newest", "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned", "undeleted",
-        "written_at",
+        "_asked_to", "_bytes_wanted", "_damaged", "_engine", "_host", "_keepers", "_kept", "_known", "_known_until",
+        "_look_at", "_looking", "_newest", "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned",
+        "undeleted", "written_at",
     )  # fmt: skip
 
     def __init__(
@@ -145,6 +148,7 @@ class TopicRetention:
         self.written_at: float = host.clock.monotonic()
         self._newest = -1
         self._asked_to = self._to_ask = 0
+        self._bytes_wanted = False
         self._damaged: dict[tuple[str, int], Damage] = {}
         reader.damaged = self.met_damage
 
@@ -191,6 +195,12 @@ class TopicRetention:
         """Have each segment checked again, a few at each look, as something has changed."""
         self._to_ask = len(self._between())
 
+    def look_for_bytes(self) -> None:
+        """Look at once for segments to delete behind one still needed, as a put waits for the bytes that they take."""
+        if not self._bytes_wanted:
+            self._bytes_wanted = True
+            self._engine.retain_soon()
+
     def next_look(self) -> float | None:
         """Return in how many seconds segments may become deletable by time alone, or None if none will."""
         engine, soon = self._engine, max(seconds(self._engine.options.sync_interval), _SOON)
@@ -216,6 +226,9 @@ class TopicRetention:
         # INVARIANT: nothing is deleted by options that are not on disk.
         if engine.stopped or self._looking or not engine.effective_options.acting or isinstance(engine.log, NoLog):
             return
+        if self._bytes_wanted:
+            self._bytes_wanted = False
+            self.begin_round()
         now = self._host.clock.monotonic()
         if is_ephemeral(engine.name):
             # No other process can hold what is only in memory, and its bound is enforced at once.
@@ -276,6 +289,8 @@ class TopicRetention:
             return Verdict(segments, verdict.forced_to)
         self._to_ask = max(self._to_ask - len(asked), 0) if asked else 0
         self._asked_to = listed.segments[asked[-1]].end if asked else 0
+        if self._to_ask and engine.put_buffer.lacks_bytes:
+            engine.retain_soon()
         return None
 
     def _between(self) -> range:

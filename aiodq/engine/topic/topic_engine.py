@@ -218,11 +218,15 @@ class TopicEngine:
         self.io_loop.retain_soon()
         self.stir()
 
-    def retain_if_idle(self) -> None:
-        """Look for segments to delete, unless a thread is changing the list of segments."""
-        # A roll or an operation changes the list of segments in a thread.
-        if not self.writer.rolling and not self.exclusive_work.running:
-            self.retention.retain()
+    def retain_if_idle(self) -> bool:
+        """Look for segments to delete unless a thread is changing their list; return whether that was done.
+
+        A roll does, and an operation; a turn of the ioLoop follows both.
+        """
+        if self.writer.rolling or self.exclusive_work.running:
+            return False
+        self.retention.retain()
+        return True
 
     def stir(self) -> None:
         """Note a change that the next tick has to look at."""
@@ -378,9 +382,14 @@ class TopicEngine:
         self.look_behind(channel_engine)
 
     def look_behind(self, channel_engine: Settlement) -> None:
-        """Note that a channel has settled something: the oldest segment may be deleted now, others at the next tick."""
+        """Note that a channel has settled something: the oldest segment may be deleted now, others at the next tick.
+
+        If a put waits for bytes, these as well: all after a segment still needed count until they are deleted.
+        """
         if self.retention.passed(channel_engine):
             self.retain_soon()
+        if self.options.max_bytes is not None and self.put_buffer.lacks_bytes:
+            self.retention.look_for_bytes()
         self.stir()
 
     async def sync(self) -> None:

@@ -103,7 +103,7 @@ class WrittenTopic(Protocol):
         """Take a turn of the ioLoop at once; not to be called within one."""
         ...
 
-    def retain_if_idle(self) -> None:
+    def retain_if_idle(self) -> bool:
         """Look for segments to delete, unless a thread is changing the list of segments."""
         ...
 

@@ -53,8 +53,8 @@ class DrivenTopic(Protocol):
         """Return the log, for work on its files."""
         ...
 
-    def retain_if_idle(self) -> None:
-        """Look for segments to delete, unless a thread is changing the list of segments."""
+    def retain_if_idle(self) -> bool:
+        """Look for segments to delete unless a thread is changing their list; return whether that was done."""
         ...
 
     def stir(self) -> None:
@@ -189,8 +189,9 @@ class IoLoop:
             self._tick_due = False
             self._ticked()
         if self._retain_queued:
-            self._retain_queued = False
-            self._engine.retain_if_idle()
+            self._retain_queued = False  # before the look, which may ask for another
+            if not self._engine.retain_if_idle():
+                self._retain_queued = True
 
     def _handle(self, request: Request) -> None:
         if isinstance(request, SyncWanted):

@@ -321,6 +321,11 @@ class PutBuffer(Acceptance):
         """Whether nobody waits for room, and messages are accepted."""
         return not (self.shut or self._waiting.line or self._waiting.turn)
 
+    @property
+    def lacks_bytes(self) -> bool:
+        """Whether a put waits for room that the bound on bytes may deny it."""
+        return self._options.max_bytes is not None and bool(self._waiting.line)
+
     def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> Coroutine[Any, Any, T]:
         """See `WaitingPuts.enter`."""
         return self._waiting.enter(accept, ahead=ahead)
@@ -349,6 +354,8 @@ class PutBuffer(Acceptance):
     def waits(self) -> None:
         """See `Room.waits`."""
         self._engine.group_commit.hinder()
+        if self._options.max_bytes is not None:
+            self._engine.retention.look_for_bytes()
 
     def full(self) -> bool:
         """Return whether a message of no bytes would be refused now."""
