@@ -9,7 +9,9 @@ was interrupted, and goes with the next one.
 from __future__ import annotations
 
 import os
+from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import NotAStoreError, StorageError
@@ -80,7 +82,9 @@ class LogCopy(NamedTuple):
 
 
 class Backup:
-    """One backup of a store. Blocking; several threads may call `copy_topic_files` at once, and nothing else.
+    """One backup of a store. Blocking; of its methods, several threads may call one of these two at once.
+
+    They are `copy_topic_files` and `sync_some`.
 
     Attributes:
         target: the directory that it becomes.
@@ -95,6 +99,7 @@ class Backup:
         self._unfinished = target + TEMPORARY
         self._directories: dict[str, None] = {}
         self._copied: dict[str, int] = {}
+        self._unsynced: deque[partial[None]] = deque()
         self._lock: Lock | None = None
 
     @property
@@ -277,18 +282,38 @@ class Backup:
 
     # --- the end
 
+    def copied(self) -> None:
+        """Note that nothing more is copied: all of it is to be synced."""
+        self._unsynced += [partial(self._sync, path) for path in self._copied]
+        self._unsynced += [partial(self._sync_directory, path) for path in reversed(self._directories)]
+
+    def sync_some(self) -> None:
+        """Sync what no other thread does, until nothing is left: when all have returned, everything is durable.
+
+        Several at once take a fraction of the time: a file system writes its journal for all who wait together.
+
+        Raises:
+            StorageError: as mapped from the system's error; then the other threads end, too.
+        """
+        try:
+            while True:
+                self._check()
+                try:
+                    sync = self._unsynced.popleft()
+                except IndexError:
+                    return
+                sync()
+        except BaseException:
+            self._unsynced.clear()
+            raise
+
     def finish(self) -> None:
-        """Give it its name: from here on it is there.
+        """Give it its name once all of it is synced: from here on it is there.
 
         Raises:
             StorageError: as mapped from the system's error; if that was the last sync, it is there, and a power cut may
                 take it.
         """
-        for path in self._copied:
-            self._check()
-            self._sync(path)
-        for path in reversed(self._directories):
-            self._sync_directory(path)
         try:
             # CRASH: 20. Everything in it is durable. Before the rename, or if that is lost, it has the other name.
             self._fs.rename(self._unfinished, self.target)

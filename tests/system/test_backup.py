@@ -10,7 +10,7 @@ import gc
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import pytest
@@ -22,11 +22,14 @@ from aiodq.format.columns import Columns
 from aiodq.storage.backup import Backup
 from aiodq.storage.bulk.commits import Commit, CommitKey, commit_staged, read_commits
 from aiodq.storage.bulk.staging import StagingWriter
-from aiodq.testing import Call, Fault, FaultPlan, SimulatedFileSystem
+from aiodq.testing import Call, Fault, FaultPlan, SimulatedFileSystem, WrappedFileSystem
+from tests.system.support import QuickFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+T = TypeVar("T")
 
 PATIENCE = 30.0
 SMALL = aiodq.StoreOptions(segment_bytes=500)
@@ -348,6 +351,28 @@ async def test_all_in_it_is_durable_once_it_is_there() -> None:
         left = SimulatedFileSystem(fs.durable())
     async with aiodq.open("/b", fs=left, create=False) as store:
         assert store.queue("jobs").depth == 12
+
+
+class Meeting(WrappedFileSystem):
+    """A disk on which the first syncs below a directory end when as many are under way."""
+
+    def __init__(self, directory: str, syncs: int) -> None:
+        super().__init__(QuickFileSystem())
+        self._directory, self._left = directory, syncs
+        self._barrier = threading.Barrier(syncs)
+
+    def passing(self, call: Call, path: str, perform: Callable[..., T], *args: Any) -> T:
+        if call == "sync" and path.startswith(self._directory) and self._left:
+            self._left -= 1
+            self._barrier.wait(PATIENCE)
+        return super().passing(call, path, perform, *args)
+
+
+async def test_several_threads_sync_what_was_copied(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", SMALL, fs=Meeting(str(tmp_path / "b"), 4)) as store:
+        for number in range(5):
+            await store.topic(f"t{number}").put(BODY)
+        assert (await store.backup(tmp_path / "b")).topics == 5
 
 
 async def test_what_is_settled_before_the_moment_comes_again_and_is_there(tmp_path: Path, held_before: Held) -> None:

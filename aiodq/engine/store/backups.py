@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
@@ -26,7 +26,7 @@ from aiodq.stats import BackupReport
 from aiodq.storage.backup import Backup, LogCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from aiodq.engine.loop.worker_threads import WorkerThreads
@@ -39,8 +39,8 @@ __all__ = ["BackupHost", "Backups"]
 
 T = TypeVar("T")
 
-_TOPICS_AT_ONCE: Final = 4
-"""Topics whose small files are copied at the same time: half of a store's threads are left to what is put and acked."""
+_AT_ONCE: Final = 4
+"""Threads that copy small files, and sync, at the same time: half of a store's are left to what is put and acked."""
 
 
 class BackupHost(Protocol):
@@ -133,6 +133,8 @@ class _Making:
             logs = await self._note()
             for log in logs:
                 await self._in_thread(partial(backup.copy_log, log))
+            await self._in_thread(backup.copied)
+            await _all(self._in_thread(backup.sync_some) for _ in range(_AT_ONCE))
             await self._in_thread(backup.finish)
         except BaseException:
             self.give_up(QueueShutDown("the event loop has ended"))
@@ -185,10 +187,7 @@ class _Making:
 
     async def _copy_small_files(self, engines: Sequence[TopicEngine]) -> None:
         left = iter(engines)
-        copying = [self._copy_each(left) for _ in range(_TOPICS_AT_ONCE)]
-        for error in await asyncio.gather(*copying, return_exceptions=True):
-            if error is not None:
-                raise error
+        await _all(self._copy_each(left) for _ in range(_AT_ONCE))
 
     async def _copy_each(self, engines: Iterator[TopicEngine]) -> None:
         for engine in engines:
@@ -212,3 +211,10 @@ class _Making:
             await asyncio.wait([done])
             done.exception()  # mark it as retrieved
             raise
+
+
+async def _all(parts: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all of them, also if one fails; then raise its error."""
+    for error in await asyncio.gather(*parts, return_exceptions=True):
+        if error is not None:
+            raise error
