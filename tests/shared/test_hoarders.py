@@ -13,10 +13,11 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.connection import rendezvous
 from aiodq.shared.requests import waiting_bytes
+from aiodq.shared.requests.lending import Lending
 from aiodq.shared.server import incoming, session
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.frames import encode_messages
-from aiodq.wire.packets import Call, Done, Fail, Open, Ping, Pong, Put
+from aiodq.wire.packets import Call, Done, Fail, Held, Open, Ping, Pong, Put, Resume, Txn
 from aiodq.wire.stream import encode_packet
 from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, owned, two, until
 
@@ -132,6 +133,30 @@ async def test_requests_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytes
         assert isinstance(await client.ask(Call("forget", {"request": waiting[0]})), Done)
         assert isinstance(await client.answer(waiting[0]), Fail)
         assert isinstance(await client.ask(Ping(1)), Pong)
+        await client.close()
+
+
+async def test_what_is_claimed_from_a_new_owner_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a transaction that is repeated meanwhile would be refused, though it may be committed."""
+    monkeypatch.setattr(session, "_MOST_UNDER_WAY", 9)
+    go_on = asyncio.Event()
+    resume = Lending.resume
+
+    async def resume_late(*args: Any) -> Done:
+        await go_on.wait()
+        return await resume(*args)
+
+    monkeypatch.setattr(Lending, "resume", resume_late)
+    async with owned(tmp_path) as (store, _):
+        await fill(store)
+        client = await connected(tmp_path, 7)
+        await client.open(2, "jobs", "c")
+        claims = [client.send(Resume(2, 99, (Held(offset, 1, 1, 1),) * (offset % 2))) for offset in range(20)]
+        others = [client.send(Call("refresh", {"handle": 2})), client.send(Txn(1, (), ()))]
+        assert isinstance(await client.ask(Ping(1)), Pong)
+        go_on.set()
+        for each in (*claims, *others):
+            assert isinstance(await client.answer(each), Done)
         await client.close()
 
 

@@ -96,7 +96,9 @@ class Session:
         self._refusals = Refusals()
         self._figures: dict[int, Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._opening: set[asyncio.Task[None]] = set()
+        # Those of them that open and claim what an earlier owner knew of: never refused here, they go by what is open
+        # and in hand. INVARIANT: nothing else of what is repeated for a new owner is refused because of them.
+        self._returning: set[asyncio.Task[None]] = set()
         self._settling: set[asyncio.Task[None]] = set()
         self._names: dict[str, int] = {}
         self._changes = Changes(wire)
@@ -142,7 +144,7 @@ class Session:
         if does is None:
             raise ProtocolError(f"{said.op.name} is nothing for an owner, or for one of this version")
         try:
-            if len(self._tasks) + len(self._settling) - len(self._opening) >= _MOST_UNDER_WAY:
+            if len(self._tasks) + len(self._settling) - len(self._returning) >= _MOST_UNDER_WAY:
                 _refuse_more(said)
             does(said, request)
         except ProtocolError:
@@ -232,6 +234,10 @@ class Session:
         among.add(task)
         task.add_done_callback(among.discard)
         return task
+
+    def _count_apart(self, task: asyncio.Task[None]) -> None:
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
 
     async def _answered(self, doing: Awaitable[Done], request: int) -> None:
         try:
@@ -346,9 +352,7 @@ class Session:
         self._begin_lending()
         channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
         lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
-        opening = self._start(self._settled_in(said.handle, lending), request)
-        self._opening.add(opening)
-        opening.add_done_callback(self._opening.discard)
+        self._count_apart(self._start(self._settled_in(said.handle, lending), request))
 
     def _begin_lending(self) -> None:
         if not self.lends and self.client is not None:
@@ -436,7 +440,8 @@ class Session:
     def _resume(self, said: Resume, request: int) -> None:
         lending = self._lending(said.handle)
         lending.begin_resume()
-        self._start(self._resumed(lending, said.epoch, said.held), request, settling=bool(said.held))
+        resuming = self._resumed(lending, said.epoch, said.held)
+        self._count_apart(self._start(resuming, request, settling=bool(said.held)))
 
     async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
         if self.client is not None:
