@@ -358,3 +358,42 @@ def closings(path: Path, flying: int) -> float:
 
 def test_closing_with_many_in_flight(tmp_path: Path) -> None:
     assert closings(tmp_path / "many", 9000) - closings(tmp_path / "few", 1000) < 8000 * 20
+
+
+class _Compared(asyncio.Future[Any]):
+    """Counts how often one is compared with another: so that a search shows that is not in Python."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).times += 1
+        return self is other
+
+    __hash__ = asyncio.Future.__hash__
+
+
+@pytest.mark.parametrize("line", ["getters", "putters", "joiners"])
+async def test_whoever_gives_up_waiting_is_not_searched_for(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "create_future", lambda: _Compared(loop=loop))
+    async with opened(tmp_path, max_messages=1) as store:
+        topic = store.topic("t")
+        channel = topic.channel("c")
+        if line != "getters":
+            await topic.put(SMALL)
+        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "getters": channel.get,
+            "putters": lambda: topic.put(SMALL),
+            "joiners": channel.join,
+        }
+        waiting = [asyncio.ensure_future(calls[line]()) for _ in range(200)]
+        for _ in range(TIMES):
+            await asyncio.sleep(0)
+        _Compared.times = 0
+        for each in reversed(waiting):
+            each.cancel()
+        await asyncio.wait(waiting)
+        assert all(each.cancelled() for each in waiting)
+        assert _Compared.times <= 2 * len(waiting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from aiodq.engine.loop.futures import ready_to_wake, settle
@@ -18,7 +18,7 @@ class WaitQueue:
     """A FIFO queue of waiting tasks.
 
     Attributes:
-        line: one future for each task.
+        line: one future for each task. Whoever gives up leaves it in constant time.
     """
 
     __slots__ = ("_passed_on", "line")
@@ -29,7 +29,7 @@ class WaitQueue:
         Args:
             passed_on: called when a task was cancelled after it had been woken: another one is to be woken instead.
         """
-        self.line: deque[asyncio.Future[None]] = deque()
+        self.line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._passed_on = passed_on
 
     async def wait(self) -> None:
@@ -38,13 +38,13 @@ class WaitQueue:
         Cancellation: the wake-up goes to the next.
         """
         waiter = asyncio.get_running_loop().create_future()
-        self.line.append(waiter)
+        self.line[waiter] = None
         try:
             await waiter
         except BaseException:
             waiter.cancel()
             if waiter in self.line:
-                self.line.remove(waiter)
+                del self.line[waiter]
             elif not waiter.cancelled():
                 self._passed_on()
             raise
@@ -54,7 +54,7 @@ class WaitQueue:
         if number > 0 and self.line:
             ready_to_wake()
         while number > 0 and self.line:
-            waiter = self.line.popleft()
+            waiter, _ = self.line.popitem(last=False)
             if not waiter.done():
                 waiter.set_result(None)
                 number -= 1
@@ -62,7 +62,7 @@ class WaitQueue:
     def fail_next(self, error: Exception) -> None:
         """Raise `error` in the task that has waited longest."""
         while self.line:
-            waiter = self.line.popleft()
+            waiter, _ = self.line.popitem(last=False)
             if not waiter.done():
                 waiter.set_exception(error)
                 return

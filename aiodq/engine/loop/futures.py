@@ -59,21 +59,20 @@ async def to_its_end(doing: Coroutine[Any, Any, T]) -> T:
     return await asyncio.shield(task)
 
 
-async def wait_in(line: list[asyncio.Future[None]]) -> None:
+async def wait_in(line: dict[asyncio.Future[None], None]) -> None:
     """Wait in line until `release` is called.
 
     Cancellation: the line is left.
     """
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    line.append(waiter)
+    line[waiter] = None
     try:
         await waiter
     finally:
-        if waiter in line:
-            line.remove(waiter)
+        line.pop(waiter, None)
 
 
-def release(line: list[asyncio.Future[None]], error: Exception | None = None) -> None:
+def release(line: dict[asyncio.Future[None], None], error: Exception | None = None) -> None:
     """Release all who wait in line, or raise `error` in them."""
     if line:
         ready_to_wake()

@@ -92,7 +92,7 @@ class RemoteChannel(RemoteSettlement):
         self._got = 0
         self._wanted = 0
         self._through = False
-        self._idlers: list[asyncio.Future[None]] = []
+        self._idlers: dict[asyncio.Future[None], None] = {}
         self._returning: asyncio.TimerHandle | None = None
         self._ahead = 0
         self._taken = 0

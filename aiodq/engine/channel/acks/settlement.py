@@ -86,8 +86,8 @@ class Settlement(ABC):
         self._timeout: int | None = None
         self._wait_queue = WaitQueue(self.wake)
         self.store_ref: Callable[[], object] = nobody
-        self._joiners: list[asyncio.Future[None]] = []
-        self._idlers: list[asyncio.Future[None]] = []
+        self._joiners: dict[asyncio.Future[None], None] = {}
+        self._idlers: dict[asyncio.Future[None], None] = {}
         self._renewed: dict[int, int] = {}
         self._out_of_turn = OutOfTurn()
         self._giving_up = GivingUp(

@@ -65,7 +65,7 @@ class MessageSource:
         self._user = user
         self._tail = tail
         self._reader = reader
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     def next(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
         """Return the next message in memory, as a batch and an index in it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aiodq.engine.loop.futures import ready_to_wake
@@ -56,7 +56,7 @@ class WaitingPuts:
     """The puts that wait for room in one topic. They have their turns one at a time.
 
     Attributes:
-        line: those that wait, the first one at the left.
+        line: those that wait, in their order. Whoever gives up leaves it in constant time.
         turn: whether one of them, or one that need not wait, has its turn.
     """
 
@@ -65,7 +65,7 @@ class WaitingPuts:
     def __init__(self, room: Room) -> None:
         """Start with nobody waiting."""
         self._room = room
-        self.line: deque[asyncio.Future[None]] = deque()
+        self.line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         # Those of them who wait for the write buffer alone.
         self._draining: set[asyncio.Future[None]] = set()
         self.turn: bool = False
@@ -136,18 +136,17 @@ class WaitingPuts:
         waiter.add_done_callback(self._left)
         if drains:
             self._draining.add(waiter)
+        self.line[waiter] = None
         if first:
             self.turn = False
-            self.line.appendleft(waiter)
-        else:
-            self.line.append(waiter)
+            self.line.move_to_end(waiter, last=False)
         await waiter
 
     def _left(self, waiter: asyncio.Future[None]) -> None:
         """Let those go on that a cancelled one was ahead of: they may fit in where it did not."""
         self._draining.discard(waiter)
         if waiter in self.line:
-            self.line.remove(waiter)
+            del self.line[waiter]
             self.freed()
 
     def freed(self, *, anyhow: bool = False) -> None:
@@ -158,7 +157,7 @@ class WaitingPuts:
         """
         while self.line and not self.turn and (anyhow or self._first_may_try()):
             ready_to_wake()
-            waiter = self.line.popleft()
+            waiter, _ = self.line.popitem(last=False)
             if not waiter.done():
                 self.turn = True
                 # INVARIANT: this runs right after the step of the task that is woken, whatever becomes of that step.
@@ -174,11 +173,11 @@ class WaitingPuts:
     def _first_may_try(self) -> bool:
         if self._room.buffer_full():
             return False
-        return self.line[0] in self._draining or self._room.may_try()
+        return next(iter(self.line)) in self._draining or self._room.may_try()
 
     def fail(self, error: Exception) -> None:
         """Fail all that wait."""
         while self.line:
-            waiter = self.line.popleft()
+            waiter, _ = self.line.popitem(last=False)
             if not waiter.done():
                 waiter.set_exception(error)
