@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import InvalidNameError, InvalidOptionError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.storage.bulk.commits import COMMITS, STAGING, linked_writers, read_commits
-from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY
+from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY, read_file
 from aiodq.storage.io.filesystem import directory_exists, name_exists
-from aiodq.storage.io.lock import LOCK_NAME
+from aiodq.storage.io.lock import LOCK_NAME, RECORD_LIMIT, is_owner_record
 from aiodq.storage.io.os_errors import is_lasting, storage_error
 from aiodq.storage.io.quarantine import is_quarantined
 from aiodq.storage.state.assessment import CHANNELS
@@ -103,8 +103,9 @@ def absolute_path(path: str | PathLike[str]) -> str:
 def check_store_directory(fs: FileSystem, path: str) -> None:
     """Check that a directory is a store, or is empty and may become one.
 
-    A store is a directory that holds a topic, or, beside its `LOCK`, nothing but what an owner leaves when it is killed
-    while it creates or deletes one. Beside a topic anything else may lie.
+    A store is a directory that holds a topic, or a `LOCK` that an owner has written, whatever lies beside them; or,
+    beside a `LOCK` of which a power cut has left the name alone, nothing but what an owner leaves when it is killed
+    while it creates or deletes a topic.
 
     Raises:
         NotAStoreError: it holds something else, or is not a directory; nothing was touched.
@@ -119,6 +120,8 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
             return
         # What is owed to a topic that cannot be created may be all that a store holds.
         if (mine and (TRANSACTIONS in names or ASIDE in names)) or any(_is_topic(fs, path, name) for name in names):
+            return
+        if mine and _was_locked(fs, path):
             return
     except NotADirectoryError as cause:
         raise NotAStoreError(NO_DIRECTORY, path) from cause
@@ -347,6 +350,15 @@ def remove_tree(fs: FileSystem, path: str) -> None:
         else:
             fs.remove(entry)
     fs.remove_directory(path)
+
+
+def _was_locked(fs: FileSystem, path: str) -> bool:
+    """Return whether a store's owner has written this directory's `LOCK`: other programs use that name, too."""
+    try:
+        record = read_file(fs, os.path.join(path, LOCK_NAME), RECORD_LIMIT)
+    except StorageError:
+        return False  # no regular file, or another user's
+    return record is not None and is_owner_record(record)
 
 
 def _is_harmless(name: str) -> bool:

@@ -153,10 +153,34 @@ class TestStoresInStores:
             async with aiodq.open(place) as store:
                 assert [message.body async for message in store.topic("jobs").scan()] == [body]
 
-    async def test_another_programs_lock_makes_no_store(self, path: Path) -> None:
+    async def test_one_without_a_topic_is_still_a_store(self, path: Path) -> None:
+        async with aiodq.open(path):
+            pass
+        async with aiodq.open(path / "inner") as inner:
+            await inner.topic("jobs").put(b"y")
+        async with aiodq.open(path) as store:
+            assert store.topics() == []
+            await store.topic("jobs").put(b"x")
+
+    @pytest.mark.parametrize("mode", ["exclusive", "shared"])
+    async def test_so_is_one_whose_last_topic_was_deleted_beside_a_strangers_file(self, path: Path, mode: Any) -> None:
+        async with aiodq.open(path) as store:
+            await store.topic("jobs").put(b"x")
+            (path / "README").write_text("mine")
+            await store.delete_topic("jobs")
+        assert aiodq.open_reader(path).topics() == []
+        async with aiodq.open(path, create=False, mode=mode) as store:
+            assert await store.topic("jobs").put(b"y") == 0
+        assert (path / "README").read_text() == "mine"
+
+    @pytest.mark.parametrize("written", [b"", b"17\n", b" -", b" x\nhost\n"])
+    async def test_another_programs_lock_makes_no_store(self, path: Path, written: bytes) -> None:
         path.mkdir()
-        (path / "LOCK").touch()
+        (path / "LOCK").write_bytes(written)
         (path / "CURRENT").write_text("mine")
+        with pytest.raises(aiodq.NotAStoreError, match="holds no topic"):
+            await aiodq.open(path)
+        assert (path / "LOCK").read_bytes() == written
         async with aiodq.open(path / "queue") as store:
             await store.topic("jobs").put(b"x")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import stat
 import threading
@@ -30,9 +31,22 @@ from aiodq.uncopied import Uncopied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LOCK_NAME", "StoreLock", "in_turn", "is_held_here", "is_locked", "lives", "lock_holder"]
+__all__ = [
+    "LOCK_NAME",
+    "RECORD_LIMIT",
+    "StoreLock",
+    "in_turn",
+    "is_held_here",
+    "is_locked",
+    "is_owner_record",
+    "lives",
+    "lock_holder",
+]
 
 LOCK_NAME: Final = "LOCK"
+
+RECORD_LIMIT: Final = 1024
+"""The most bytes that are read of the record in it."""
 
 _HERE: Final = (
     "which is this one: use that object, close it first (await store.aclose()), or name mode='shared' each time it is "
@@ -43,12 +57,12 @@ _ELSEWHERE: Final = (
     "wait for that one with aiodq.open(path, wait=seconds), or stop it"
 )
 _MODE: Final = 0o600
-_RECORD_LIMIT: Final = 1024
 _DIRECTORY: Final[int] = getattr(os, "O_DIRECTORY", 0)
 # Without O_NONBLOCK a FIFO swapped in for LOCK would hang the open; without O_BINARY Windows translates line ends.
 _SAFE: Final[int] = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 # What file systems that cannot lock a directory answer, such as NFS, whose locks need a descriptor open for writing.
 _NO_DIRECTORY_LOCK: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+_RECORD: Final = re.compile(rb" (\d+|-)\n[^\n]*\n")
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 
 
@@ -241,6 +255,11 @@ def _write_owner(fd: int, pid: str) -> None:
         os.ftruncate(fd, 0)
 
 
+def is_owner_record(data: bytes) -> bool:
+    """Return whether these bytes are what an owner writes into `LOCK`, and leaves there."""
+    return _RECORD.fullmatch(data) is not None
+
+
 def _read_owner(name: str, directory_fd: int | None) -> tuple[int | None, str]:
     """Return the owner's pid and host as written, None if there is nothing sensible."""
     try:
@@ -249,7 +268,7 @@ def _read_owner(name: str, directory_fd: int | None) -> tuple[int | None, str]:
         return None, ""
     try:
         os.lseek(fd, 1, os.SEEK_SET)
-        pid, _, host = os.read(fd, _RECORD_LIMIT).partition(b"\n")
+        pid, _, host = os.read(fd, RECORD_LIMIT).partition(b"\n")
     except OSError:
         return None, ""
     finally:
