@@ -90,7 +90,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
             reverse: from the newest to the oldest.
 
         Raises:
-            StorageError: something could not be read. Damage is skipped.
+            StorageError: something could not be read. Damage is skipped, and reported.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: nothing changes.

@@ -118,7 +118,7 @@ class TopicStats:
         fsyncs: syncs of the log since the store was opened.
         bytes_read: bytes read from disk for channels since then; a channel that keeps up needs none.
         dropped: messages dropped by the overflow policy since then.
-        damages: ranges of bytes found damaged, at open or when a channel came to them.
+        damages: ranges of bytes found damaged, at open or as a channel, `read` or `scan` came to them.
         recovered_bytes: unfinished writes cut off at open.
         channels: by name.
         held: full segments that channels hold back; `by` names them.

@@ -18,6 +18,7 @@ from aiodq.engine.store.store_engine import StoreEngine
 from aiodq.engine.topic.puts.putting import LookedAtTopic
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import OffsetError
+from aiodq.format.frame import Batch
 from aiodq.message import MAKERS, Message, look_at
 from aiodq.names import check_name
 from aiodq.options import (
@@ -31,7 +32,7 @@ from aiodq.options import (
 from aiodq.producer import Producer
 from aiodq.starting import known_start, start_offset
 from aiodq.stats import TopicStats
-from aiodq.storage.read.log_reader import LogReader
+from aiodq.storage.read.log_reader import LogReader, ReadResult
 from aiodq.values import check_flag, check_offset, check_scan
 
 __all__ = ["Topic", "TopicHandle"]
@@ -209,7 +210,7 @@ class Topic(TopicHandle):
             raise OffsetError(f"topic {self.name!r} holds {held}, not offset {offset}")
         read = partial(LogReader.read, view=self._engine.view(), offset=offset, max_bytes=1)
         result = await self._engine.reader.look(read)
-        for batch in result.batches:
+        for batch in self._found(result):
             if batch.first <= offset < batch.stop:
                 return look_at(self.name, batch, offset - batch.first)
         raise OffsetError(f"the message at offset {offset} of {self.name!r} is lost to damage or deleted")
@@ -227,7 +228,7 @@ class Topic(TopicHandle):
         Raises:
             InvalidOptionError: `start` or `stop` is negative, or not an offset, or `reverse` not a bool; in the latter
                 cases also a `TypeError`.
-            StorageError: something could not be read. Damage is skipped.
+            StorageError: something could not be read. Damage is skipped, and reported.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
         self._engine.check()
@@ -244,7 +245,7 @@ class Topic(TopicHandle):
             while low < high:
                 read = partial(LogReader.read, view=self._engine.log.view(high), offset=low, max_bytes=_PIECE)
                 result = await self._store_engine.threads.call(reader.use, read)
-                for batch in result.batches:
+                for batch in self._found(result):
                     for number in range(len(batch.columns.bodies)):
                         yield look_at(self.name, batch, number)
                 if result.next <= low:
@@ -259,7 +260,7 @@ class Topic(TopicHandle):
             while low < high:
                 read = partial(LogReader.read_back, view=self._engine.view(), offset=high, max_bytes=_PIECE)
                 result = await self._store_engine.threads.call(reader.use, read)
-                for batch in reversed(result.batches):
+                for batch in reversed(self._found(result)):
                     for number in reversed(range(len(batch.columns.bodies))):
                         if batch.first + number < low:
                             return
@@ -269,6 +270,12 @@ class Topic(TopicHandle):
                 high = result.next
         finally:
             self._close_scan(reader)
+
+    def _found(self, result: ReadResult) -> list[Batch]:
+        """Return what was read, and have the damage that the read came to reported."""
+        if result.damages:
+            self._engine.retention.met_damage(result.damages)
+        return result.batches
 
     def _close_scan(self, reader: SharedReader) -> None:
         """Close the files, once a read that a cancelled caller no longer waits for has ended."""

@@ -168,7 +168,7 @@ class Queue(Producer, Channel):
 
         Raises:
             QueueShutDown: the store is closed.
-            StorageError: something could not be read. Damage is skipped.
+            StorageError: something could not be read. Damage is skipped, and reported.
 
         Interrupted: nothing changes.
         """

@@ -140,7 +140,7 @@ class Topic(Producer):
         Raises:
             InvalidOptionError: `start` or `stop` is negative, or not an offset; then also a `TypeError`.
             QueueShutDown: the store is closed.
-            StorageError: something could not be read. Damage is skipped.
+            StorageError: something could not be read. Damage is skipped, and reported.
 
         Interrupted: nothing changes.
         """

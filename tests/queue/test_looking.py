@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from tests.queue.support import (
     drain,
     fill,
     numbered,
+    odd_files,
     queue,
     ready_now,
     segments,
@@ -232,6 +233,30 @@ class TestScan:
         async with queue(path) as jobs:
             expected = [b"<%03d>" % number for number in range(30) if number not in {0, 3, 17, 18}]
             assert await scanned(jobs, reverse=reverse) == (expected[::-1] if reverse else expected)
+
+    @pytest.mark.parametrize("how", ["forward", "backward", "one by one"])
+    async def test_damage_is_set_aside_and_reported_once(self, path: Path, how: str) -> None:
+        async with store(path, segment_bytes=300) as opened:
+            await fill(opened.topic("queue"), [b"<%03d>" % number for number in range(30)])
+        damage(path, b"<003>")
+        damage(path, b"<017>")
+        async with store(path) as opened:
+            topic, events = opened.topic("queue"), opened.events()
+            assert topic.stats().damages == 0
+            for _ in range(2):
+                if how != "one by one":
+                    await scanned(topic, reverse=how == "backward")
+                    continue
+                for offset in range(30):
+                    with suppress(aiodq.OffsetError):
+                        await topic.read(offset)
+            await until(lambda: topic.stats().damages == 2)
+            assert len(odd_files(path)) == 2
+            told = [await soon(anext(events)) for _ in range(2)]
+            assert sorted((event.kind, event.topic, event.offset) for event in told) == [
+                ("damage", "queue", 3),
+                ("damage", "queue", 17),
+            ]
 
     @pytest.mark.parametrize("reverse", [False, True])
     async def test_a_missing_segment_is_stepped_over(self, path: Path, reverse: bool) -> None:
