@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from contextlib import suppress
 from functools import partial
@@ -13,6 +12,7 @@ from anyio import CapacityLimiter, to_thread
 
 from aiodq.consuming.calling import Call
 from aiodq.engine.channel.dead_lettering.failure_causes import Sequel, cause_of, described, header_text
+from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, StorageError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer"]
 
-_LOG: Final = logging.getLogger("aiodq.delivery")
+_LOG: Final = Log("aiodq.delivery")
 _WAIT: Final = Backoff()
 """The waits for a channel without a backoff, and between two reads while the disk cannot be read."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from aiodq.engine.monitoring.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
 __all__ = ["Stoppable", "StoppableChannel", "handling", "stop_channels"]
 
-_LOG: Final = logging.getLogger("aiodq.delivery")
+_LOG: Final = Log("aiodq.delivery")
 _CLEANUP: Final = 5.0
 """Seconds in which a cancelled handler is to end; one that resists cancellation is not waited for any longer."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from aiodq.engine.monitoring.reporter import _QUIET
 from aiodq.testing import FaultPlan
 from tests.channels.support import Machine, soon
 from tests.watching.support import told
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class TestStore:
@@ -123,3 +127,66 @@ class TestDelivery:
             assert r"ValueError: no CRITICAL the disk is on fire \x1b[2J; again" in failed[0].getMessage()
             consuming.cancel()
             await asyncio.gather(consuming, return_exceptions=True)
+
+
+class Failing(logging.Filter):
+    """A filter that fails, as one does that looks up a context that a store's own tasks have not."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        raise LookupError(f"no request here: {record.getMessage()}")
+
+
+@pytest.fixture
+def broken() -> Iterator[None]:
+    """Let a filter of each logger fail."""
+    filter_, names = Failing(), ("aiodq.store", "aiodq.topic", "aiodq.delivery")
+    for name in names:
+        logging.getLogger(name).addFilter(filter_)
+    yield
+    for name in names:
+        logging.getLogger(name).removeFilter(filter_)
+
+
+@pytest.mark.usefixtures("lines", "broken")
+class TestBrokenLogging:
+    async def test_a_store_goes_on(self, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(visibility_timeout=5))
+            await jobs.put(b"a")
+            await jobs.get()
+            machine.clock.advance(5)
+            message = await soon(jobs.get())
+            assert (message.attempts, store.health().failed) == (2, None)
+            await message.ack()
+            await store.delete_topic("jobs")
+        said = capsys.readouterr().err
+        for line in ("opened /s", "1 timed out", "was deleted", "closed /s"):
+            assert line in said
+        assert "LookupError: no request here" in said
+
+    async def test_so_does_consume(self, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+        attempts: list[int] = []
+
+        async def fail_once(message: aiodq.Message) -> None:
+            attempts.append(message.attempts)
+            if message.attempts == 1:
+                raise ValueError("once")
+
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(backoff=aiodq.Backoff(first=1, jitter=0)))
+            await jobs.put(b"a")
+            consuming = asyncio.create_task(jobs.consume(fail_once))
+            while jobs.deferred() == 0:
+                await asyncio.sleep(0)
+            machine.clock.advance(1)
+            await soon(jobs.join())
+            await jobs.stop()
+            await soon(consuming)
+        assert attempts == [1, 2]
+        assert "ValueError: once" in capsys.readouterr().err
+
+
+async def test_a_line_names_where_it_was_written(machine: Machine, lines: pytest.LogCaptureFixture) -> None:
+    async with machine.store() as store:
+        await store.topic("t").put(b"a")
+    assert {record.filename for record in lines.records if record.name == "aiodq.store"} == {"reporter.py"}

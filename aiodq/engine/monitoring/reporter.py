@@ -6,11 +6,11 @@ is logged at once the first time; repetitions are counted, and one line reports 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.monitoring.events import Event, Listeners
+from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DELIVERY", "STORE", "TOPIC", "Reporter"]
 
-STORE: Final = logging.getLogger("aiodq.store")
-TOPIC: Final = logging.getLogger("aiodq.topic")
-DELIVERY: Final = logging.getLogger("aiodq.delivery")
+STORE: Final = Log("aiodq.store")
+TOPIC: Final = Log("aiodq.topic")
+DELIVERY: Final = Log("aiodq.delivery")
 
 _QUIET: Final = 5
 """Ticks, of about a second each, for which repetitions are only counted."""
@@ -48,19 +48,19 @@ class Reporter:
         """Report for the store at `path`."""
         self.listeners: Listeners = Listeners()
         self._path = path
-        self._more: dict[tuple[logging.Logger, str, str | None, str | None], _More] = {}
+        self._more: dict[tuple[Log, str, str | None, str | None], _More] = {}
 
     # --- logs and events
 
     def note(
-        self, logger: logging.Logger, text: str, topic: str | None = None, channel: str | None = None,
+        self, logger: Log, text: str, topic: str | None = None, channel: str | None = None,
         **extra: object,
     ) -> None:  # fmt: skip
         """Log one line at INFO, of something done on request."""
         logger.info("%s", one_line(text), extra=self._extra(topic, channel, extra))
 
     def warn(
-        self, logger: logging.Logger, text: str, topic: str | None = None, channel: str | None = None,
+        self, logger: Log, text: str, topic: str | None = None, channel: str | None = None,
         **extra: object,
     ) -> None:  # fmt: skip
         """Log one line at WARNING."""
@@ -74,7 +74,7 @@ class Reporter:
     def _extra(self, topic: str | None, channel: str | None, more: Mapping[str, object]) -> dict[str, object]:
         return {"store": self._path, "topic": topic, "channel": channel, **more}
 
-    def _first(self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, count: int = 1) -> bool:
+    def _first(self, logger: Log, what: str, topic: str | None, channel: str | None, count: int = 1) -> bool:
         """Return whether this is the first of its kind, to be logged; repetitions are counted for `tick`."""
         more = self._more.get((logger, what, topic, channel))
         if more is None:
@@ -101,7 +101,7 @@ class Reporter:
             self._say_more(logger, what, topic, channel, more.count)
             more.count = more.ticks = 0
 
-    def _say_more(self, logger: logging.Logger, what: str, topic: str | None, channel: str | None, count: int) -> None:
+    def _say_more(self, logger: Log, what: str, topic: str | None, channel: str | None, count: int) -> None:
         self.warn(logger, f"{self.place(topic, channel)}: {count:,} more {what}", topic, channel, count=count)
 
     def end(self) -> None:

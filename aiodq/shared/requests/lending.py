@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.channel.dead_lettering.failure_causes import Cause
 from aiodq.engine.channel.lease.message_lease import MessageLease
+from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.group_committer import HeldAck
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lending", "answer"]
 
-_LOG: Final = logging.getLogger("aiodq.delivery")
+_LOG: Final = Log("aiodq.delivery")
 
 _AT_ONCE: Final = 1000
 """Messages that one client gets from a channel before it is another's turn: only a fast one wants so many."""
