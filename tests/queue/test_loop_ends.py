@@ -116,3 +116,25 @@ def test_acks_are_written_of_which_a_checkpoint_was_being_written(path: Path, ke
 
     asyncio.run(main())
     assert left(path, fs, "c") == {"c": numbered(2, start=1)}
+
+
+@POLICIES
+def test_a_handler_that_ends_the_program_leaves_nothing_wrong_to_be_said(
+    path: Path, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store: aiodq.Store
+
+    async def leave(_: aiodq.Message) -> None:
+        store.topic("jobs").put_nowait(b"last")
+        raise SystemExit(3)
+
+    async def main() -> None:
+        nonlocal store
+        async with aiodq.open(path, options(sync=policy)) as store:
+            await fill(store.topic("jobs"), numbered(2))
+            await store.topic("jobs").channel("c").consume(leave)
+
+    with pytest.raises(SystemExit, match="3"):
+        asyncio.run(main())
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+    assert left(path, WatchedFileSystem(), "c") == {"c": [*numbered(2), b"last"]}

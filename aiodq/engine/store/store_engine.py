@@ -487,7 +487,8 @@ class StoreEngine:
             await asyncio.wait([self._task])
             results.append(None if self._task.cancelled() else self._task.exception())
         for result in results:
-            if isinstance(result, BaseException):
+            # If the loop ended meanwhile, `_end` has written what was accepted: a topic is shut, and nothing is wrong.
+            if isinstance(result, BaseException) and not isinstance(result, QueueShutDown):
                 raise result if isinstance(result, AiodqError) else as_failure(result, self.path)
 
     def after_fork(self) -> None:
