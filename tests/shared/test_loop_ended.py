@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
+
+import pytest
 
 import aiodq
 import aiodq.sync
@@ -39,3 +42,25 @@ def test_who_was_connected_goes_on(tmp_path: Path, kept: list[aiodq.Store]) -> N
         jobs = other.queue("jobs")
         assert jobs.put(b"b", timeout=WATCHDOG) == 1
         assert [jobs.get(timeout=WATCHDOG).body for _ in range(2)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("owns", [True, False])
+def test_a_handler_that_ends_the_program_ends_it(tmp_path: Path, owns: bool) -> None:
+    store: aiodq.Store
+
+    async def leave(message: aiodq.Message) -> None:
+        store.queue("jobs").put_nowait(message.body)
+        raise SystemExit(3)
+
+    async def main() -> None:
+        nonlocal store
+        async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
+            await store.queue("jobs").put(b"a")
+            await store.queue("jobs").consume(leave)
+
+    with ExitStack() as stack:
+        if not owns:
+            stack.enter_context(aiodq.sync.open(tmp_path, QUICK, mode="shared"))
+        with pytest.raises(SystemExit, match="3"):
+            asyncio.run(main())
+        assert asyncio.run(_got(tmp_path)) == b"a"

@@ -116,8 +116,7 @@ class Link:
         self._answers: dict[int, tuple[Callable[[Said], None], bool]] = {}
         self._request = 0
         self._since: float | None = None
-        self._lost = asyncio.Event()
-        self._found = asyncio.Event()
+        self._lost, self._found = asyncio.Event(), asyncio.Event()
         self.failure: Exception | None = None
         self._closed = False
         self._unsaid: list[Callable[[], None]] = []
@@ -382,22 +381,29 @@ class Link:
         self._wire.send(said, request)
 
     async def _run(self) -> None:
-        while True:
-            try:
-                wire = await self._find()
-                await self._begin(wire)
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
-                if self._wire is not None:
-                    self._wire.close()
-                if self._may_pass(error):
-                    await asyncio.sleep(_LONGEST_WAIT)
+        try:
+            while True:
+                try:
+                    wire = await self._find()
+                    await self._begin(wire)
+                except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
+                    if self._wire is not None:
+                        self._wire.close()
+                    if self._may_pass(error):
+                        await asyncio.sleep(_LONGEST_WAIT)
+                        continue
+                    self._tell(error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory))
+                    if not self._begun:
+                        return
+                    await asyncio.sleep(_RETRY)
                     continue
-                self._tell(error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory))
-                if not self._begun:
-                    return
-                await asyncio.sleep(_RETRY)
-                continue
-            await self._lost.wait()
+                await self._lost.wait()
+        except asyncio.CancelledError:
+            if not self._closed:  # the loop ends with the store open, and nobody would look for an owner any more
+                self._tell(QueueShutDown("the event loop ended before the store was closed"))
+                if self._wire is not None:
+                    self._wire.abort()
+            raise
 
     def _may_pass(self, error: Exception) -> bool:
         """Return whether an owner is looked for again before an error is told: descriptors become free."""
@@ -528,8 +534,7 @@ class Link:
             if not patient:
                 del self._answers[request]
                 then(said)
-        for opened in list(self.opened.values()):
-            opened.listener.told(copy(self.failure))
+        self.opened.tell(self.failure)
 
     def received(self) -> None:
         """Note that the owner is alive."""
@@ -587,8 +592,7 @@ class Link:
         self._found.set()
         for puts in self._topics.values():
             puts.fail(error)
-        for opened in list(self.opened.values()):
-            opened.listener.told(copy(error))
+        self.opened.tell(error)
 
 
 def _answer(answer: asyncio.Future[Said], said: Said) -> None:

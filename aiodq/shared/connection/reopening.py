@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.names import is_ephemeral
@@ -23,6 +24,11 @@ class Opened(NamedTuple):
 
 class Reopening(dict[tuple[str, str], Opened]):
     """What is opened, by the names of the topic and the channel; the channel's is empty for the topic itself."""
+
+    def tell(self, error: Exception) -> None:
+        """Tell all listeners why nothing can be asked now."""
+        for opened in list(self.values()):
+            opened.listener.told(copy(error))
 
     def name(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
         """Have every later owner open it with these options."""
