@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiodq.engine.channel.acks import ack_persister
 from tests.channels.support import Machine, soon, until
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     import pytest
 
     import aiodq
@@ -19,21 +16,15 @@ if TYPE_CHECKING:
 
 async def test_a_timer_is_enough_to_wait_for_more(store: aiodq.Store) -> None:
     jobs = store.queue("jobs")
+    await jobs.put(b"1")
     await jobs.topic.settle_in()
-    persister = jobs.topic._engine._persister
-    called: list[str] = []
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            called.append(frame.f_code.co_qualname)
-
-    sys.setprofile(note)
-    try:
-        await persister._lull()
-    finally:
-        sys.setprofile(None)
-    assert "AckPersister._lull" in called
-    assert not [name for name in called if name.startswith("CancelScope")]
+    message = await jobs.get()
+    await jobs.topic.sync()
+    before = asyncio.all_tasks()
+    message.ack_nowait()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
+    await until(lambda: not jobs.topic._engine._persister._dirty)
 
 
 async def test_who_awaits_an_ack_does_not_wait_for_more(store: aiodq.Store) -> None:

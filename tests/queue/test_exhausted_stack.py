@@ -143,3 +143,17 @@ def test_a_requeue_that_wakes_getters(policy: SyncPolicy) -> None:
         others.start(deeply(messages[0].nack), messages[1].nack, messages[2].nack)
 
     at_each_depth(policy, work)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_ack(policy: SyncPolicy) -> None:
+    async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
+        topic = store.topic("t")
+        channel = topic.channel("c")
+        await topic.put_many([b"x"] * 3)
+        messages = await channel.get_many(3)
+        others.start(deeply(messages[0].ack), messages[1].ack)
+        await asyncio.sleep(1)
+        others.start(messages[2].ack)
+
+    at_each_depth(policy, work)

@@ -453,9 +453,9 @@ CEILINGS: Final[dict[str, Count]] = {
     "get_many + ack_many of 1000, ttl": Count(0.41, 0.45, 0, 0, 0),
     "get_many + ack_many of 1000, redelivered": Count(2.74, 2.79, 0, 0, 0.12),
     "async for + ack_nowait, max_attempts": Count(48, 51, 0, 0, 0.19),
-    "await ack, os": Count(70, 113, 2, 2, 0),
-    "await ack, always": Count(97, 168, 3, 4, 55),
-    "consume": Count(96, 182, 4, 5.25, 0.26),
+    "await ack, os": Count(70, 110, 1, 2, 0),
+    "await ack, always": Count(98, 161, 2, 4, 55),
+    "consume": Count(96, 177, 3, 5.25, 0.26),
 }
 
 GOALS: Final = {

@@ -5,13 +5,13 @@ What the system has in its page cache is read on the loop when needed. The rest 
 
 from __future__ import annotations
 
-import asyncio
 import threading
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from aiodq.engine.loop.futures import ready_to_wake
+from aiodq.engine.loop.on_demand import OnDemand
 from aiodq.errors import AiodqError, StorageError
 from aiodq.storage.io.page_cache import PageCache
 from aiodq.storage.read.log_reader import LogReader
@@ -143,6 +143,7 @@ class PrefetchingReader:
     """The prefetching reader of one topic.
 
     Attributes:
+        worker: serves the sources.
         bytes_read: bytes read from disk for channels so far.
         ahead: returns how many bytes of memory each channel may use to read ahead.
         damaged: told of what a read for a channel found damaged; set by whoever wants to know.
@@ -159,19 +160,20 @@ class PrefetchingReader:
         self._ahead, self._at_once, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
         self._page_cache = PageCache(fs)
         self._cached = SharedReader(self._page_cache)
-        self._wanted: asyncio.Queue[Prefetched] = asyncio.Queue()
+        self.worker: OnDemand = OnDemand(self._run)
+        self._wanted: deque[Prefetched] = deque()
         self.bytes_read: int = 0
         self.damaged: Callable[[Sequence[Damage]], None] | None = None
 
     def want(self, source: Prefetched) -> None:
         """Queue a source; it is asked what it needs when its turn comes."""
-        ready_to_wake()
-        self._wanted.put_nowait(source)
+        self._wanted.append(source)
+        self.worker.want()
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Serve the sources in turn, one piece each."""
-        while True:
-            source = await self._wanted.get()
+        while self._wanted:
+            source = self._wanted.popleft()
             if source.missing:
                 await self._fetch_missing(source)
             await self._fetch_ahead(source)

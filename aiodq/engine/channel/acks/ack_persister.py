@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.loop.futures import as_failure, ready_to_wake, settle, tell_all
+from aiodq.engine.loop.futures import as_failure, settle, tell_all
+from aiodq.engine.loop.on_demand import OnDemand
 from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class AckPersister:
 
     Attributes:
         durable: whether acks are synced as soon as they are written, or with the next tick.
+        worker: does the work.
         syncs: how many syncs there were.
         closing: whether the journals are about to be closed; what was put off is left for the next owner then.
     """
@@ -93,7 +96,9 @@ class AckPersister:
         self._written = written
         self.durable = durable
         self.closing: bool = False
-        self._jobs: asyncio.Queue[Job | None] = asyncio.Queue()
+        self.worker: OnDemand = OnDemand(self._run)
+        self._loop = asyncio.get_running_loop()
+        self._jobs: deque[Job] = deque()
         # INVARIANT: all of these are by channel, not by name: a deleted one is not taken for a new one of its name.
         self._dirty: dict[Settlement, None] = {}
         self._unsynced: dict[Settlement, None] = {}
@@ -107,17 +112,25 @@ class AckPersister:
         self._folding: Settlement | None = None
         self._flush_queued = False
         self._over: Exception | None = None
-        self._urgent = asyncio.Event()
+        # Ends the time for which acks gather that nobody waits for.
+        self._lull: asyncio.TimerHandle | None = None
+        self._urgent = False
         self.syncs: int = 0
 
     def settled(self, channel_engine: Settlement) -> None:
         """Note that a channel has something to write; it is written soon if somebody waits for it."""
         self._dirty[channel_engine] = None
         if channel_engine.ack_waiters:
-            self._urgent.set()
-        if not self._flush_queued:
-            self._flush_queued = True
-            self._jobs.put_nowait(None)
+            self._urgent = True
+            self.worker.want()
+        elif not self._flush_queued:
+            self._lull = self._loop.call_later(_LULL, self._hurry)
+        self._flush_queued = True
+
+    def _hurry(self) -> None:
+        """Write soon what there is to write."""
+        self._urgent = True
+        self.worker.want()
 
     def note(self, channel_engine: Settlement) -> None:
         """Note that a channel has something to write together with others: it is already durable elsewhere."""
@@ -137,7 +150,7 @@ class AckPersister:
             self._put_off(channel_engine, [], error)
         elif channel_engine in self._held:
             self.settled(channel_engine)
-            self._urgent.set()
+            self._hurry()
         else:
             self._unsynced[channel_engine] = None
 
@@ -146,19 +159,17 @@ class AckPersister:
         if self._over is not None:
             job.report(None, self._over)
             return
-        ready_to_wake()
-        self._urgent.set()
-        self._jobs.put_nowait(job)
+        self._jobs.append(job)
+        self.worker.want()
 
-    async def run(self) -> None:
-        """Do the jobs, one after the other."""
-        while True:
-            job = await self._jobs.get()
-            if job is None:
-                await self._lull()
+    async def _run(self) -> None:
+        """Write what was settled, then do the jobs, one after the other, until nothing is left that is urgent."""
+        while self._urgent or self._jobs:
+            self._urgent = False
+            if self._flush_queued:
                 await self.flush(sync=self.durable)
-                continue
-            await self._do(job)
+            if self._jobs:
+                await self._do(self._jobs.popleft())
 
     async def _do(self, job: Job) -> None:
         try:
@@ -218,21 +229,19 @@ class AckPersister:
     def fail(self, error: Exception) -> None:
         """Fail the jobs that will not be done, and those submitted later."""
         self._over = error
-        jobs = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
-        tell_all(error, [partial(job.report, None) for job in jobs if job is not None])
+        self._end_lull()
+        jobs, self._jobs = self._jobs, deque()
+        tell_all(error, [partial(job.report, None) for job in jobs])
 
     @property
     def unsynced(self) -> bool:
         """Whether something was written and not synced, or is about to be."""
         return bool(self._unsynced) or self._flush_queued
 
-    async def _lull(self) -> None:
-        if not self._urgent.is_set():
-            timer = asyncio.get_running_loop().call_later(_LULL, self._urgent.set)
-            try:
-                await self._urgent.wait()
-            finally:
-                timer.cancel()
+    def _end_lull(self) -> None:
+        if self._lull is not None:
+            self._lull.cancel()
+            self._lull = None
 
     async def flush(self, *, sync: bool, last: bool = False) -> None:
         """Write what channels have unwritten, and sync it if asked to; with `last`, also into the last of a reserve.
@@ -240,8 +249,9 @@ class AckPersister:
         Raises:
             StoreFailedError: a sync failed.
         """
-        self._flush_queued = False
-        self._urgent.clear()
+        self._flush_queued = self._urgent = False
+        if self._lull is not None:
+            self._end_lull()
         channel_engines, self._dirty = list(self._dirty), {}
         waiting: list[tuple[Settlement, list[asyncio.Future[None]]]] = []
         try:

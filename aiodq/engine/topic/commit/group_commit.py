@@ -551,7 +551,7 @@ class GroupCommit:
         engine.in_writer = engine.put_buffer.take()
         written = engine.writer.write_at_once(engine.in_writer)
         if written is None:
-            engine.writer.batches.put_nowait((batch.serial, engine.in_writer))
+            engine.writer.begin(batch.serial, engine.in_writer)
         else:
             self.written(batch.serial, written)
             if engine.exclusive_work.waiting:

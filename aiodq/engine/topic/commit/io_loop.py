@@ -13,8 +13,6 @@ from aiodq.engine.topic.commit.request_queue import RequestQueue
 from aiodq.engine.topic.commit.requests import SyncWanted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.reading.prefetch_reader import PrefetchingReader
@@ -94,18 +92,16 @@ class IoLoop:
     async def run(self) -> None:
         """Serve until stopped."""
         engine = self._engine
-        async with anyio.create_task_group() as tasks:
-            engine.stir()
-            for coroutine in (engine.writer.run, engine.reader.run, self._persister.run):
-                tasks.start_soon(self._guarded, coroutine)
-            await self._guarded(self._serve)
-            tasks.cancel_scope.cancel()
-
-    async def _guarded(self, coroutine: Callable[[], Awaitable[None]]) -> None:
+        workers = engine.writer.worker, engine.reader.worker, self._persister.worker
+        engine.stir()
         try:
-            await coroutine()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
-            self._host.fail(error)
+            for worker in workers:
+                worker.begin(self._host.fail)
+            await self._serve()
+        finally:
+            if tasks := [task for worker in workers if (task := worker.end()) is not None]:
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait(tasks)
 
     async def _serve(self) -> None:
         self.requests.begin()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.batch.put_batch import Part, columns_cost
+from aiodq.engine.loop.on_demand import OnDemand
 from aiodq.engine.topic.commit.requests import Written
 from aiodq.errors import AiodqError, StorageError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
@@ -32,7 +33,7 @@ class SegmentWriter:
 
     Attributes:
         log: the log to write to.
-        batches: what to write, with serial numbers.
+        worker: writes what takes longer than a step.
         rolling: whether the log is being rolled; nothing else may touch its segments, nor sync them.
         syncing: whether a sync is in flight; no segment is rolled meanwhile.
     """
@@ -42,7 +43,8 @@ class SegmentWriter:
     ) -> None:
         """Write to `log`; if None, it has to be set before the first batch. `report` gets each result."""
         self.log = log
-        self.batches: asyncio.Queue[tuple[int, list[Part]]] = asyncio.Queue()
+        self.worker: OnDemand = OnDemand(self._run)
+        self._batch: tuple[int, list[Part]] | None = None
         self._report = report
         self._clock = clock
         self._threads = threads
@@ -56,10 +58,14 @@ class SegmentWriter:
         if self.rolling:
             self._sync_over.set()
 
-    async def run(self) -> None:
-        """Write the batches, and report each."""
-        while True:
-            serial, parts = await self.batches.get()
+    def begin(self, serial: int, parts: list[Part]) -> None:
+        """Write a batch in turns of the loop to come, and report it under its serial number."""
+        self._batch = serial, parts
+        self.worker.want()
+
+    async def _run(self) -> None:
+        while self._batch is not None:
+            (serial, parts), self._batch = self._batch, None
             self._report(serial, await self.write(parts))
 
     def write_at_once(self, parts: list[Part]) -> Written | None:
