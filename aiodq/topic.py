@@ -179,7 +179,7 @@ class Topic(TopicHandle):
 
         Raises:
             InvalidNameError: the name is not allowed.
-            StorageError: as mapped from the system's error.
+            StorageError: as mapped from the system's error. As long as `channels` names it, it is to be deleted again.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
         Cancellation: it is done all the same.

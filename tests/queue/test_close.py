@@ -319,6 +319,38 @@ class TestDeleting:
         async with store(path) as opened:
             assert opened.topics() == ["a", "b"]
 
+    async def test_one_that_transactions_hold_up_is_not_opened_twice(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            old = opened.topic("a")
+            async with opened.transaction() as tx:
+                tx.put("a", b"by transaction")
+            fs.fail(errno.EIO, "write", match="#transactions", times=1)
+            await soon(opened.delete_topic("a"))
+            assert await opened.topic("a").put(b"new") == 0
+            with pytest.raises(aiodq.QueueShutDown):
+                await old.put(b"old")
+        async with store(path) as opened:
+            assert [message.body async for message in opened.topic("a").scan()] == [b"new"]
+
+    async def test_a_channel_that_could_not_be_deleted_is_deleted_by_the_next_call(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            topic = opened.topic("a")
+            channel = topic.channel("c")
+            await topic.put(b"a")
+            fs.fail(errno.ENOSPC, "create", match="topic.json")
+            with pytest.raises(aiodq.DiskFullError):
+                await soon(topic.delete_channel("c"))
+            fs.heal()
+            assert topic.channels() == ["c"]
+            with pytest.raises(aiodq.QueueShutDown):
+                await soon(channel.get())
+            await soon(topic.delete_channel("c"))
+            assert topic.channels() == []
+        async with store(path) as opened:
+            assert opened.topic("a").channels() == []
+
 
 class TestTopics:
     async def test_it_is_kept_from_its_first_put_or_channel_on(self, path: Path) -> None:

@@ -8,6 +8,7 @@ from aiodq.awaited import Awaited, UnderWay
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.opening import open_channel
 from aiodq.engine.topic.effective_options import check_channel
+from aiodq.engine.topic.no_log import NoLog
 from aiodq.errors import AiodqError, InvalidNameError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.storage.io.os_errors import storage_error
@@ -159,7 +160,8 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
     """End a channel and delete its files; segments kept only for it may be deleted then. Repeating it does nothing.
 
     Raises:
-        StorageError: as mapped from the system's error. The channel is gone at the latest when the store is reopened.
+        StorageError: as mapped from the system's error. Either the channel is gone, and the next opening removes its
+            files, or it is still there: nothing is got from it any more, and it is to be deleted again.
     """
     name = channel_engine.name
     if engine.channel_engines.get(name) is not channel_engine:
@@ -183,11 +185,12 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
         await engine.persist(work, acks_first=True, anyhow=True)
         engine.reporter.channel_deleted(engine.name, name)
     finally:
-        engine.channel_engines.pop(name, None)
-        engine.moved()
-        engine.put_buffer.freed()
-        # Segments that were kept only for it may be deleted.
-        engine.submit(lambda: None, lambda _, __: engine.retention.retain())
+        if isinstance(engine.log, NoLog) or name not in engine.log.meta.channels:
+            engine.channel_engines.pop(name, None)
+            engine.moved()
+            engine.put_buffer.freed()
+            # Segments that were kept only for it may be deleted.
+            engine.submit(lambda: None, lambda _, __: engine.retention.retain())
 
 
 def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaited[None]:

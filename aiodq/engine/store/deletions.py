@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.channel_management import delete_channel
-from aiodq.errors import DiskFullError
+from aiodq.errors import DiskFullError, StorageError, StoreFailedError
 from aiodq.storage.state.transactions.parked_transactions import drop_owed, read_owed
 from aiodq.storage.store_layout import delete_topic, has_topics
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Deletions"]
 
-_DISK_FULL_RETRY_SECONDS: Final = 0.25
-"""Seconds after which a deletion checks again whether the disk has room for what transactions put into other topics."""
+_RETRY_SECONDS: Final = 0.25
+"""Seconds after which a deletion tries again whether what transactions put into other topics can be put there now."""
 
 
 class DeletionHost(Protocol):
@@ -103,27 +103,36 @@ class Deletions:
             await asyncio.wait([earlier])
         await self._host.backups.have(engine)
         while True:
-            try:
-                await self._delete_now(engine)
-            except DiskFullError:
-                # There is no room for what transactions have put into other topics. This deletion may be what makes
-                # room, but not before nothing in the transaction log could bring the topic back.
-                if engine.closed or self._host.closing:
-                    raise
-                await asyncio.sleep(_DISK_FULL_RETRY_SECONDS)
-            else:
+            if await self._delete_now(engine):
                 return
+            await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _delete_now(self, engine: TopicEngine) -> None:
-        host = self._host
+    async def _delete_now(self, engine: TopicEngine) -> bool:
+        """Delete a topic; return False if that cannot begin now.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        host, begun = self._host, False
         host.committer.forget(engine)
-        async with host.without_transactions():
-            await engine.close(_deleted(engine.name))
-            self.ending.discard(engine)
-            engine.metrics.refusing.pop(engine.name, None)
-            identity = host.identity_for(engine.name)
-            await host.threads.call(_delete_files, host.fs_of(engine.name), host.path, engine.name, identity)
+        try:
+            async with host.without_transactions():
+                begun = True
+                await engine.close(_deleted(engine.name))
+                self.ending.discard(engine)
+                engine.metrics.refusing.pop(engine.name, None)
+                identity = host.identity_for(engine.name)
+                await host.threads.call(_delete_files, host.fs_of(engine.name), host.path, engine.name, identity)
+        except StorageError as error:
+            # There may be no room for what transactions have put into other topics. This deletion may be what makes
+            # room, but not before nothing in the transaction log could bring the topic back.
+            again = not (begun or isinstance(error, StoreFailedError)) or isinstance(error, DiskFullError)
+            # INVARIANT: who names the topic after an error opens its files, which are nobody else's by then.
+            if not again or engine.closed or host.closing:
+                raise
+            return False
         host.reporter.topic_deleted(engine.name)
+        return True
 
     async def channel(self, engine: TopicEngine, name: str) -> None:
         """See `aiodq.engine.store.channel_management.delete_channel`.
