@@ -14,6 +14,7 @@ import pytest
 
 import aiodq
 from aiodq.clock import SystemClock
+from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import WatchedFileSystem
 from tests.queue.support import Tasks, fill, numbered, outcome
 
@@ -366,3 +367,17 @@ async def test_who_waits_for_a_topic_that_is_being_deleted(path: Path, tasks: Ta
             with pytest.raises(aiodq.StoreFailedError):
                 await soon(task)
     assert fs.open_files == 0
+
+
+async def test_what_is_written_as_the_store_stops_is_truncated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with contextlib.AsyncExitStack() as closing:
+        opened = await aiodq.open(path, aiodq.StoreOptions(sync="os"))
+        closing.push_async_callback(opened.aclose)
+        topic = opened.topic("t")
+        await topic.put(b"kept")
+        with monkeypatch.context() as patching:
+            patching.setattr(TopicLog, "commit", Trap(1).on(TopicLog.commit))
+            with pytest.raises(aiodq.StoreFailedError):
+                await topic.put_many([b"a", b"b"])
+    async with aiodq.open(path) as again:
+        assert [message.body async for message in again.topic("t").scan()] == [b"kept"]

@@ -363,11 +363,13 @@ class GroupCommit:
     def _failed(self, log: TopicLog, error: BaseException) -> None:
         """Roll back a failed write, or stop the store if its outcome is unknown."""
         self.inline = self.lone = False
-        if isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
+        try:
+            if isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
+                self._engine.metrics.written(self._engine.name, error)
+            else:
+                self._stop(error)  # first: the rollback needs more of a stack that may be exhausted
+        finally:
             log.rollback()
-            self._engine.metrics.written(self._engine.name, error)
-        else:
-            self._stop(error)
 
     def _stop(self, error: BaseException) -> None:
         """Stop the store, and raise the error that says so; for what is no error, such as Ctrl-C, that itself."""
