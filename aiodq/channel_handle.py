@@ -82,7 +82,8 @@ class ChannelHandle(AsyncIteration):
         """Wait for the next message and take it.
 
         Args:
-            timeout: seconds to wait at most, or a `timedelta`; None waits for ever, 0 or less does not wait.
+            timeout: seconds to wait at most, or a `timedelta`; None waits for ever, 0 or less does not wait;
+                in a shared store, only for the owner's answer, a second at most.
 
         Raises:
             TimeoutError: nothing came in time.
@@ -104,7 +105,7 @@ class ChannelHandle(AsyncIteration):
         wait = span_seconds("timeout", timeout, past=True)
         if not wait:
             try:
-                return self.get_nowait()
+                return await self._get_ready()
             except QueueEmpty:
                 raise TimeoutError from None
         try:
@@ -117,6 +118,10 @@ class ChannelHandle(AsyncIteration):
                 raise
             message = left
         return self._handed(message)
+
+    async def _get_ready(self) -> Message:
+        """Take what may be delivered now, as `get_nowait` does; where another process has it, that is asked."""
+        return self.get_nowait()
 
     def _take_late(self, wait: float) -> Message | None:  # noqa: ARG002 - see `SharedChannel`
         """Take what is here at the end of a wait of so many seconds, which was in vain."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -68,6 +69,9 @@ __all__ = ["SharedChannel", "SharedQueue", "SharedStore", "SharedTopic"]
 
 _SHORT: Final = 0.01
 """Seconds of waiting in which the owner need not have answered."""
+
+_ANSWERED: Final = 1.0
+"""Seconds for which a `get` that is not to wait waits for the owner's answer."""
 
 
 async def _to_its_end(asking: Coroutine[Any, Any, T], then: Callable[[], None] | None = None) -> T:
@@ -133,6 +137,18 @@ class SharedChannel(Channel):
                 raise QueueShutDown("the queue was shut down")
             raise QueueEmpty("nothing is here now; the owner was asked for one, which a later call may find")
         return self._handed(message)
+
+    async def _get_ready(self) -> Message:
+        self.check()
+        message: Message | None = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWERED):
+                message = await self._remote.get_ready(self._store_ref)
+        if message is not None:
+            return self._handed(message)
+        if self._remote.finished:
+            raise QueueShutDown("the queue was shut down")
+        raise QueueEmpty("nothing may be delivered now")
 
     def _take_late(self, wait: float) -> Message | None:
         # As `get_nowait`, a wait shorter than the way to the owner and back asks for one that the next may find.

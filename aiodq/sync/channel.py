@@ -74,7 +74,7 @@ class Channel(Uncopied):
         give_back((message,))
 
     def get_nowait(self) -> Message:
-        """Take the next message.
+        """Take the next message. In a shared store, this waits for the owner's answer, a second at most.
 
         Raises:
             QueueEmpty: nothing may be delivered now. A channel just created delivers once it is on disk; `get` and
@@ -87,7 +87,7 @@ class Channel(Uncopied):
         return self._loop_thread.take(self._get_now, self._give_one_back, self._handed)
 
     async def _get_now(self) -> Message:
-        return Message(self._loop_thread, self._channel.get_nowait())
+        return Message(self._loop_thread, await self._channel._get_ready())  # noqa: SLF001 - a thread may wait for the owner
 
     def get_many(
         self, max_items: int, *, linger: float | timedelta = 0.0, timeout: float | timedelta | None = None

@@ -277,6 +277,25 @@ async def test_whoever_hears_from_a_client_that_was_told_early_finds_the_put_in_
         await client.close()
 
 
+@pytest.mark.parametrize("waiting", [0, 2])
+async def test_whoever_hears_of_it_finds_the_put_by_a_get_that_is_not_to_wait(tmp_path: Path, waiting: int) -> None:
+    async with owned(tmp_path / "s", BY_THREADS) as (store, _), aiodq.open(tmp_path / "s", mode="client") as other:
+        channel = other.topic("jobs").channel("c")
+        await channel.refresh()
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        getting = [asyncio.create_task(channel.get()) for _ in range(waiting)]
+        await channel.refresh()
+        with late(store):
+            assert await client.answer(client.put(1, 1, [b"%d" % n for n in range(waiting + 1)])) == Done(
+                (0, waiting + 1)
+            )
+            found = [await channel.get(0), *[await each for each in getting]]
+        assert sorted(message.body for message in found) == [b"%d" % n for n in range(waiting + 1)]
+        await client.close()
+
+
 async def test_a_put_that_the_loop_has_answered_is_not_answered_by_a_thread_that_comes_late(tmp_path: Path) -> None:
     go_on, over, durable = threading.Event(), threading.Event(), Part.durable
 

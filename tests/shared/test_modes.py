@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -162,6 +163,38 @@ async def test_get_nowait_asks_for_one_that_a_later_call_finds(tmp_path: Path) -
 
         await until(look)
         assert found[0].body == b"x"
+
+
+@pytest.mark.parametrize("whose", ["owner", "client"])
+async def test_a_get_that_is_not_to_wait_finds_what_the_owner_has(tmp_path: Path, whose: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue, other = (owner if whose == "owner" else client).queue("jobs"), owner.queue("jobs")
+        with pytest.raises(TimeoutError):
+            await queue.get(0)
+        await other.put_many([b"a", b"b", b"c", b"d"])
+        found = [await queue.get(timeout) for timeout in (0, -1, 0)]
+        assert [message.body for message in found] == [b"a", b"b", b"c"]
+        await queue.refresh()
+        assert (queue.qsize(), queue.in_flight()) == (1, 3)
+        assert (await other.get()).body == b"d"  # nobody asks for one any more
+        with pytest.raises(TimeoutError):
+            await queue.get(0)
+        queue.shutdown()
+        with pytest.raises(aiodq.QueueShutDown):
+            while True:
+                with suppress(TimeoutError):
+                    await queue.get(0)
+
+
+async def test_a_get_that_is_not_to_wait_finds_one_beside_others_that_wait(tmp_path: Path) -> None:
+    """The owner's task that waits for them has its turn only after what was asked was answered."""
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        waiting = asyncio.create_task(queue.get())
+        await queue.refresh()
+        await other.put_many([b"a", b"b"])
+        found = [await queue.get(0), await waiting]
+        assert sorted(message.body for message in found) == [b"a", b"b"]
 
 
 async def test_get_nowait_asks_for_the_next_one_as_soon_as_it_has_one(

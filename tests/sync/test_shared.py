@@ -71,14 +71,16 @@ def test_the_verbs_work_beside_an_owner(tmp_path: Path, owner: subprocess.Popen[
         jobs.get().ack()
         jobs.refresh()
         assert (seen, jobs.depth) == ([b"a", b"b", b"c"], 0)
-        jobs.put(b"e")
-        jobs.get()
+        jobs.put_many([b"e", b"f"])
+        assert [jobs.get_nowait().body, jobs.get(timeout=0).body] == [b"e", b"f"]
         jobs.task_done()
+        with pytest.raises(aiodq.QueueEmpty):
+            jobs.get_nowait()
         with pytest.raises(TimeoutError):
             jobs.get(timeout=0.01)
-        assert [message.body for message in jobs.scan()] == [b"a", b"b", b"c", b"d", b"e"]
-        receipt = jobs.put_nowait(b"f")
-        assert receipt.result() == 5
+        assert [message.body for message in jobs.scan()] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        receipt = jobs.put_nowait(b"g")
+        assert receipt.result() == 6
         threading.Timer(0.1, jobs.stop).start()
         jobs.consume(lambda _: None)
 

@@ -379,14 +379,33 @@ class RemoteChannel(RemoteSettlement):
                     return message
                 if self.finished:
                     raise QueueShutDown("the queue was shut down")
-                if self.shut and self._ends is None:
-                    self._ends = asyncio.get_running_loop().create_task(self._look_for_the_end())
-                self._look_how_quick()
-                self._want()
+                self._ask_for_one()
                 await self._wait_queue.wait()
         finally:
             self._waiting -= 1
             self._waits_no_more()
+
+    def _ask_for_one(self) -> None:
+        if self.shut and self._ends is None:
+            self._ends = asyncio.get_running_loop().create_task(self._look_for_the_end())
+        self._look_how_quick()
+        self._want()
+
+    async def get_ready(self, store_ref: object) -> Message | None:
+        """Hand out the next message, if it is here or the owner has one when asked: one round trip.
+
+        Raises:
+            AiodqError: the owner's error, or there is no owner.
+
+        Cancellation: nothing is taken.
+        """
+        message = self.take_next(store_ref)
+        if message is None and not self.finished:
+            with self.wanting(1):
+                self._ask_for_one()
+                await self.refresh()
+                message = self.take_next(store_ref)
+        return message
 
     def _waits_no_more(self) -> None:
         if not (self._waiting or self._ahead):
