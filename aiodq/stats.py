@@ -75,7 +75,8 @@ class ChannelStats:
         cancelled: deferred, and given up by `Channel.cancel`.
         paused: the channel or its topic delivers nothing.
         oldest_ns: when the oldest unsettled message was put, nanoseconds since the epoch; None if there is none. If
-            that message is not in memory, it is the time of the oldest message of its segment.
+            that message is not in memory, it is the time of the oldest message of its segment. In a shared store, None
+            too until the owner's next report, within about a second.
         backlog_bytes: about how many bytes `depth` takes, uncompressed.
         put_to_deliver: time from the put, or the due time, until the first delivery; None if nothing was delivered.
         put_to_ack: the same until the ack; a redelivered message counts from its put.

@@ -197,6 +197,17 @@ async def test_a_get_that_is_not_to_wait_finds_one_beside_others_that_wait(tmp_p
         assert sorted(message.body for message in found) == [b"a", b"b"]
 
 
+async def test_nothing_is_left_of_a_channel_once_it_is_known_to_be_empty(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put_many([b"x"] * 3)
+        await until(lambda: queue.stats().oldest_ns is not None)
+        await queue.purge()
+        await queue.refresh()
+        stats = queue.stats()
+        assert (stats.depth, stats.oldest_ns, stats.backlog_bytes) == (0, None, 0)
+
+
 async def test_get_nowait_asks_for_the_next_one_as_soon_as_it_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,9 +275,13 @@ class RemoteTopic:
             if channel.error is None:
                 numbers = channels.get(name) or read_channel_stats({"name": name})
                 counts = channel.ready, channel.flying, channel.counts.deferred
+                depth = sum(counts)
                 channels[name] = replace(
-                    numbers, ready=counts[0], in_flight=counts[1], deferred=counts[2], depth=sum(counts)
-                )
+                    numbers, ready=counts[0], in_flight=counts[1], deferred=counts[2], depth=depth,
+                    # Of no message there is neither a time nor a size, whatever was reported before.
+                    oldest_ns=numbers.oldest_ns if depth else None,
+                    backlog_bytes=numbers.backlog_bytes if depth else 0,
+                )  # fmt: skip
         return replace(
             stats,
             begin_offset=max(begin, stats.begin_offset),
