@@ -25,7 +25,7 @@ from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.lock import StoreLock
-from aiodq.storage.state.holds import Hold, read_hold
+from aiodq.storage.state.holds import Hold, read_hold, release_hold
 from aiodq.storage.state.store_identity import STORE_FILE
 from aiodq.storage.state.topic.topic_meta import describe, save_meta
 from tests.cli.support import aiodq as run
@@ -193,6 +193,50 @@ def test_an_owner_knows_of_a_new_hold_before_the_store_is_looked_at(
     (deleted,) = waited
     assert deleted.name not in manifest_of(bucket, "other")["segments"]
     assert manifest_of(bucket, "other")["segments"]
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "topic.json"])
+def test_what_cannot_be_said_of_what_was_shipped_is_an_error(
+    store: Path, bucket: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe_file = MemoryFileSystem.pipe_file
+
+    def failing(self: MemoryFileSystem, path: str, value: bytes, **rest: Any) -> None:
+        if path.endswith(name):
+            raise ConnectionResetError
+        pipe_file(self, path, value, **rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "pipe_file", failing)
+        with pytest.raises(aiodq.StorageError) as caught:
+            ship(store, bucket, topics=["orders"], hold="lake")
+    assert caught.value.path == f"{bucket}/orders/{name}"
+    held = read_hold(OsFileSystem(), str(store), "lake")
+    assert held == Hold({}, ("orders",)), "what is not noted is not let go"
+    assert ship(store, bucket, topics=["orders"], hold="lake").segments
+    assert read(bucket) == sealed(store)
+
+
+@pytest.mark.parametrize("topics", [None, ["ord*"]])
+def test_a_hold_that_is_released_meanwhile_is_made_again(
+    store: Path, bucket: str, topics: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipping, fs = sys.modules[ship.__module__], OsFileSystem()
+    make = shipping._make
+
+    def releasing(url: str, data: bytes) -> None:
+        release_hold(fs, str(store), "lake")
+        make(url, data)
+
+    monkeypatch.setattr(shipping, "_make", releasing)
+    ship(store, bucket, topics=topics, hold="lake")
+    held = read_hold(fs, str(store), "lake")
+    assert held is not None
+    assert held.patterns == (None if topics is None else ("ord*",))
+    assert (
+        held.offsets.items()
+        >= {"orders" if topics else "other": len(sealed(store, "orders" if topics else "other"))}.items()
+    )
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError("slow"), RuntimeError("not the system's")])

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import aiodq
-from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship
+from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship, start_session
+from aiodq.spark.pipelines.archive import _own_hold, _Run
+from aiodq.spark.pipelines.places import refuse_moved
 from aiodq.spark.pipelines.replay import check_range
+from aiodq.spark.source import AiodqDataSource
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.holds import Hold, read_hold, write_hold
 from tests.spark.support import fill
 
 if TYPE_CHECKING:
@@ -125,3 +136,132 @@ async def test_a_report_that_cannot_be_written_is_not_counted_for(store: Path) -
 )
 def test_a_range_that_can_be(given: tuple[int | None, int | None, datetime | None, datetime | None]) -> None:
     check_range(*given)
+
+
+async def test_what_is_there_is_told_from_what_is_not(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "LOCK").touch()
+    for topics in (None, ["orders"], ["ord*"], ["ord*", "typo*"]):
+        check_stores(store, topics)
+    check_stores(tmp_path / "bare")
+    check_stores(store, ["typo*"], coming=True)
+    for stores, topics in ((store, ["typo*"]), (tmp_path / "bare", ["*"])):
+        with pytest.raises(aiodq.StoreNotFoundError, match="no topic matches"):
+            check_stores(stores, topics)
+
+
+@pytest.mark.parametrize("conf", [None, {"spark.ui.enabled": "true", "spark.executor.memory": "2g"}])
+def test_settings_of_the_user_go_before_those_of_a_session(
+    conf: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    class Builder:
+        dataSource = property(lambda self: self)  # noqa: N815 - Spark's
+
+        def master(self, master: str) -> Builder:
+            asked["master"] = master
+            return self
+
+        def appName(self, name: str) -> Builder:  # noqa: N802 - likewise
+            asked["name"] = name
+            return self
+
+        def config(self, key: str, value: str) -> Builder:
+            asked[key] = value
+            return self
+
+        def getOrCreate(self) -> Builder:  # noqa: N802 - likewise
+            return self
+
+        def register(self, source: object) -> None:
+            asked["source"] = source
+
+    def prepared(master: str, environment: object) -> None:
+        asked["prepared"] = master, environment is os.environ
+
+    session = sys.modules[start_session.__module__]
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(builder=Builder()))
+    monkeypatch.setattr(session, "prepare", prepared)
+    assert isinstance(start_session("local[3]", conf, "mine"), Builder)
+    assert asked == {
+        "master": "local[3]",
+        "name": "mine",
+        "prepared": ("local[3]", True),
+        "source": AiodqDataSource,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        **(conf or {}),
+    }
+
+
+def test_a_batch_of_an_archive_is_told_once() -> None:
+    """Of a topic that was made anew the offsets go back: told again, its hold would go back and forth."""
+    told: list[tuple[Any, Any, int]] = []
+    progress = [
+        {"batchId": number, "sources": [{"numInputRows": rows, "startOffset": start, "endOffset": end}]}
+        for number, rows, start, end in (
+            (0, 5, None, '{"topics": {"a": 5}}'),
+            (1, 2, {"topics": {"a": 5}}, {"topics": {"a": 7}}),
+            (2, 0, {"topics": {"a": 7}}, None),
+        )
+    ]
+    query = SimpleNamespace(recentProgress=progress[:1], stop=lambda: told.append((None, None, 0)))
+    run = _Run(cast("Any", query), cast("Any", SimpleNamespace(batch=lambda *batch: told.append(batch))))
+    rows: list[int] = []
+    run.look(rows.append)
+    query.recentProgress = progress[:2]
+    for _ in range(2):
+        run.look(rows.append)
+    query.recentProgress = progress[1:]
+    run.look(None)
+    run.close()
+    assert told == [(None, {"a": 5}, 5), ({"a": 5}, {"a": 7}, 2), (None, None, 0)]
+    assert (rows, run.rows, run.batches) == ([5, 7, 7], 7, 2)
+
+
+async def test_the_hold_of_an_archive_of_which_nothing_is_left_is_a_new_one_s(store: Path, tmp_path: Path) -> None:
+    fs, target, checkpoint = OsFileSystem(), str(tmp_path / "lake"), tmp_path / "state"
+    name = _own_hold(str(store), target, str(checkpoint))
+    assert read_hold(fs, str(store), name) is None
+    held = Hold({"orders": 5}, None, under_way=True)
+    write_hold(fs, str(store), name, held)
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0").touch()
+    assert _own_hold(str(store), target, str(checkpoint)) == name
+    assert read_hold(fs, str(store), name) == held
+    (checkpoint / "offsets" / "0").unlink()
+    assert _own_hold(str(store), target, str(checkpoint)) == name
+    assert read_hold(fs, str(store), name) == replace(held, under_way=False)
+    assert _own_hold(str(store), f"{target}2", str(checkpoint)) != name
+
+
+@pytest.mark.parametrize(
+    ("written", "moved"),
+    [
+        ("file://{here}/topic=a/date=2026-01-01/part-0.parquet", False),
+        ("{here}/topic=a/part-0.parquet", False),
+        ("file://{link}/topic=a/part-0.parquet", False),
+        ("hdfs://host/lake/topic=a/part-0.parquet", False),
+        ("file:///elsewhere/topic=a/part-0.parquet", True),
+        ("/elsewhere/topic=a/part-0.parquet", True),
+        ("file://{here}/sub/topic=a/part-0.parquet", True),
+    ],
+)
+def test_an_archive_that_was_moved_is_known_by_its_log(tmp_path: Path, written: str, moved: bool) -> None:
+    """Beside batches without a file, and what is no batch."""
+    here, link = tmp_path / "a lake", tmp_path / "link"
+    link.symlink_to("a lake")
+    refuse_moved(str(here))
+    log = here / "_spark_metadata"
+    log.mkdir(parents=True)
+    refuse_moved(str(here))
+    path = written.format(here=str(here).replace(" ", "%20"), link=link)
+    (log / "0").write_text("v1\n")
+    (log / "1.compact").write_text(f"v1\n{json.dumps({'path': path})}\n{json.dumps({'path': '/not/looked/at'})}\n")
+    (log / ".0.crc").write_bytes(b"crc\0\n\xff")
+    (log / "2").write_text("v1\nno JSON\n")
+    with pytest.raises(aiodq.InvalidOptionError, match="was moved or copied") if moved else nullcontext():
+        refuse_moved(str(here))
