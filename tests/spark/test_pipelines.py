@@ -426,3 +426,10 @@ def test_pictures_of_extremes() -> None:
             picture = Bars("<title>", bars, across=across).svg()
             assert ET.fromstring(picture).tag == "svg"  # noqa: S314 - made here
     assert "&lt;title&gt;" in page("x", datetime.now(UTC), [("y", [Bars("<title>", [])])])
+
+
+def test_figures_in_pictures_have_three_digits_or_all_before_the_point() -> None:
+    values = [0.0, 0.25, 1.0, 12.345, 999.4, 999.6, 1000.0, 1234.5, 1e7]
+    texts = ET.fromstring(Bars("x", [("a", value) for value in values], across=True).svg()).findall("text")  # noqa: S314 - made here
+    shown = ["0", "0.25", "1", "12.3", "999", "1,000", "1,000", "1,234", "10,000,000"]
+    assert [text.text for text in texts[1::2]] == shown

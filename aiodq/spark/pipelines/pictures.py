@@ -83,7 +83,9 @@ def _short(label: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"  # noqa: PLR2004
+    # Three digits of 999.5 and more would be written 1e+03.
+    whole = value == int(value) or value >= 999.5  # noqa: PLR2004
+    return f"{value:,.0f}" if whole else f"{value:,.3g}"
 
 
 def page(title: str, now: datetime, sections: Sequence[tuple[str, Sequence[str | Bars]]]) -> str:
