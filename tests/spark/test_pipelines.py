@@ -433,3 +433,39 @@ def test_figures_in_pictures_have_three_digits_or_all_before_the_point() -> None
     texts = ET.fromstring(Bars("x", [("a", value) for value in values], across=True).svg()).findall("text")  # noqa: S314 - made here
     shown = ["0", "0.25", "1", "12.3", "999", "1,000", "1,000", "1,234", "10,000,000"]
     assert [text.text for text in texts[1::2]] == shown
+
+
+@pytest.mark.parametrize("across", [True, False])
+@pytest.mark.parametrize("values", [[5.0], [0.0, 1.0, 1000.0, 500.0], [float(number) for number in range(60)]])
+def test_bars_are_as_long_as_their_values_and_within_the_picture(values: list[float], across: bool) -> None:
+    picture = ET.fromstring(Bars("x", [(f"b{value:.0f}", value) for value in values], across=across).svg())  # noqa: S314 - made here
+    width, height = map(float, picture.attrib["viewBox"].split()[2:])
+    bars = [{name: float(box.attrib[name]) for name in ("x", "y", "width", "height")} for box in picture.iter("rect")]
+    assert [title.text for title in picture.iter("title")] == [f"b{value:.0f}: {value:,.0f}" for value in values]
+    assert all(bar["x"] >= 0 and bar["x"] + bar["width"] <= width for bar in bars)
+    assert all(bar["y"] >= 0 and bar["y"] + bar["height"] <= height for bar in bars)
+    long = [bar["width" if across else "height"] for bar in bars]
+    assert long == pytest.approx([max(max(long) * value / max(values), float(value > 0)) for value in values], abs=0.1)
+    starts = [bar["y" if across else "x"] for bar in bars]
+    assert starts == sorted(set(starts))
+    assert across or {bar["y"] + bar["height"] for bar in bars} == {180.0}
+    shown = [text.text for text in picture.iter("text")]
+    labels = [f"b{value:.0f}" for value in values]
+    assert set(shown) >= (set(labels) if across else {labels[0], labels[-1], f"{max(values):,.0f}"})
+    assert len(shown) == (2 * len(values) if across else min(len(values), 2) + 1)
+
+
+def test_a_page_has_all_that_it_is_given() -> None:
+    now = datetime(2026, 1, 31, 8, 9, 10, tzinfo=UTC)
+    text = page("a <title>", now, [("one", ["<text>", Bars("bars", [("a", 1.0)])]), ("two", ["more"])])
+    assert [text.count(each) for each in ("<section>", "</section>", "<figure>", "<rect", "no topic")] == [
+        2,
+        2,
+        1,
+        1,
+        0,
+    ]
+    for part in ("<h1>a &lt;title&gt;</h1>", "<h2>one</h2>", "<p>&lt;text&gt;</p>", "<h2>two</h2>", "<p>more</p>"):
+        assert part in text
+    assert text.endswith("As of 2026-01-31 08:09:10 UTC</footer></body></html>\n")
+    assert "There is no topic yet." in page("x", now, [])
