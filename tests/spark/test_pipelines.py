@@ -14,19 +14,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 from xml.etree import ElementTree as ET
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 import aiodq
-from aiodq.spark.options import read_options
+from aiodq.spark.options import batch_options, read_options, write_options
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, query, replay, report
 from aiodq.spark.pipelines.audit import _Piece, _tasks
 from aiodq.spark.pipelines.census import COLUMNS
 from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.query import prepare_views
 from aiodq.spark.pipelines.report import _counted
+from aiodq.spark.pipelines.results import name_of_result
 from aiodq.spark.pipelines.spread import spread
+from aiodq.spark.planning import plan
 from aiodq.spark.visible import Place
+from aiodq.spark.writing import BatchWriter
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds, release_hold
 from tests.spark.support import KEEP, fill, scanned
@@ -469,3 +473,34 @@ def test_a_page_has_all_that_it_is_given() -> None:
         assert part in text
     assert text.endswith("As of 2026-01-31 08:09:10 UTC</footer></body></html>\n")
     assert "There is no topic yet." in page("x", now, [])
+
+
+async def test_what_is_compacted_is_known_again_until_its_topic_is_deleted(tmp_path: Path) -> None:
+    """Also where a topic of the name is there again, which has had no message yet."""
+    fs, place = OsFileSystem(), str(tmp_path / "store")
+    await fill(tmp_path / "store", rounds=2)
+
+    def name(*, drop_empty: bool = False) -> str:
+        splits = plan(fs, batch_options({"path": place, "topic": "orders"}))
+        return name_of_result(fs, place, "latest", splits, drop_empty=drop_empty)
+
+    def write() -> str:
+        written = name()
+        writer = BatchWriter(write_options({"path": place, "topic": "latest", "txnId": written}, stream=False))
+        writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"body": [b"x"]})]))])
+        return written
+
+    for times in range(3):
+        assert write().endswith(f"-0-10-all-{times}")
+        assert name().endswith(f"-0-10-all-{times}")
+        with pytest.raises(aiodq.InvalidOptionError, match="messages 0 to 9; these are 0 to 9, without empty ones"):
+            name(drop_empty=True)
+        async with aiodq.open(place) as store:
+            await store.delete_topic("latest")
+            store.topic("latest").channel("c")
+            await store.topic("latest").sync()
+        assert (tmp_path / "store" / "latest").exists()
+    write()
+    await fill(tmp_path / "store", rounds=1)
+    with pytest.raises(aiodq.InvalidOptionError, match="of the messages 0 to 9; these are 0 to 14: put it into"):
+        name()
