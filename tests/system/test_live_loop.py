@@ -29,6 +29,7 @@ from aiodq.engine.loop import worker_threads
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.store.taking_over import _start_topic
 from aiodq.producer import _FEW
+from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import FakeClock, WrappedFileSystem
 from tests.processes import WATCHDOG
 from tests.system.support import (
@@ -89,6 +90,31 @@ async def test_slow_sync_does_not_hold_up_the_loop(tmp_path: Path) -> None:
             fs.release()
             assert await put == 2
             assert bodies(drain(queue)) == [b"b", b"c"]
+
+
+async def test_very_many_small_batches_are_not_encoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, staged, most = TopicLog.stage, 0, 0
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal staged
+        staged += 1
+        return stage(*args, **options)
+
+    async def watch() -> None:
+        nonlocal staged, most
+        while True:
+            most, staged = max(most, staged), 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(TopicLog, "stage", counted)
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="always"), fs=QuickFileSystem()) as store:
+        topic = store.topic("t")
+        await topic.put(b"first")
+        watching = asyncio.create_task(watch())
+        puts = await asyncio.gather(*(topic.put_many([b"a", b"b"]) for _ in range(2000)))
+        watching.cancel()
+        assert [put.start for put in puts] == list(range(1, 4001, 2))
+        assert 0 < most <= 256
 
 
 class StallingReads(WrappedFileSystem):

@@ -118,6 +118,32 @@ async def test_others_have_their_turns_while_what_it_puts_is_put_in_order(
     ]
 
 
+async def test_very_many_at_once_are_committed_in_several_groups(
+    store: aiodq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, groups = TransactionFile.append, list[int]()
+
+    def noted(file: TransactionFile, commits: Sequence[Any], now_ns: int) -> list[int]:
+        groups.append(len(commits))
+        return append(file, commits, now_ns)
+
+    monkeypatch.setattr(TransactionFile, "append", noted)
+    _, messages = await taken(store)
+    go_on = asyncio.Event()
+
+    async def settle_one(message: aiodq.Message) -> None:
+        async with store.transaction() as tx:
+            tx.ack(message)
+            await go_on.wait()
+
+    settling = [asyncio.create_task(settle_one(message)) for message in messages]
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(*settling)
+    assert sum(groups) == len(messages) == 2 * MANY
+    assert max(groups) <= 256
+
+
 async def test_what_many_messages_cost_is_found_out_once(store: aiodq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
 

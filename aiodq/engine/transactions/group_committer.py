@@ -50,6 +50,9 @@ _PIECE: Final = 2000
 _RUN: Final = 8
 """What a run costs besides its messages, in messages."""
 
+_MOST_AT_ONCE: Final = 256
+"""Transactions of a group, which is looked through, committed and put in single steps: two milliseconds each."""
+
 _LIMIT: Final = 1 << 22
 """Bytes in the transaction log from which on it is emptied earlier."""
 
@@ -401,10 +404,13 @@ class Committer:
         return entries
 
     def _group(self) -> list[_Entry]:
-        """Take the next group, in order, up to `largest` bytes; what is left is committed after it."""
+        """Take the next group, in order, up to a number and `largest` bytes; what is left is committed after it."""
         # INVARIANT: the transaction log never grows beyond what is read of it when the store is opened.
         group, cost = list[_Entry](), 0
-        while self._waiting and ((cost := cost + self._waiting[0].cost) <= self.largest or not group):
+        while self._waiting and len(group) < _MOST_AT_ONCE:
+            cost += self._waiting[0].cost
+            if group and cost > self.largest:
+                break
             group.append(self._waiting.popleft())
         if self._waiting:
             self._wake.set()

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _LARGE: Final = 1 << 20
 """Bytes above which encoding or writing at once would hold up the event loop for more than a millisecond."""
 
+_MANY: Final = 256
+"""Parts above which encoding them at once would: two milliseconds or three, however small they are."""
+
 __all__ = ["SegmentWriter", "write_blocking"]
 
 
@@ -77,7 +80,7 @@ class SegmentWriter:
         try:
             if self._append(log, parts):
                 return Written(parts)
-            if not log.ready or sum(part.cost for part in parts) > WRITE_BYTES:
+            if not log.ready or len(parts) > _MANY or sum(part.cost for part in parts) > WRITE_BYTES:
                 return None
             if not all(self._stage(log, part) for part in parts):
                 log.rollback()
@@ -120,15 +123,19 @@ class SegmentWriter:
     async def write(self, parts: list[Part]) -> Written:
         """Write a batch, part by part.
 
-        A call of the loop encodes and writes at most about 256 KiB before others get their turn. A part that is larger,
-        and may not be split over segments, is encoded and written by a thread: nobody else touches the log meanwhile.
+        A call of the loop encodes and writes at most about 256 KiB, and 256 parts, before others get their turn. A part
+        that is larger, and may not be split over segments, is encoded and written by a thread: nobody else touches the
+        log meanwhile.
         """
         log = self._opened()
         try:
             if not log.ready:
                 await self._threads.call(log.wake)
-            for part in parts:
+            for number, part in enumerate(parts, 1):
                 await self._write_part(part)
+                if not number % _MANY:
+                    await self._flush(log)
+                    await asyncio.sleep(0)
             await self._flush(log)
             log.commit()
         except (AiodqError, ValueError) as error:
