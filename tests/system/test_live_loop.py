@@ -30,6 +30,7 @@ from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.store.taking_over import _start_topic
 from aiodq.producer import _FEW
 from aiodq.storage.log.topic_log import TopicLog
+from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.testing import FakeClock, WrappedFileSystem
 from tests.processes import WATCHDOG
 from tests.system.support import (
@@ -115,6 +116,36 @@ async def test_very_many_small_batches_are_not_encoded_at_once(tmp_path: Path, m
         watching.cancel()
         assert [put.start for put in puts] == list(range(1, 4001, 2))
         assert 0 < most <= 256
+
+
+async def test_the_acks_of_very_many_channels_are_not_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, written, most = ChannelJournal.append, 0, 0
+
+    def counted(*args: Any, **options: Any) -> bool:
+        nonlocal written
+        written += 1
+        return append(*args, **options)
+
+    async def watch() -> None:
+        nonlocal written, most
+        while True:
+            most, written = max(most, written), 0
+            await asyncio.sleep(0)
+
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem()) as store:
+        topic = store.topic("t")
+        channels = [topic.channel(f"c{number}") for number in range(300)]
+        await topic.put(b"a")
+        messages = [await channel.get() for channel in channels]
+        monkeypatch.setattr(ChannelJournal, "append", counted)
+        watching = asyncio.create_task(watch())
+        for message in messages:
+            message.ack_nowait()
+        await topic.sync()
+        watching.cancel()
+        assert 0 < most <= 100
 
 
 class StallingReads(WrappedFileSystem):

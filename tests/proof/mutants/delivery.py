@@ -127,7 +127,7 @@ def a_seek_is_not_noted() -> Patch:
 change(
     "acks are not noted",
     Unnoted.take_settled,
-    "for start, stop in joined]",
+    "for start, stop in ranges]",
     "for start, stop in ()]",
     "checkpoints",
 )

@@ -34,6 +34,9 @@ _LULL: Final = 0.01
 _PIECE: Final = 1000
 """The ranges of acks, and the requeues, written in one turn of the loop: about two milliseconds."""
 
+_AT_ONCE: Final = 100
+"""The channels written in one turn of the loop: about two milliseconds, too."""
+
 _RETRY: Final = 0.25
 
 _CRAMPED_FOR: Final = 1.0
@@ -256,7 +259,9 @@ class AckPersister:
         waiting: list[tuple[Settlement, list[asyncio.Future[None]]]] = []
         try:
             await self._wake(channel_engines)
-            for channel_engine in channel_engines:
+            for number, channel_engine in enumerate(channel_engines):
+                if number and not number % _AT_ONCE:
+                    await asyncio.sleep(0)
                 waiters, channel_engine.ack_waiters = channel_engine.ack_waiters, []
                 waiting.append((channel_engine, waiters))
                 error = await self._write_all(channel_engine, last=last)
