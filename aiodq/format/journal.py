@@ -82,8 +82,10 @@ _RANGE: Final = struct.Struct("<QQ")
 _ATTEMPT: Final = struct.Struct("<QI")
 _DEFERRAL: Final = struct.Struct("<Qq")
 _CRC: Final = struct.Struct("<I")
-_ROWS: Final = 1000
-"""The ranges, attempts or due times in a piece of a checkpoint: enough for its checksum to let other threads run."""
+_ROWS: Final = 16_000
+"""The ranges, attempts or due times in a piece of a checkpoint: a millisecond or two. Its checksum takes long enough
+for another thread to go on; if it were over sooner, none would go on until all pieces are encoded."""
+
 _OFFSETS: Final = 1 << 63
 """Every offset is below this."""
 

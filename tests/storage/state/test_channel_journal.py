@@ -8,6 +8,7 @@ import random
 import zlib
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -697,6 +698,23 @@ def test_a_journal_reaches_behind_the_last_message_that_it_names(channel: Path, 
     journal = opened(channel)
     assert journal.reach == reach
     journal.close()
+
+
+def test_a_large_checkpoint_is_encoded_in_pieces_that_let_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread lets go of the interpreter while a checksum is made, and has to do so for long enough."""
+    sizes: list[int] = []
+
+    def crc32(data: bytes, value: int = 0) -> int:
+        sizes.append(len(data))
+        return zlib.crc32(data, value)
+
+    monkeypatch.setattr("aiodq.format.journal.zlib", SimpleNamespace(crc32=crc32))
+    image = ChannelImage(0, [(2 * number, 2 * number + 1) for number in range(1, 100_001)])
+    data = bytes(encode_checkpoint(image, 1))
+    assert decode_checkpoint(data) == (image, 1)
+    pieces = sizes[1:-2]  # behind the head, and before what is left and what is read
+    assert len(pieces) >= 5
+    assert all(200_000 <= size <= 500_000 for size in pieces)
 
 
 def test_a_checkpoint_cut_short_is_damage_though_its_checksum_is_right() -> None:
