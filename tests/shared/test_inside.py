@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -219,3 +220,22 @@ async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_on
             assert isinstance(await client.answer(number), Done)
             await client.close()
         assert done == ["sync", "sync", "told", "told"]
+
+
+async def test_a_handler_that_holds_up_the_loop_keeps_its_message(tmp_path: Path) -> None:
+    attempts: list[int] = []
+
+    async def compute(message: aiodq.Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) < 5:  # else it would be handed out anew for ever
+            time.sleep(0.3)  # noqa: ASYNC251 - what a handler is not to do, and does
+
+    options = aiodq.ChannelOptions(visibility_timeout=0.1)
+    async with aiodq.open_queue(tmp_path, QUICK, options, mode="shared") as jobs:
+        await jobs.put(b"a")
+        consuming = asyncio.create_task(jobs.consume(compute))
+        async with asyncio.timeout(PATIENCE):
+            await jobs.join()
+            await jobs.stop()
+            await consuming
+        assert attempts == [1]

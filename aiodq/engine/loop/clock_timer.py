@@ -16,6 +16,12 @@ _SECOND: Final = 1_000_000_000
 _LONGEST: Final = 86_400.0
 """Seconds; a loop may not take a timer of years, so it rings once a day for nothing instead."""
 
+_HELD_UP: Final = 20_000_000
+"""Nanoseconds: a timer that is later than this was held up by something that ran without awaiting anything."""
+
+_MOMENT: Final = 0.001
+"""Seconds in which what gathered meanwhile has its turn."""
+
 
 def monotonic_ns(clock: Clock) -> int:
     """Return a clock's monotonic time in nanoseconds."""
@@ -25,11 +31,14 @@ def monotonic_ns(clock: Clock) -> int:
 class Alarm:
     """Rings at the earliest moment it was set to. A test's clock, which is moved by hand, makes it check when moved.
 
+    Where the loop was held up, it rings a moment later still: an ack or a renewal that came in time comes first, though
+    it lies in a socket or on its way inside this process.
+
     Attributes:
         at: that moment, in monotonic nanoseconds; None while silent.
     """
 
-    __slots__ = ("_clock", "_handle", "_ring", "_unwatch", "at")
+    __slots__ = ("_clock", "_gave_way", "_handle", "_ring", "_unwatch", "at")
 
     def __init__(self, clock: Clock, ring: Callable[[], int | None]) -> None:
         """Start silent.
@@ -41,6 +50,7 @@ class Alarm:
         self._clock = clock
         self._ring = ring
         self.at: int | None = None
+        self._gave_way = False
         self._handle: asyncio.TimerHandle | None = None
         watch: Callable[[Callable[[], None]], Callable[[], None]] | None = getattr(clock, "watch", None)
         self._unwatch: Callable[[], None] | None = None if watch is None else watch(self._look)
@@ -72,7 +82,12 @@ class Alarm:
         moment = self.at
         if moment is None:
             return
-        self.at = None
-        following = self._ring() if monotonic_ns(self._clock) >= moment else moment
+        now = monotonic_ns(self._clock)
+        if self._unwatch is None and now > moment + _HELD_UP and not self._gave_way:
+            self._gave_way = True
+            self._handle = asyncio.get_running_loop().call_later(_MOMENT, self._look)
+            return
+        self.at, self._gave_way = None, False
+        following = self._ring() if now >= moment else moment
         if following is not None:
             self.set(following)
