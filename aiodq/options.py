@@ -303,7 +303,7 @@ class StoreOptions:
         self._check_alarms()
         if not isinstance(self.retention, Retention):
             example = f"write retention=Retention(consumed={shown(self.retention):.20})"
-            if self.retention not in ("delete", "keep"):
+            if not isinstance(self.retention, str) or self.retention not in {"delete", "keep"}:
                 example = "write retention=Retention(consumed='keep', max_age=timedelta(days=7))"
             refuse("retention", "a Retention", self.retention, example, type_is_wrong=True)
 

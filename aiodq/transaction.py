@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from aiodq.engine.batch.put_batch import Draft
+from aiodq.engine.batch.validation import no_body
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.settling import SettlingChannel
 from aiodq.engine.transactions.group_committer import HeldAck, held_runs
@@ -17,6 +18,7 @@ from aiodq.engine.transactions.pending_puts import Checked, PendingPuts, cost_of
 from aiodq.engine.transactions.task_transactions import Joinable, TransactionHost
 from aiodq.errors import (
     AlreadySettledError,
+    InvalidMessageTypeError,
     InvalidOptionTypeError,
     MessageSizeError,
     NotInFlightError,
@@ -209,6 +211,8 @@ class Transaction(AsyncBlock):
             QueueShutDown: the store is closed.
             WrongContextError: as for `ack`.
         """
+        if isinstance(body, Draft):
+            raise InvalidMessageTypeError(no_body(body))
         self._put(topic, (body,), Draft(b"", tag, key, headers, delay, ttl))
 
     def put_many(

@@ -207,6 +207,13 @@ def _position_example(position: object) -> str:
     return "write 'earliest', 'latest', 42 or datetime.now(timezone.utc)"
 
 
+def _has_zone(moment: datetime) -> bool:
+    try:
+        return moment.utcoffset() is not None
+    except ValueError:
+        return False  # pandas' NaT, which is a datetime and no time
+
+
 def time_ns(moment: datetime, what: str = "the time") -> int:
     """Return nanoseconds since 1970-01-01 UTC, exact to the microsecond, limited to what the files can hold.
 
@@ -215,7 +222,7 @@ def time_ns(moment: datetime, what: str = "the time") -> int:
     """
     if not isinstance(moment, datetime):
         refuse(what, "a datetime with a time zone", moment, _ZONE, type_is_wrong=True)
-    if moment.utcoffset() is None:
+    if not _has_zone(moment):
         refuse(what, "a datetime with a time zone", moment, _ZONE, type_is_wrong=False)
     delta = moment - _EPOCH
     exact = (delta.days * 86_400 + delta.seconds) * 1_000_000_000 + delta.microseconds * 1000

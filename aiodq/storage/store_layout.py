@@ -87,7 +87,7 @@ def absolute_path(path: str | PathLike[str]) -> str:
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         refuse("path", "the name of a directory (str or os.PathLike)", path, "write 'data/jobs'", type_is_wrong=True)
-    if "\0" in text or not text:
+    if "\0" in text or not text or not _is_encodable(text):
         raise StorageError(f"path is the name of a directory, not {path!r}: write 'data/jobs'", "")
     if text.startswith("~") and not os.path.lexists(text):
         raise InvalidOptionError(
@@ -98,6 +98,15 @@ def absolute_path(path: str | PathLike[str]) -> str:
         return os.path.realpath(text)
     except OSError as cause:  # a relative path, and the working directory was deleted
         raise storage_error(cause, text) from cause
+
+
+def _is_encodable(path: str) -> bool:
+    """Return whether the system can be given a path; text of half a surrogate pair it cannot."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_store_directory(fs: FileSystem, path: str) -> None:

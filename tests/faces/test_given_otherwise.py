@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -149,3 +150,63 @@ async def test_a_reason_that_is_no_text_ends_no_consumer(tmp_path: Path, mode: A
         await jobs.stop()
         await working
     assert told == ["5", "rejected", "x", "(its text cannot be had)", "\\ud800", "no such customer"]
+
+
+def released() -> memoryview:
+    view = memoryview(b"gone")
+    view.release()
+    return view
+
+
+async def test_a_view_that_was_released_is_refused(store: aiodq.Store) -> None:
+    topic = store.topic("t")
+    puts: list[Any] = [topic.put, topic.put_nowait, lambda body: topic.put_many([b"x", body])]
+    for put in puts:
+        with pytest.raises(aiodq.InvalidMessageError, match=r"body cannot be read: .*released"):
+            await put(released())
+    with pytest.raises(aiodq.InvalidMessageError, match=r"key cannot be read: .*released"):
+        await topic.put(b"x", key=released())
+    assert topic.end_offset == 0
+    assert await topic.put(b"x") == 0
+
+
+async def test_a_draft_is_one_of_many(store: aiodq.Store) -> None:
+    draft: Any = aiodq.Draft(b"x", tag="a")
+    with pytest.raises(aiodq.InvalidMessageTypeError, match=r"put_many\(\[draft\]\)"):
+        await store.topic("t").put(draft)
+    async with store.transaction() as transaction:
+        with pytest.raises(aiodq.InvalidMessageTypeError, match=r"put_many\(\[draft\]\)"):
+            transaction.put("t", draft, tag="b")
+    assert store.topics() == []
+
+
+@pytest.mark.parametrize("call", [aiodq.open, aiodq.open_queue, aiodq.open_reader])
+def test_a_path_that_is_no_unicode_is_refused(call: Any) -> None:
+    with pytest.raises(aiodq.StorageError, match="is the name of a directory"):
+        call("half a pair \ud800")
+
+
+class Vague:
+    """What is equal to something only here and there, as an array of numpy's."""
+
+    def __eq__(self, other: object) -> Any:
+        raise ValueError("the truth value is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]  # as of an array
+
+
+class NoTime(datetime):
+    """A datetime that is no time, as pandas' NaT."""
+
+    def utcoffset(self) -> timedelta | None:
+        raise ValueError("NaT does not support utcoffset")
+
+
+async def test_what_is_vague_is_refused(store: aiodq.Store) -> None:
+    with pytest.raises(aiodq.InvalidOptionTypeError, match="retention is a Retention"):
+        Any_.StoreOptions(retention=Vague())
+    never = NoTime(2026, 1, 31, tzinfo=UTC)
+    with pytest.raises(aiodq.InvalidOptionError, match="start is a datetime with a time zone"):
+        aiodq.ChannelOptions(start=never)
+    with pytest.raises(aiodq.InvalidOptionError, match="a datetime with a time zone"):
+        await store.topic("t").offset_at(never)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from aiodq.engine.batch.many_messages import checked_many
 from aiodq.engine.batch.put_batch import Draft
 from aiodq.engine.batch.validation import checked, no_body
-from aiodq.errors import InvalidMessageTypeError, MessageSizeError
+from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, MessageSizeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,7 +53,10 @@ class Acceptance:
         if type(body) is not bytes:
             if not isinstance(body, (bytes, bytearray, memoryview)):
                 raise InvalidMessageTypeError(no_body(body))
-            body = bytes(body)
+            try:
+                body = bytes(body)
+            except ValueError as cause:
+                raise InvalidMessageError(f"a message's body cannot be read: {cause}") from cause
         size, options = len(body), self._accepting.options
         if not options.min_message_bytes <= size <= options.max_message_bytes:
             raise MessageSizeError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from aiodq.engine.batch.put_batch import PLAIN, Accepted
+from aiodq.engine.batch.put_batch import PLAIN, Accepted, Draft
 from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, InvalidOptionError, InvalidOptionTypeError
 from aiodq.values import shown, span_seconds
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from aiodq.engine.batch.put_batch import Draft
     from aiodq.format.layout import BytesLike
 
 __all__ = [
@@ -74,7 +73,10 @@ def check_labels(tag: str | None, key: BytesLike | None) -> None:
 
 
 def _size(key: BytesLike) -> int:
-    return key.nbytes if isinstance(key, memoryview) else len(key)
+    try:
+        return key.nbytes if isinstance(key, memoryview) else len(key)
+    except ValueError as cause:
+        raise InvalidMessageError(f"a key cannot be read: {cause}") from cause
 
 
 def _refuse(what: str, expected: str, given: object, kind: type | tuple[type, ...], example: str) -> NoReturn:
@@ -90,6 +92,8 @@ def no_body(given: object) -> str:
         example = "put(text.encode())"
     elif given is None:
         example = "put(b'') for a message of nothing"
+    elif isinstance(given, Draft):
+        example = "put_many([draft])"
     elif hasattr(given, "tobytes"):
         example = "put(value.tobytes())"
     return f"a message's body is bytes-like, not {shown(given)} ({type(given).__name__}): write {example}"
