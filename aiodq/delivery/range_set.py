@@ -18,7 +18,7 @@ _FEW: Final = _MOST // 2
 """Edges in two neighbours that become one block."""
 
 
-class RangeSet:
+class RangeSet:  # noqa: PLW1641 - it changes, so it has no hash
     """Half-open ranges that neither overlap nor touch.
 
     Each range has two edges, its start and its stop; a number is a member if an odd number of edges is not above it.
@@ -53,8 +53,6 @@ class RangeSet:
     def __eq__(self, other: object) -> bool:
         """Return whether another set has the same members."""
         return isinstance(other, RangeSet) and self.total == other.total and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __contains__(self, number: int) -> bool:
         """Return whether `number` is a member."""
