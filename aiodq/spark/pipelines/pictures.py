@@ -83,8 +83,7 @@ def _short(label: str) -> str:
 
 
 def _number(value: float) -> str:
-    # Three digits of 999.5 and more would be written 1e+03.
-    whole = value == int(value) or value >= 999.5  # noqa: PLR2004
+    whole = value == int(value) or value >= 999.5  # noqa: PLR2004 - rounded to three digits, it is 1e+03
     return f"{value:,.0f}" if whole else f"{value:,.3g}"
 
 
