@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from aiodq.testing import FakeClock
 from tests.channels.support import Machine, counts, ready, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from aiodq.format.frame import Batch
 
@@ -55,13 +57,24 @@ async def test_they_count_at_once_and_are_kept_a_few_at_a_time(machine: Machine,
 async def test_nothing_is_kept_of_what_is_settled_meanwhile(
     machine: Machine, kept: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The turns come when the test says: how many pass while a thread syncs is up to the machine."""
+    later: deque[Callable[[], None]] = deque()
+
+    class Turns:
+        def call_soon(self, step: Callable[..., None], *arguments: object) -> None:
+            later.append(partial(step, *arguments))
+
     monkeypatch.setattr(message_source, "_MOST_KEPT", 10)
+    monkeypatch.setattr(message_source, "get_running_loop", Turns)
     async with machine.jobs() as jobs:
         await jobs.put_many(drafts())
-        assert sum(kept) < MANY
+        later.popleft()()
+        assert kept == [10, 10]
         await jobs.purge()
-        await until(lambda: len(kept) == MANY // 10)
-        assert sum(kept) < MANY
+        while later:
+            later.popleft()()
+        assert len(kept) == MANY // 10
+        assert sum(kept) == 20
         assert counts(jobs) == (0, 0, 0)
 
 
