@@ -526,6 +526,29 @@ class TestSyncInterval:
             await until(lambda: jobs.durable_offset == 44)
             assert log_syncs(fs, since) == 2
 
+    async def test_as_many_are_put_during_a_sync(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs, sync="interval", sync_every=10, sync_interval=3600) as jobs:
+            gate, since = fs.gate("sync", match=".seg"), len(fs.passed)
+            await fill(jobs, numbered(10))
+            await gate.wait()
+            await fill(jobs, numbered(15))
+            gate.open()
+            await until(lambda: jobs.durable_offset == 25)
+            assert log_syncs(fs, since) == 2
+
+    async def test_what_an_earlier_owner_put_does_not_count(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs, sync="interval", sync_every=10) as jobs:
+            await fill(jobs, numbered(9))
+        async with queue(path, fs=fs, sync="interval", sync_every=10, sync_interval=3600) as jobs:
+            since = len(fs.passed)
+            await fill(jobs, numbered(9))
+            await turns(20)
+            assert log_syncs(fs, since) == 0
+            await jobs.put(b"the tenth")
+            await until(lambda: log_syncs(fs, since) == 1)
+
     async def test_a_sync_after_so_much_time(self, path: Path) -> None:
         fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_every=1000, sync_interval=0.02) as jobs:

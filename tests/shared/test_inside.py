@@ -188,15 +188,15 @@ async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_on
             await client.hello(number)
             await client.open(1, "jobs")
         done: list[str] = []
-        held: list[Synced] = []
+        held: list[tuple[Synced, int]] = []
         start, send, send_now = Syncer.start, _Connection.send, _Connection._send_now
 
-        def starting(self: Syncer, log: Synced, _then: object = None) -> None:
+        def starting(self: Syncer, log: Synced, end: int, _then: object = None) -> None:
             done.append("sync")
             if held:
-                start(self, log)
+                start(self, log, end)
             else:
-                held.append(log)
+                held.append((log, end))
                 self.busy = True
 
         def telling(self: _Connection, said: Message, request: int = 0) -> None:
@@ -215,7 +215,7 @@ async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_on
         await until(lambda: held)
         answers.append(second.put(1, 1, [b"2", b"3"]))
         await until(lambda: engine.put_buffer.next_batch() is not None)
-        start(engine.syncer, held[0])
+        start(engine.syncer, *held[0])
         for client, number in zip((first, second), answers, strict=True):
             assert isinstance(await client.answer(number), Done)
             await client.close()

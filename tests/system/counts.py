@@ -428,7 +428,7 @@ ROWS: Final[dict[str, Row]] = {
 # frames, python, futures, callbacks, threads
 CEILINGS: Final[dict[str, Count]] = {
     "put, os": Count(8, 8, 0, 0, 0),
-    "put, interval": Count(11, 11, 0, 0, 0),
+    "put, interval": Count(8, 8, 0, 0, 0),
     "put, always": Count(36, 60, 1, 2, 82),
     "put, always, without a thread": Count(57, 82, 1, 1, 0),
     "put with a key and headers, os": Count(66, 73, 0, 0, 0),

@@ -148,7 +148,12 @@ class TopicEngine:
         self.expirations: Expirations = Expirations(self)
         self.backlog_bytes: BacklogBytes = BacklogBytes()
         self.syncer: Syncer = Syncer(
-            options, host.syncs, SyncTimer(host.metrics, name), self.io_loop.requests.wake, self.io_loop.synced
+            options,
+            host.syncs,
+            SyncTimer(host.metrics, name),
+            self.io_loop.requests.wake,
+            self.io_loop.synced,
+            end=self.visible,
         )
         self.exclusive_work: ExclusiveWork = ExclusiveWork(host, self.io_loop.requests.wake)
         self.group_commit: GroupCommit = GroupCommit(self, host)
@@ -248,7 +253,7 @@ class TopicEngine:
     def refuse(self, error: Exception) -> None:
         """Refuse what was accepted and is not written yet."""
         self.taken = self.serial
-        self.syncer.wrote(self.serial, 0, pressing=False)
+        self.syncer.wrote(self.serial, pressing=False)
         if isinstance(self.log, NoLog):
             self.syncer.nothing_to_sync()
         self.put_buffer.refuse_batch(error)

@@ -111,8 +111,8 @@ change(
 change(
     "a lone put is acknowledged before its sync",
     GroupCommit._sync_lone,
-    "syncer.start(log, None if part.origin is None else part.durable)",
-    "log.durable = log.end; syncer.start(log); engine.publisher.synced()",
+    "syncer.start(log, engine.visible, None if part.origin is None else part.durable)",
+    "log.durable = log.end; syncer.start(log, engine.visible); engine.publisher.synced()",
     "single puts",
 )
 change(

@@ -9,6 +9,7 @@ from weakref import ref
 
 from aiodq.engine.batch.put_batch import OVERHEAD, Part, PutResult, accepted_cost, columns_of_one
 from aiodq.engine.loop.home_loop import BY_THREAD, task_of
+from aiodq.engine.topic.commit.syncer import NEVER
 from aiodq.engine.topic.puts.returning import Returning
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
@@ -128,7 +129,7 @@ class GroupCommit:
     """
 
     __slots__ = (
-        "_before", "_bounded", "_counted", "_counting", "_engine", "_home", "_host", "_least", "_log",
+        "_before", "_bounded", "_count_from", "_due_from", "_engine", "_home", "_host", "_least", "_log",
         "_loop", "_monotonic", "_most", "_now_ns", "_publisher", "_retention", "_sharing", "_task", "_tasks", "_turns",
         "gathering", "inline", "lone", "ready", "returning", "undisturbed", "writing",
     )  # fmt: skip
@@ -154,7 +155,7 @@ class GroupCommit:
         self._sharing = 0
         self._task: Callable[[], asyncio.Task[Any] | None] = _nobody
         self._tasks = self._before = 0
-        self._counting = self._counted = False
+        self._count_from = self._due_from = 0
         self._publisher = engine.publisher
         self._retention = engine.retention
         self._log: TopicLog | None = None
@@ -193,10 +194,10 @@ class GroupCommit:
             and not engine.retention.begun
         )
         durably = options.sync == "always"
-        self._counting = options.sync == "interval"
         # INVARIANT: what is written after the start of a sync, or after a tick, belongs to another batch than what was
         # written before. Both happen within a turn, and this is at its end.
-        self._counted = False
+        self._count_from = 0
+        self._due_from = engine.syncer.due_at() - 1 if options.sync == "interval" else NEVER
         self.inline = at_once and not durably and self._sharing <= _CROWD
         self.lone = at_once and durably and not engine.syncer.busy and self._sharing <= 1
 
@@ -280,8 +281,8 @@ class GroupCommit:
         try:
             engine.visible = span[1]
             self._retention.written_at = now
-            if not self._counted:
-                self._count(engine, messages)
+            if span[1] > self._count_from:
+                self._count(engine, span[1])
             engine.publisher.show_many(Batch(span[0], time_ns, columns), cost)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)
@@ -323,8 +324,8 @@ class GroupCommit:
         try:
             engine.visible = offset + 1
             self._retention.written_at = now
-            if not self._counted:
-                self._count(engine, 1)
+            if offset >= self._count_from:
+                self._count(engine, offset + 1)
             if engine.channel_engines:
                 ended = engine.tail.add(offset, time_ns, body)
                 if ended or engine.waiting:
@@ -349,16 +350,20 @@ class GroupCommit:
     def _turned(self) -> None:
         self._before, self._tasks = self._tasks, 0
 
-    def _count(self, engine: WrittenTopic, messages: int) -> None:
-        """Count an inline write as a batch that nobody waits for. Later ones may belong to it until the next turn."""
-        engine.serial = serial = engine.taken = engine.serial + 1
-        if self._counting:
-            engine.syncer.wrote_inline(serial, messages)
-        else:
-            engine.syncer.written = serial
-            self._counted = True
-        if not engine.stirred:
-            engine.stir()
+    def _count(self, engine: WrittenTopic, stop: int) -> None:
+        """Count an inline write as a batch that nobody waits for: later ones belong to it until the next turn.
+
+        Once so many messages are written that a sync is due, that turn is asked for.
+        """
+        if not self._count_from:
+            engine.serial = engine.taken = engine.syncer.written = engine.serial + 1
+            if not engine.stirred:
+                engine.stir()
+        self._count_from = self._due_from
+        if stop > self._count_from:
+            self._count_from = NEVER
+            if not engine.syncer.busy:
+                engine.syncer.wake()
 
     def _failed(self, log: TopicLog, error: BaseException) -> None:
         """Roll back a failed write, or stop the store if its outcome is unknown."""
@@ -439,10 +444,10 @@ class GroupCommit:
             self._sync_lone(engine, log, part)
             return True
         try:
-            engine.visible = part.stop
+            engine.visible = stop = part.stop
             self._retention.written_at = self._monotonic()
-            if not self._counted:
-                self._count(engine, len(columns.bodies))
+            if stop > self._count_from:
+                self._count(engine, stop)
             engine.publisher.show_many(Batch(part.first, part.time_ns, columns), part.cost)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
             self._stop(error)
@@ -478,7 +483,7 @@ class GroupCommit:
             engine.writer.syncing = True
             if self.returning is not None:
                 self.returning.sync_began()
-            syncer.start(log, None if part.origin is None else part.durable)
+            syncer.start(log, engine.visible, None if part.origin is None else part.durable)
         except BaseException as error:
             self._host.fail(error)
             if not isinstance(error, Exception):

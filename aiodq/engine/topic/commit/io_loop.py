@@ -38,6 +38,7 @@ class DrivenTopic(Protocol):
     serial: int
     stirred: bool
     stopped: bool
+    visible: int
     exclusive_work: ExclusiveWork
     group_commit: GroupCommit
     publisher: Publisher
@@ -207,11 +208,11 @@ class IoLoop:
         batch = engine.put_buffer.next_batch()
         if batch is not None and not group_commit.writing and group_commit.may_write(batch):
             group_commit.write(batch)
-        if not engine.writer.rolling and syncer.needed():
+        if not engine.writer.rolling and syncer.needed(engine.visible):
             engine.writer.syncing = True
             if group_commit.returning is not None:
                 group_commit.returning.sync_began()
-            syncer.start(engine.real_log(), engine.publisher.early)
+            syncer.start(engine.real_log(), engine.visible, engine.publisher.early)
         if syncer.waiting:
             syncer.resolve()
 

@@ -77,10 +77,9 @@ class Publisher:
             StoreFailedError: the write ended with it.
         """
         engine = self._engine
-        pressing, messages = False, 0
+        pressing = False
         for part in result.parts:
             batch = Batch(part.first, part.time_ns, part.columns)
-            messages += len(part.columns.bodies)
             if durably:
                 pressing = pressing or part.columns.transaction is None
                 self.unsynced.append((part, batch))
@@ -88,7 +87,7 @@ class Publisher:
                 self._publish(part, batch)
         if result.error is not None or engine.metrics.refusing:
             engine.metrics.written(engine.name, result.error)
-        engine.syncer.wrote(serial, messages, pressing=pressing)
+        engine.syncer.wrote(serial, pressing=pressing)
         for part in result.failed:
             part.fail(result.error or StoreFailedError("the batch was not written"))
             engine.put_buffer.done(part)

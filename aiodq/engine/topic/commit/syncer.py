@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.loop.futures import settle
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from aiodq.engine.monitoring.metrics import SyncTimer
     from aiodq.options import StoreOptions
 
-__all__ = ["Syncer"]
+__all__ = ["NEVER", "Syncer"]
+
+NEVER: Final = 1 << 62
+"""No log ends here."""
 
 
 class Syncer:
@@ -29,22 +32,23 @@ class Syncer:
         count: the number of syncs so far.
         options: the topic's options.
         waiting: those who wait for a batch to be on the device, with its serial number.
+        wake: gives the ioLoop a turn.
     """
 
     __slots__ = (
-        "_messages",
+        "_begun",
         "_pressing",
         "_report",
         "_synced",
         "_syncs",
         "_target",
         "_timer",
-        "_wake",
         "busy",
         "count",
         "due",
         "options",
         "waiting",
+        "wake",
         "written",
     )  # fmt: skip
 
@@ -55,37 +59,34 @@ class Syncer:
         timer: SyncTimer,
         wake: Callable[[], None],
         report: Callable[[None, BaseException | None], None],
+        *,
+        end: int,
     ) -> None:
-        """Start with nothing written; `wake` gives the ioLoop a turn, `report` tells it how a sync has ended."""
+        """Start with nothing written from the offset `end` on; `report` tells the ioLoop how a sync has ended."""
         self.busy: bool = False
         self.due: bool = False
         self.written: int = 0
         self.count: int = 0
         self.options: StoreOptions = options
         self._syncs = syncs
-        self._wake = wake
+        self.wake: Callable[[], None] = wake
         self._report = report
         self._timer = timer
         self._synced = 0
         self._target = 0
         self._pressing = 0
-        self._messages = 0
+        self._begun = end
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def wrote(self, serial: int, messages: int, *, pressing: bool = True) -> None:
+    def wrote(self, serial: int, *, pressing: bool = True) -> None:
         """Note that a batch is in the file; `pressing`: under `"always"` it is to be synced at once."""
         self.written = serial
-        self._messages += messages
         if pressing:
             self._pressing = serial
 
-    def wrote_inline(self, serial: int, messages: int) -> None:
-        """Note that a batch is in the file whose put waits for no sync."""
-        self.written = serial
-        before, every = self._messages, self.options.sync_every
-        self._messages = before + messages
-        if before < every <= self._messages and self.options.sync == "interval":
-            self._wake()
+    def due_at(self) -> int:
+        """Return the offset up to which the log is shown once a sync is due by `sync_every`, under `"interval"`."""
+        return self._begun + self.options.sync_every
 
     @property
     def lagging(self) -> bool:
@@ -101,21 +102,27 @@ class Syncer:
         if not self.busy:
             self._synced = self.written
 
-    def needed(self) -> bool:
-        """Return whether a sync is to be started now."""
+    def needed(self, end: int) -> bool:
+        """Return whether a sync is to be started now, for a log that is shown up to `end`."""
         if self.busy or self.written <= self._synced:
             self.due = self.due and self.written > self._synced
             return False
         if self.waiting or self.due or (self.options.sync == "always" and self._pressing > self._synced):
             return True
-        return self.options.sync == "interval" and self._messages >= self.options.sync_every
+        return self.options.sync == "interval" and end >= self.due_at()
 
-    def start(self, log: Synced, then: Callable[[], None] | None = None) -> None:
-        """Sync everything written so far, off the loop; a thread that does so calls `then`, before the loop knows."""
+    def start(self, log: Synced, end: int, then: Callable[[], None] | None = None) -> None:
+        """Sync everything written so far, off the loop; a thread that does so calls `then`, before the loop knows.
+
+        Args:
+            log: the log.
+            end: the offset up to which it is shown.
+            then: see `SyncBackend.start`.
+        """
         self.busy = True
         self.due = False
         self._target = self.written
-        self._messages = 0
+        self._begun = end
         self._timer.began()
         self._syncs.start(log, self._report, then)
 
