@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ __all__ = [
     "note",
     "open_notes",
     "read_notes",
+    "reserved_port",
     "run_until_killed",
     "when_to_die",
 ]
@@ -52,6 +54,19 @@ _CHANGES: Final = frozenset(
 
 
 # --- seen from the test
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Give a port that a server of a test may listen at, and that the system gives nobody else meanwhile.
+
+    What is bound and does not listen leaves the port to who asks for an address to be reused, as servers do.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        yield port
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 import pytest
 
-from tests.processes import ROOT, environment, killed_at_last
+from tests.processes import ROOT, environment, killed_at_last, reserved_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -55,12 +54,6 @@ def load(example: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
 
 
 class Service:
@@ -116,17 +109,18 @@ def serving(
     largest_file: int | None = None,
 ) -> Iterator[Service]:
     """Run an order service on the store in `directory`, with a bound on the size of its files perhaps."""
-    port, output = free_port(), directory / "output"
+    output = directory / "output"
     script = [str(EXAMPLES / f"{example}.py")]
     limited = [] if largest_file is None else ["-c", LIMITED, str(largest_file)]
-    options = {"port": port, "store": directory / "store", "done": directory / "done", "seconds": seconds}
-    options["grace"] = grace
-    arguments = [f"--{name}={value}" for name, value in {**options, "workers": workers}.items()]
-    command = [sys.executable, "-W", "always::ResourceWarning", *limited, *script, *arguments]
-    with output.open("wb") as sink, killed_at_last(command, stdout=sink, stderr=sink) as process:
-        service = Service(process, port, output)
-        service.wait_until("it answers")
-        yield service
+    with reserved_port() as port:
+        options = {"port": port, "store": directory / "store", "done": directory / "done", "seconds": seconds}
+        options["grace"] = grace
+        arguments = [f"--{name}={value}" for name, value in {**options, "workers": workers}.items()]
+        command = [sys.executable, "-W", "always::ResourceWarning", *limited, *script, *arguments]
+        with output.open("wb") as sink, killed_at_last(command, stdout=sink, stderr=sink) as process:
+            service = Service(process, port, output)
+            service.wait_until("it answers")
+            yield service
 
 
 def worked_off(directory: Path) -> list[str]:

@@ -19,8 +19,8 @@ import pytest
 
 import aiodq
 from tests.examples.hostile import ATTEMPTS
-from tests.examples.support import EXAMPLES, PATIENCE, free_port
-from tests.processes import ROOT, environment
+from tests.examples.support import EXAMPLES, PATIENCE
+from tests.processes import ROOT, environment, reserved_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,9 +47,9 @@ class Supervisor:
         codes: with what each life ended.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, port: int) -> None:
         self.directory = directory
-        self.port = free_port()
+        self.port = port
         self.lives = 0
         self.codes: list[int] = []
         self.process: asyncio.subprocess.Process | None = None
@@ -152,7 +152,13 @@ async def disturb(
 
 async def serve(directory: Path, seed: int, *, seconds: float, pause: float) -> tuple[Supervisor, Book]:
     """Run the service under load; return who ran it, and what was promised."""
-    supervisor, book, rng, over = Supervisor(directory), Book(), Random(seed), asyncio.Event()
+    with reserved_port() as port:
+        supervisor = Supervisor(directory, port)
+        return supervisor, await served(supervisor, seed, seconds=seconds, pause=pause)
+
+
+async def served(supervisor: Supervisor, seed: int, *, seconds: float, pause: float) -> Book:
+    book, rng, over = Book(), Random(seed), asyncio.Event()
     running = asyncio.create_task(supervisor.run())
     url = f"http://127.0.0.1:{supervisor.port}"
     try:
@@ -171,7 +177,7 @@ async def serve(directory: Path, seed: int, *, seconds: float, pause: float) -> 
         await asyncio.wait_for(running, PATIENCE)
     finally:
         supervisor.kill(signal.SIGKILL, for_good=True)
-    return supervisor, book
+    return book
 
 
 def done(directory: Path) -> dict[str, int]:

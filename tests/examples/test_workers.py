@@ -23,8 +23,8 @@ import pytest
 import aiodq
 from aiodq.shared.requests.visitors import ask_visitors
 from tests.examples.load import Load
-from tests.examples.support import EXAMPLES, PATIENCE, free_port
-from tests.processes import environment, killed_at_last
+from tests.examples.support import EXAMPLES, PATIENCE
+from tests.processes import environment, killed_at_last, reserved_port
 
 if TYPE_CHECKING:
     import subprocess
@@ -115,21 +115,22 @@ class Server:
 def serving(kind: str, directory: Path, *more: str) -> Iterator[Server]:
     package, command = SERVERS[kind]
     pytest.importorskip(package, reason=f"{package} is not installed: it comes with the extra dev")
-    port = free_port()
-    address = f"127.0.0.1:{port}"
-    where = address if command[-1] == "--bind" else str(port)
     env = environment(ORDERS=str(directory / "orders"), DONE=str(directory / "done"))
     with (
+        reserved_port() as port,
         (directory / "output").open("ab") as output,
         killed_at_last(
-            [sys.executable, "-m", *command, where, *more, "fastapi_workers:app"],
+            [
+                *(sys.executable, "-m", *command, f"127.0.0.1:{port}" if command[-1] == "--bind" else str(port)),
+                *(*more, "fastapi_workers:app"),
+            ],
             env=env,
             stdout=output,
             stderr=output,
             group=True,
         ) as process,
     ):
-        server = Server(process, f"http://{address}", directory)
+        server = Server(process, f"http://127.0.0.1:{port}", directory)
         server.wait_until_answering()
         yield server
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.request
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from aiodq.spark.java import prepare
-from tests.processes import ROOT, kill_group
+from tests.processes import ROOT, kill_group, reserved_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 120.0
 """Seconds in which a cluster has to be there."""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def environment() -> dict[str, str]:
@@ -57,16 +50,17 @@ class Cluster:
 @contextmanager
 def cluster(path: Path, *workers: Sequence[str]) -> Iterator[Cluster]:
     """Give a master with so many workers, each started by the command that is given for it."""
-    port, page = free_port(), free_port()
-    url = f"spark://127.0.0.1:{port}"
     pids: list[int] = []
     with ExitStack() as running:
+        port, page = (running.enter_context(reserved_port()) for _ in range(2))
+        url = f"spark://127.0.0.1:{port}"
         at = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page))
         log = path / "master.log"
         running.callback(kill_group, started("master.Master", *at, log=log))
         for number, within in enumerate(workers):
             place = path / f"worker{number}"
-            own = ("--host", "127.0.0.1", "--webui-port", str(free_port()), "-c", "1", "-m", "1g", "-d", str(place))
+            own_page = str(running.enter_context(reserved_port()))
+            own = ("--host", "127.0.0.1", "--webui-port", own_page, "-c", "1", "-m", "1g", "-d", str(place))
             log = path / f"worker{number}.log"
             worker = started("worker.Worker", *own, url, log=log, within=within)
             running.callback(kill_group, worker)
