@@ -10,7 +10,6 @@ import asyncio
 import pkgutil
 import random
 import threading
-import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -26,7 +25,7 @@ from aiodq.clock import SystemClock
 from aiodq.engine.batch.validation import checked
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.loop import worker_threads
-from aiodq.engine.loop.worker_threads import WorkerThreads
+from aiodq.engine.loop.worker_threads import _HOGGED, WorkerThreads
 from aiodq.engine.store.taking_over import _start_topic
 from aiodq.producer import _FEW
 from aiodq.storage.log.topic_log import TopicLog
@@ -480,7 +479,7 @@ async def test_busy_loop_does_not_starve_a_sync(tmp_path: Path) -> None:
 
 async def test_a_loop_that_waits_is_not_put_to_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What helps the sync's thread beside a busy loop would only hold up the others beside one that is not."""
-    nudges, slept, nudge = 0, 0, WorkerThreads._nudge
+    nudges, slept, spent, nudge = 0, 0, 0.0, WorkerThreads._nudge
 
     def counted(threads: WorkerThreads) -> None:
         nonlocal nudges
@@ -491,24 +490,27 @@ async def test_a_loop_that_waits_is_not_put_to_sleep(tmp_path: Path, monkeypatch
         nonlocal slept
         slept += 1
 
+    async def nudged(number: int) -> None:
+        nonlocal nudges
+        nudges = 0
+        await until(lambda: nudges >= number)
+
     fs = StallingFileSystem()
     async with aiodq.open_queue(tmp_path, fs=fs) as queue:
         await queue.put(b"warm")
         monkeypatch.setattr(WorkerThreads, "_nudge", counted)
+        # How much of the processor's time the loop takes, the test says: what is busy beside it is pytest, and `until`.
+        monkeypatch.setattr(worker_threads, "time", SimpleNamespace(sleep=sleep, thread_time=lambda: spent))
         put = await stalled(fs, queue, b"x")
-        monkeypatch.setattr(worker_threads, "time", SimpleNamespace(sleep=sleep, thread_time=time.thread_time))
-        nudges = 0
-        while nudges < 20:
-            await asyncio.sleep(0.05)
-        waiting, spent = slept, time.thread_time()
-        while slept < waiting + 4 and time.thread_time() < spent + 1:  # a loop that is busy
-            await asyncio.sleep(0)
+        await nudged(20)
+        waiting = slept
+        for _ in range(4):
+            spent += 2 * _HOGGED
+            await nudged(2)
         busy = slept - waiting
         fs.release()
         await put
-    # What is busy while it waits is pytest, and `until`.
-    assert waiting < 4
-    assert busy >= 4
+    assert (waiting, busy) == (0, 4)
 
 
 async def test_putting_without_a_pause_leaves_turns_to_others(tmp_path: Path) -> None:
