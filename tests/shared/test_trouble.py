@@ -10,7 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,12 +30,34 @@ from tests.shared.child import TOPIC
 from tests.shared.support import PATIENCE, RawClient, owned, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator, Awaitable, Iterator
     from pathlib import Path
 
     from aiodq.wire.packets import Message
 
 QUICK = aiodq.StoreOptions(sync="os")
+TICK, TICKS, ENDLESS = 0.04, 5, 10**6
+"""An owner counts as stalled after so many of these, while it is stopped and otherwise."""
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an owner's silence count only while it is `stopped`: on a busy machine, one that runs may be silent, too."""
+    monkeypatch.setattr(link, "_STALL", TICK * ENDLESS)
+    monkeypatch.setattr(link, "_TICKS", ENDLESS)
+
+
+@contextmanager
+def stopped(child: subprocess.Popen[str]) -> Iterator[None]:
+    """Stop an owner's process meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link, "_STALL", TICK * TICKS)
+        patch.setattr(link, "_TICKS", TICKS)
+        child.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            child.send_signal(signal.SIGCONT)
 
 
 @asynccontextmanager
@@ -132,28 +154,25 @@ async def test_who_has_no_descriptor_for_too_long_is_told_so(tmp_path: Path, mon
         assert await store.topic("jobs").put(b"z") == 1
 
 
-async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link, "_STALL", 0.5)
+@pytest.mark.usefixtures("patient")
+async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(tmp_path: Path) -> None:
     async with owner_process(tmp_path / "s", 1) as child, aiodq.open(tmp_path / "s", mode="shared") as store:
         queue = store.queue(TOPIC)
         message = await queue.get()
-        child.send_signal(signal.SIGSTOP)
-        waiting = asyncio.create_task(queue.get())
-        names = store.topic("new").settle_in(), queue.topic.channel("new").refresh()
-        opening = [asyncio.create_task(each) for each in names]
-        asked: list[Awaitable[object]] = [queue.put(b"x"), queue.sync(), waiting, message.ack(), *opening]
-        for doing in (*asked, aiodq.open(tmp_path / "s", mode="client")):
-            with pytest.raises(aiodq.OwnerStalledError) as raised:
-                async with asyncio.timeout(PATIENCE):
-                    await doing
-            assert raised.value.pid == child.pid
-            assert raised.value.retriable
-        for again in (queue.get(), message.ack()):
-            with pytest.raises(aiodq.OwnerStalledError):
-                await again
-        child.send_signal(signal.SIGCONT)
+        with stopped(child):
+            waiting = asyncio.create_task(queue.get())
+            names = store.topic("new").settle_in(), queue.topic.channel("new").refresh()
+            opening = [asyncio.create_task(each) for each in names]
+            asked: list[Awaitable[object]] = [queue.put(b"x"), queue.sync(), waiting, message.ack(), *opening]
+            for doing in (*asked, aiodq.open(tmp_path / "s", mode="client")):
+                with pytest.raises(aiodq.OwnerStalledError) as raised:
+                    async with asyncio.timeout(PATIENCE):
+                        await doing
+                assert raised.value.pid == child.pid
+                assert raised.value.retriable
+            for again in (queue.get(), message.ack()):
+                with pytest.raises(aiodq.OwnerStalledError):
+                    await again
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
@@ -171,10 +190,10 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(
             await message.ack()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_store_whose_owner_hangs_or_is_gone_is_not_healthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "_STALL", 0.2)
     monkeypatch.setattr(link, "_LATE", 0.1)
     async with (
         owner_process(tmp_path / "s", 1) as child,
@@ -184,11 +203,10 @@ async def test_a_store_whose_owner_hangs_or_is_gone_is_not_healthy(
         events = aiter(store.events())
         hearing = asyncio.ensure_future(anext(events))
         assert store.health()
-        child.send_signal(signal.SIGSTOP)
-        while store.health():
-            await asyncio.sleep(0.01)
-        assert f"process {child.pid}, does not answer" in store.health().reasons[0]
-        child.send_signal(signal.SIGCONT)
+        with stopped(child):
+            while store.health():
+                await asyncio.sleep(0.01)
+            assert f"process {child.pid}, does not answer" in store.health().reasons[0]
         while not store.health():
             await asyncio.sleep(0.01)
         child.kill()
@@ -201,10 +219,8 @@ async def test_a_store_whose_owner_hangs_or_is_gone_is_not_healthy(
         assert store.health().ok, "as that of a store of one process which was closed"
 
 
-async def test_several_messages_are_acked_again_after_nobody_has_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link, "_STALL", 0.2)
+@pytest.mark.usefixtures("patient")
+async def test_several_messages_are_acked_again_after_nobody_has_answered(tmp_path: Path) -> None:
     async with (
         owner_process(tmp_path / "s", 9) as child,
         aiodq.open(tmp_path / "s", mode="client") as store,
@@ -213,11 +229,10 @@ async def test_several_messages_are_acked_again_after_nobody_has_answered(
         queue = store.queue(TOPIC)
         messages = [await queue.get() for _ in range(9)]
         await messages[8].nack()
-        child.send_signal(signal.SIGSTOP)
-        for those in (messages[:4], messages[:6], messages[2:7]):
-            with pytest.raises(aiodq.OwnerStalledError):
-                await queue.ack_many(those)
-        child.send_signal(signal.SIGCONT)
+        with stopped(child):
+            for those in (messages[:4], messages[:6], messages[2:7]):
+                with pytest.raises(aiodq.OwnerStalledError):
+                    await queue.ack_many(those)
         while not all(message.settled for message in messages[:7]):
             with suppress(aiodq.OwnerStalledError):
                 await queue.ack_many(iter(messages[:7]))
@@ -228,10 +243,8 @@ async def test_several_messages_are_acked_again_after_nobody_has_answered(
         assert (queue.qsize(), queue.in_flight()) == (1, 1)
 
 
-async def test_a_message_is_rejected_again_after_nobody_has_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link, "_STALL", 0.2)
+@pytest.mark.usefixtures("patient")
+async def test_a_message_is_rejected_again_after_nobody_has_answered(tmp_path: Path) -> None:
     async with (
         owner_process(tmp_path / "s", 2) as child,
         aiodq.open(tmp_path / "s", mode="client") as store,
@@ -240,15 +253,14 @@ async def test_a_message_is_rejected_again_after_nobody_has_answered(
         queue, dead = store.queue(TOPIC, aiodq.ChannelOptions(dead_letter="dead")), store.queue("dead")
         await dead.refresh()
         rejected, acked = await queue.get_many(2, linger=PATIENCE)
-        child.send_signal(signal.SIGSTOP)
-        for doing in (rejected.reject("bad"), acked.ack(), rejected.reject("worse")):
-            with pytest.raises(aiodq.OwnerStalledError):
-                await doing
-        with pytest.raises(aiodq.NotInFlightError, match="was rejected before: reject it again"):
-            await rejected.ack()
-        with pytest.raises(aiodq.NotInFlightError, match="was acked before: ack it again"):
-            await acked.reject()
-        child.send_signal(signal.SIGCONT)
+        with stopped(child):
+            for doing in (rejected.reject("bad"), acked.ack(), rejected.reject("worse")):
+                with pytest.raises(aiodq.OwnerStalledError):
+                    await doing
+            with pytest.raises(aiodq.NotInFlightError, match="was rejected before: reject it again"):
+                await rejected.ack()
+            with pytest.raises(aiodq.NotInFlightError, match="was acked before: ack it again"):
+                await acked.reject()
         for message, again in ((rejected, rejected.reject), (acked, acked.ack)):
             while not message.settled:
                 with suppress(aiodq.OwnerStalledError):
@@ -278,10 +290,8 @@ async def test_a_rejection_does_not_raise_what_becomes_of_another_message(tmp_pa
             await message.reject()
 
 
-async def test_all_who_put_are_told_at_once_that_the_owner_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link, "_STALL", 0.5)
+@pytest.mark.usefixtures("patient")
+async def test_all_who_put_are_told_at_once_that_the_owner_hangs(tmp_path: Path) -> None:
     async with (
         owner_process(tmp_path / "s", 1) as child,
         aiodq.open(tmp_path / "s", mode="client") as store,
@@ -289,13 +299,12 @@ async def test_all_who_put_are_told_at_once_that_the_owner_hangs(
     ):
         topic = store.topic(TOPIC)
         await topic.settle_in()
-        child.send_signal(signal.SIGSTOP)
-        putting = [asyncio.create_task(topic.put_many([b"x"])) for _ in range(5 * MOST_PENDING)]
-        await asyncio.wait(putting, return_when=asyncio.FIRST_COMPLETED)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        waiting = [each for each in putting if not each.done()]
-        child.send_signal(signal.SIGCONT)
+        with stopped(child):
+            putting = [asyncio.create_task(topic.put_many([b"x"])) for _ in range(5 * MOST_PENDING)]
+            await asyncio.wait(putting, return_when=asyncio.FIRST_COMPLETED)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            waiting = [each for each in putting if not each.done()]
         assert not waiting
         assert {type(each.exception()) for each in putting} == {aiodq.OwnerStalledError}
 

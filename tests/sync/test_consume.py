@@ -12,6 +12,7 @@ import pytest
 
 import aiodq
 import aiodq.sync
+from aiodq.testing import FakeClock
 from tests.processes import WATCHDOG
 
 if TYPE_CHECKING:
@@ -223,14 +224,18 @@ def test_functions_that_cannot_be_called_and_numbers_out_of_range_are_refused(st
         jobs.consume(print, concurrency=100_001)
 
 
-def test_a_message_is_kept_while_its_block_lasts(store: aiodq.sync.Store) -> None:
-    jobs = store.queue("jobs", aiodq.ChannelOptions(visibility_timeout=0.25))
-    jobs.put(b"a")
-    message = jobs.get()
-    events = store.events()
-    with message, message.renewing():
-        threading.Event().wait(0.6)
-        assert message.held
-    jobs.put(b"b")
-    jobs.get()
-    assert next(events).offset == 1  # the other's time was up; the first one's never was
+def test_a_message_is_kept_while_its_block_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr("aiodq.opening.SystemClock", lambda: clock)
+    with aiodq.sync.open(tmp_path) as store:
+        jobs = store.queue("jobs", aiodq.ChannelOptions(visibility_timeout=30))
+        jobs.put(b"a")
+        message = jobs.get()
+        events = store.events()
+        with message, message.renewing():
+            store._loop_thread.call(clock.advance, 60)
+            assert message.held
+        jobs.put(b"b")
+        jobs.get()
+        store._loop_thread.call(clock.advance, 30)
+        assert next(events).offset == 1  # the other's time was up; the first one's never was
