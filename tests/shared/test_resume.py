@@ -70,6 +70,7 @@ class Owner:
                 if epoch == 1 and isinstance(said, Want) and self.quick:
                     await writer.drain()
                     writer.close()
+                if writer.is_closing():
                     return
         writer.close()
 
@@ -170,6 +171,44 @@ async def test_what_an_owner_could_not_read_when_it_was_claimed_is_claimed_again
         await second.ack()
         await queue.sync()
     assert (owner.epoch, sorted(owner.acked)) == (3, [(0, 7), (1, 101)])
+
+
+class Slow(Owner):
+    """Says what is held only after it has said what is ready; `cut` ends the connection when first asked."""
+
+    cut = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resuming: list[tuple[Message, int]] = []
+
+    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+        match said:
+            case Resume():
+                self._resuming = [(Done(None, {"held": self._left()}), request)]
+                return []
+            case Call(name="refresh") if self.cut:
+                self.cut = False
+                self.hang_up()
+                return []
+            case Call(name="refresh"):
+                resuming, self._resuming = self._resuming, []
+                return [(Done(None, {}), request), *resuming]
+            case Want() if epoch > 1 or said.total > 1:
+                return [self._deliver(1)] if epoch > 1 else []
+        return super()._answers(said, request, epoch)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["before", "meanwhile"])
+async def test_a_get_that_is_not_to_wait_asks_an_owner_that_has_said_what_is_held(tmp_path: Path, cut: bool) -> None:
+    owner = Slow()
+    owner.quick, owner.cut = not cut, cut
+    async with queue_of(owner, tmp_path / "s") as queue:
+        first = await queue.get()
+        second = await queue.get(0)
+        assert (first.body, second.body, owner.epoch) == (b"0", b"1", 2)
+        await first.ack()
+        await second.ack()
 
 
 class Hasty(Owner):

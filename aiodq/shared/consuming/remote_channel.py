@@ -91,6 +91,7 @@ class RemoteChannel(RemoteSettlement):
         self._waiting = 0
         self._got = 0
         self._wanted = 0
+        self._opened = 0
         self._through = False
         self._idlers: dict[asyncio.Future[None], None] = {}
         self._returning: asyncio.TimerHandle | None = None
@@ -209,6 +210,7 @@ class RemoteChannel(RemoteSettlement):
     def reopened(self, epoch: int) -> None:
         """Start again with another owner, which is given back what was not taken here."""
         before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
+        self._opened += 1
         self._resumed = False
         # Claimed first, as what was taken: by a killed owner's notes it was delivered, and that would count.
         self.give_back(self._ready.take_back())
@@ -392,19 +394,26 @@ class RemoteChannel(RemoteSettlement):
         self._want()
 
     async def get_ready(self, store_ref: object) -> Message | None:
-        """Hand out the next message, if it is here or the owner has one when asked: one round trip.
+        """Hand out the next message, if it is here or the owner has one when asked: one round trip to each owner.
 
         Raises:
             AiodqError: the owner's error, or there is no owner.
 
         Cancellation: nothing is taken.
         """
-        message = self.take_next(store_ref)
-        if message is None and not self.finished:
-            with self.wanting(1):
+        if (message := self.take_next(store_ref)) is not None:
+            return message
+        with self.wanting(1):
+            while message is None and not self.finished:
                 self._ask_for_one()
+                opened, asked = self._opened, self._resumed
                 await self.refresh()
                 message = self.take_next(store_ref)
+                if asked and opened == self._opened:
+                    break
+                # An owner that opens the channel again is asked for no message until it has said what is held here.
+                if not self.claimed:
+                    await self.until_claimed()
         return message
 
     def _waits_no_more(self) -> None:
