@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ import aiodq
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.wire.packets import Ack, Done, Fail, Release
 from aiodq.wire.payload import Range
+from aiodq.wire.stream import PacketReader
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
 
 if TYPE_CHECKING:
@@ -72,6 +74,31 @@ async def test_all_that_a_message_is_comes_with_it(tmp_path: Path, seed: int) ->
             return message.offset, message.body, message.tag, message.key, dict(message.headers), message.timestamp_ns
 
         assert list(map(shown, got)) == list(map(shown, stored))
+
+
+async def test_messages_that_are_no_neighbours_are_sent_at_once(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s", QUICK) as (store, owner):
+        queue = store.queue("jobs")
+        await queue.put_many([b"%d" % number for number in range(6)])
+        for message in await queue.get_many(6):
+            if message.offset % 2:
+                await message.ack()
+            else:
+                message.release()
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs", "default")
+        [session] = owner.clients
+        connection: Any = session._wire
+        written: list[Any] = []
+        transport, connection._transport = (
+            connection._transport,
+            SimpleNamespace(write=lambda data: written.append(PacketReader().feed(data)), is_closing=lambda: False),
+        )
+        connection.session._lendings[1].want(3)
+        connection._transport = transport
+        assert [[said.first for said, _ in packets] for packets in written] == [[0, 2, 4]]
+        await client.close()
 
 
 class Worker:
