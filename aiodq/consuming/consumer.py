@@ -160,7 +160,7 @@ class Consumer:
         """Note that a message was processed, successfully or not, and the process survived it."""
         self._channel_engine.crash_suspects.acquit(message)
         if self._channel_engine.state is not None and self._channel_engine.state.orphans:
-            self._channel_engine.state.orphans.pop(message.offset, None)
+            self._channel_engine.state.orphans.pop(message.offset)
 
     async def _attempt(self, message: Message) -> None:
         if self._put_off(message):

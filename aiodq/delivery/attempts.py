@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from aiodq.delivery.range_set import among
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from aiodq.delivery.offset_map import OffsetMap
 
 __all__ = ["Attempts"]
 
@@ -22,39 +17,19 @@ class Attempts:
 
     __slots__ = ("before", "noted")
 
-    def __init__(self, before: dict[int, int]) -> None:
+    def __init__(self, before: OffsetMap[int]) -> None:
         """Begin with nothing in flight."""
-        self.before: dict[int, int] = before
-        self.noted: dict[int, int] = {}
+        self.before: OffsetMap[int] = before
+        self.noted: OffsetMap[int] = OffsetMap()
 
     def first_of(self, start: int, stop: int) -> int:
         """Return the first message from `start` on that was delivered before; `stop` where there is none below it."""
-        before = self.before
-        return next((offset for offset in range(start, stop) if offset in before), stop)
-
-    def note(self, offsets: range, attempts: int) -> None:
-        """Messages were delivered, this time included, so often, and that is noted."""
-        self.noted |= dict.fromkeys(offsets, attempts)
-
-    def to_tell(self, requeued: Iterable[int], delivered: Iterable[int]) -> list[int]:
-        """Return in order what is to be told: what was requeued, and of what was delivered that which is in flight."""
-        return sorted((self.noted.keys() & set(delivered)).union(requeued))
-
-    def settle(self, start: int, stop: int) -> None:
-        """Messages are settled."""
-        for offset in among(self.before, start, stop):
-            del self.before[offset]
-
-    def settle_noted(self, start: int, stop: int) -> None:
-        """Likewise, as far as their deliveries are noted."""
-        if self.noted:
-            for offset in among(self.noted, start, stop):
-                del self.noted[offset]
+        return next(self.before.within(start, stop), stop)
 
     def land(self, offset: int) -> None:
         """A message is in flight no more."""
-        if self.noted:
-            self.noted.pop(offset, None)
+        if self.noted.size:
+            self.noted.pop(offset)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -18,6 +18,7 @@ from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.counters import Counters
 from aiodq.delivery.leases import LONGEST, Lease, Leases
 from aiodq.delivery.log_end import OwnEnd
+from aiodq.delivery.offset_map import OffsetMap
 from aiodq.delivery.progress import Progress
 from aiodq.delivery.range_set import RangeSet, among
 from aiodq.delivery.ready_again import ReadyAgain
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.delivery.log_end import LogEnd
-    from aiodq.format.journal import ChannelImage, Op
+    from aiodq.format.journal import Op
 
 __all__ = ["ChannelState"]
 
@@ -55,16 +56,16 @@ class ChannelState:
 
     def __init__(
         self, floor: int, end: int, max_in_flight: int,
-        settled: RangeSet | None = None, attempts: dict[int, int] | None = None,
+        settled: RangeSet | None = None, attempts: OffsetMap[int] | None = None,
     ) -> None:  # fmt: skip
         """Start with all from `floor` to `end` ready but `settled`; `attempts`: how often messages were delivered."""
         self.log: LogEnd = OwnEnd(max(floor, end))
         self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
         self.counting: bool = False
-        self.orphans: dict[int, bool] = {}
+        self.orphans: OffsetMap[bool] = OffsetMap()
         self._cursor = floor
-        self._attempts = Attempts({} if attempts is None else attempts)
+        self._attempts = Attempts(OffsetMap() if attempts is None else attempts)
         self._progress = Progress(floor, RangeSet() if settled is None else settled, self._attempts)
         self._counters = Counters()
         self._leases = Leases(self._progress.settle_plain, self._progress.settle_runs, self._set_apart)
@@ -83,10 +84,6 @@ class ChannelState:
         self._look()
         counts = self._attempts.before.copy(), self._attempts.noted.copy(), self.orphans.copy()
         return StateSnapshot(self.floor, self.settled.copy(), *counts, self.deferred.copy(), wall, now)
-
-    def image(self, wall: int = 0, now: int = 0) -> ChannelImage:
-        """Return the state as a checkpoint stores it, noted at this wall time and moment."""
-        return self.snapshot(wall, now).image()
 
     # --- properties
 
@@ -378,7 +375,9 @@ class ChannelState:
         self._look()
         due = self.deferred.take(now, most)
         for offset in due:
-            self._come_again(offset)
+            self.again.add(offset)
+        if due:
+            self._leases.halt()
         late = self._leases.take_late(now, most)
         return due, late + self._deadlines.take(now, most - len(late))
 
@@ -544,13 +543,13 @@ class ChannelState:
         requeued, delivered = unnoted.take_deliveries(most)
         if requeued or delivered:
             requeued = sorted(filter(self._is_open, set(requeued)))
-            ops += deliveries(self._attempts.to_tell(requeued, delivered), self._attempts, self.orphans)
+            ops += deliveries(requeued, delivered, self._attempts, self.orphans)
             # After the others: a delivery or requeue ends a deferral.
             ops += deferrals(requeued, self.deferred, self.orphans, wall, now)
         return ops
 
     def all_noted(self) -> None:
-        """Forget what `take_ops` has still to return: an `image` holds it instead."""
+        """Forget what `take_ops` has still to return: a `snapshot` holds it instead."""
         self._look()
         self._progress.all_noted()
 

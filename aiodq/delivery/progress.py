@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from aiodq.delivery.range_set import RangeSet
@@ -34,17 +35,22 @@ class Progress:
 
     def delivered(self, offsets: range, attempts: int) -> None:
         """Note how often messages were delivered, this time included."""
-        self.attempts.note(offsets, attempts)
+        if len(offsets) == 1:
+            self.attempts.noted[offsets.start] = attempts
+        else:
+            self.attempts.noted.update(offsets, repeat(attempts))
         self.unnoted.deliveries += offsets
 
     def settle(self, start: int, stop: int) -> None:
         """Settle messages from `start` to `stop`."""
-        self.attempts.settle(start, stop)
+        if self.attempts.before.size:
+            self.attempts.before.discard_range(start, stop)
         self.settle_plain(start, stop)
 
     def settle_plain(self, start: int, stop: int) -> None:
         """Settle messages delivered at most once, which have no number of attempts but the noted ones."""
-        self.attempts.settle_noted(start, stop)
+        if self.attempts.noted.size:
+            self.attempts.noted.discard_range(start, stop)
         if start == self.floor and (not self.settled or self.settled.last <= stop):
             self.floor = stop
             self.settled.clear()
@@ -58,8 +64,8 @@ class Progress:
         """Settle ranges of messages that were in flight, as `settle_plain`: each start and its stop, in order."""
         # INVARIANT: messages in flight are not settled yet.
         self.settled.add_new(edges)
-        for start, stop in zip(edges[0::2], edges[1::2], strict=True) if self.attempts.noted else ():
-            self.attempts.settle_noted(start, stop)
+        for start, stop in zip(edges[0::2], edges[1::2], strict=True) if self.attempts.noted.size else ():
+            self.attempts.noted.discard_range(start, stop)
         self.unnoted.acks += zip(edges[0::2], edges[1::2], strict=True)
         if edges[0] == self.floor:
             self._advance()

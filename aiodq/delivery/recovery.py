@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.offset_map import OffsetMap
 from aiodq.delivery.range_set import RangeSet, joined
 from aiodq.format.journal import ChannelImage, Op, applied
 
@@ -44,8 +45,10 @@ def restored_state(
     attempts = {offset: number for offset, number in noted.attempts.items() if is_open(offset)}
     waiting = sorted(offset for offset, due in dues.items() if due > wall and is_open(offset))
     # What is deferred by the journal is in each later checkpoint, by its attempts.
-    state = ChannelState(floor, end, max_in_flight, settled, dict.fromkeys(waiting, 0) | attempts)
-    state.orphans = {offset: waited for offset, waited in noted.suspects.items() if is_open(offset)}
+    state = ChannelState(floor, end, max_in_flight, settled, OffsetMap((dict.fromkeys(waiting, 0) | attempts).items()))
+    for offset, waited in noted.suspects.items():
+        if is_open(offset):
+            state.orphans[offset] = waited
     for offset in waiting:
         state.defer(offset, now + dues[offset] - wall)
     return state

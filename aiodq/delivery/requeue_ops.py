@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.journal import LONGEST_RUN, MOST_REMAINING, Op, OpKind, due_time
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Iterable
 
     from aiodq.delivery.attempts import Attempts
+    from aiodq.delivery.offset_map import OffsetMap
     from aiodq.delivery.timers import Deferrals
 
 __all__ = ["deferrals", "deliveries"]
@@ -17,19 +19,20 @@ __all__ = ["deferrals", "deliveries"]
 _MILLISECOND: Final = 1_000_000
 
 
-def deliveries(offsets: Iterable[int], attempts: Attempts, suspects: Container[int]) -> list[Op]:
+def deliveries(requeued: list[int], delivered: list[int], attempts: Attempts, suspects: OffsetMap[bool]) -> list[Op]:
     """Return the operations that note how often messages were delivered; those in flight in runs.
 
     Args:
-        offsets: of the messages, in order.
+        requeued: offsets of messages that are not settled.
+        delivered: others, of which those that are in flight no more are left out.
         attempts: the deliveries of each.
         suspects: which of the others may have ended a process.
     """
     ops: list[Op] = []
-    noted, before = attempts.noted, attempts.before
+    noted, before = attempts.noted.among(chain(requeued, delivered)), attempts.before.among(requeued)
     # The last run of messages in flight: from where to before where, and how often each was delivered.
     start = stop = value = 0
-    for offset in offsets:
+    for offset in sorted(noted.keys() | set(requeued)):
         number = noted.get(offset)
         if offset == stop and number == value and stop - start < LONGEST_RUN:
             stop += 1
@@ -46,7 +49,7 @@ def deliveries(offsets: Iterable[int], attempts: Attempts, suspects: Container[i
     return ops
 
 
-def deferrals(offsets: Iterable[int], deferred: Deferrals, suspects: Container[int], wall: int, now: int) -> list[Op]:
+def deferrals(offsets: Iterable[int], deferred: Deferrals, suspects: OffsetMap[bool], wall: int, now: int) -> list[Op]:
     """Return the operations that note the due times of those messages that are deferred.
 
     Args:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.format.journal import ChannelImage, due_time
+from aiodq.format.journal import due_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiodq.delivery.offset_map import OffsetMap
     from aiodq.delivery.range_set import RangeSet
     from aiodq.delivery.timers import Deferrals
 
@@ -17,26 +20,39 @@ _BEFORE: Final = 2
 
 
 class StateSnapshot(NamedTuple):
-    """A copy of a `ChannelState`, whose attributes these are, noted at this wall time and moment."""
+    """A copy of a `ChannelState`, as a checkpoint stores it: a `ChannelRecord`.
+
+    It shares with the state whatever neither of them changes, so making it costs next to nothing.
+
+    Attributes:
+        floor, ranges: what is settled.
+        before, noted: how often messages were delivered; see `Attempts`.
+        orphans, waiting: the state's `orphans` and `deferred`.
+        noted_ns: the wall time of the copy.
+        now: its moment.
+    """
 
     floor: int
-    settled: RangeSet
-    attempts: dict[int, int]
-    noted: dict[int, int]
-    orphans: dict[int, bool]
-    deferred: Deferrals
-    wall: int
+    ranges: RangeSet
+    before: OffsetMap[int]
+    noted: OffsetMap[int]
+    orphans: OffsetMap[bool]
+    waiting: Deferrals
+    noted_ns: int
     now: int
 
-    def image(self) -> ChannelImage:
-        """Return it as a checkpoint stores it."""
-        attempts = {offset: number for offset, number in (self.attempts | self.noted).items() if number > 0}
-        deferred: dict[int, int] = {}
+    def attempt_rows(self) -> Iterator[tuple[int, int]]:
+        """Yield the messages that were delivered and are not settled, and how often each was."""
+        before, noted = self.before, self.noted
+        yield from ((offset, number) for offset, number in before.items() if number > 0 and offset not in noted)
+        yield from ((offset, number) for offset, number in noted.items() if number > 0)
+
+    def deferral_rows(self) -> Iterator[tuple[int, int]]:
+        """Yield messages and the wall time at which each is due: in the past for those that are ready."""
         # INVARIANT: a message deferred after a delivery has its attempts noted. The due times of others are in the log.
-        for offset, number in self.attempts.items():
-            due = self.deferred.due(offset)
+        for offset, number in self.before.items():
+            due = self.waiting.due(offset)
             if due is None and number > 0 and offset not in self.noted and self.orphans.get(offset, True):
                 due = self.now - _BEFORE  # ready, and in nobody's hands
             if due is not None:
-                deferred[offset] = due_time(due - self.now + self.wall, suspect=offset in self.orphans)
-        return ChannelImage(self.floor, self.settled, attempts, deferred, self.wall)
+                yield offset, due_time(due - self.now + self.noted_ns, suspect=offset in self.orphans)

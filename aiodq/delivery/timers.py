@@ -11,6 +11,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from aiodq.delivery.offset_map import OffsetMap
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -49,17 +51,17 @@ class Deferrals:
     def __init__(self) -> None:
         """Start without messages."""
         # Moment and offset in one number, which the heap and the mapping share.
-        self._keys: dict[int, int] = {}
+        self._keys: OffsetMap[int] = OffsetMap()
         self._heap: list[int] = []
         # The starts of the tails of runs, in order; the stop and the moment of each; the number of messages in them.
         # The message before a tail is an entry.
         self._starts: list[int] = []
-        self._tails: dict[int, tuple[int, int]] = {}
+        self._tails: OffsetMap[tuple[int, int]] = OffsetMap()
         self._behind = 0
 
     def __len__(self) -> int:
         """Return the number of deferred messages."""
-        return len(self._keys) + self._behind
+        return self._keys.size + self._behind
 
     def __contains__(self, offset: int) -> bool:
         """Return whether an offset is deferred."""
@@ -121,15 +123,15 @@ class Deferrals:
 
     def add(self, offset: int, due: int) -> None:
         """Defer an offset until `due`, replacing any earlier due time."""
-        if self._tails:
+        if self._behind:
             self.discard(offset)
         self._enter(offset, due)
 
     def _enter(self, offset: int, due: int) -> None:
         key = max(due, 0) << _OFFSET_BITS | offset
         self._keys[offset] = key
-        if len(self._heap) > 2 * len(self._keys) + _SLACK:
-            self._heap = sorted(self._keys.values())
+        if len(self._heap) > 2 * self._keys.size + _SLACK:
+            self._heap[:] = sorted(key for _, key in self._keys.items())
         else:
             heapq.heappush(self._heap, key)
 
@@ -140,12 +142,8 @@ class Deferrals:
             self._enter(start, due)
             self._add_tail(start + 1, start + len(dues), due)
             return
-        keys = {offset: max(due + ahead, 0) << _OFFSET_BITS | offset for offset, due in enumerate(dues, start)}
-        self._keys |= keys
-        self._heap += keys.values()
-        if len(self._heap) > 2 * len(self._keys) + _SLACK:
-            self._heap = list(self._keys.values())
-        heapq.heapify(self._heap)
+        for offset, each in enumerate(dues, start):
+            self._enter(offset, each + ahead)
 
     def _add_tail(self, start: int, stop: int, due: int) -> None:
         if start < stop:
@@ -155,7 +153,8 @@ class Deferrals:
 
     def _pop_tail(self, start: int) -> tuple[int, int]:
         del self._starts[bisect_left(self._starts, start)]
-        stop, due = self._tails.pop(start)
+        stop, due = self._tails[start]
+        self._tails.pop(start)
         self._behind -= stop - start
         return stop, due
 
@@ -175,7 +174,7 @@ class Deferrals:
 
     def discard(self, offset: int) -> None:
         """Remove an offset, if it is deferred."""
-        if self._keys.pop(offset, None) is not None:
+        if self._keys.pop(offset) is not None:
             self._promote(offset + 1)
             return
         start = self._tail_with(offset)
@@ -187,13 +186,9 @@ class Deferrals:
 
     def discard_range(self, start: int, stop: int) -> None:
         """Remove everything from `start` to `stop`."""
-        if self._tails:
+        if self._behind:
             self._discard_tails(start, stop)
-        if stop - start <= len(self._keys):
-            for offset in range(start, stop):
-                self._keys.pop(offset, None)
-        else:
-            self._keys = {offset: key for offset, key in self._keys.items() if not start <= offset < stop}
+        self._keys.discard_range(start, stop)
         self._promote(stop)
 
     def _discard_tails(self, start: int, stop: int) -> None:
@@ -209,12 +204,15 @@ class Deferrals:
     def take(self, now: int, most: int = sys.maxsize) -> list[int]:
         """Remove and return up to `most` offsets that are due, earliest first."""
         found: list[int] = []
-        while len(found) < most and (moment := self.next()) is not None and moment <= now:
-            offset = heapq.heappop(self._heap) & _OFFSET
-            del self._keys[offset]
-            found.append(offset)
-            if self._tails:
-                self._take_tail(offset + 1, most, found)
+        heap, keys, last = self._heap, self._keys, now << _OFFSET_BITS | _OFFSET
+        while heap and heap[0] <= last and len(found) < most:
+            key = heapq.heappop(heap)
+            offset = key & _OFFSET
+            if keys.get(offset) == key:
+                keys.pop(offset)
+                found.append(offset)
+                if self._behind:
+                    self._take_tail(offset + 1, most, found)
         return found
 
     def _take_tail(self, start: int, most: int, found: list[int]) -> None:

@@ -41,16 +41,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from aiodq.errors import CorruptionError, FormatVersionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from aiodq.format.layout import BytesLike
 
 __all__ = [
     "JOURNAL_HEADER",
     "LONGEST_RUN",
     "MOST_REMAINING",
     "ChannelImage",
+    "ChannelRecord",
     "Op",
     "OpKind",
     "applied",
+    "checkpoint_entries",
     "decode_blocks",
     "decode_checkpoint",
     "decode_journal_header",
@@ -82,9 +86,8 @@ _RANGE: Final = struct.Struct("<QQ")
 _ATTEMPT: Final = struct.Struct("<QI")
 _DEFERRAL: Final = struct.Struct("<Qq")
 _CRC: Final = struct.Struct("<I")
-_ROWS: Final = 16_000
-"""The ranges, attempts or due times in a piece of a checkpoint: a millisecond or two. Its checksum takes long enough
-for another thread to go on; if it were over sooner, none would go on until all pieces are encoded."""
+_ROWS: Final = 2000
+"""The ranges, attempts or due times in a piece of a checkpoint: a millisecond or two."""
 
 _OFFSETS: Final = 1 << 63
 """Every offset is below this."""
@@ -137,6 +140,33 @@ class Ranges(Protocol):
         ...
 
 
+class ChannelRecord(Protocol):
+    """What a checkpoint stores of a channel; see `ChannelImage`."""
+
+    @property
+    def floor(self) -> int:
+        """As in `ChannelImage`."""
+        ...
+
+    @property
+    def ranges(self) -> Ranges:
+        """As in `ChannelImage`."""
+        ...
+
+    @property
+    def noted_ns(self) -> int:
+        """As in `ChannelImage`."""
+        ...
+
+    def attempt_rows(self) -> Iterable[tuple[int, int]]:
+        """Yield the offsets and numbers of `attempts`."""
+        ...
+
+    def deferral_rows(self) -> Iterable[tuple[int, int]]:
+        """Yield the offsets and due times of `deferred`."""
+        ...
+
+
 @dataclass(slots=True)
 class ChannelImage:
     """A channel's durable state.
@@ -156,6 +186,14 @@ class ChannelImage:
     deferred: dict[int, int] = field(default_factory=dict)
     noted_ns: int = 0
     in_hand: set[int] = field(default_factory=set, compare=False)
+
+    def attempt_rows(self) -> Iterable[tuple[int, int]]:
+        """Yield what `attempts` has, as a `ChannelRecord`."""
+        return self.attempts.items()
+
+    def deferral_rows(self) -> Iterable[tuple[int, int]]:
+        """Yield what `deferred` has, as a `ChannelRecord`."""
+        return self.deferred.items()
 
     @property
     def suspects(self) -> dict[int, bool]:
@@ -283,21 +321,26 @@ def decode_blocks(data: bytes, generation: int, path: str = "") -> tuple[list[Op
     return ops, at
 
 
-def encode_checkpoint(image: ChannelImage, generation: int) -> bytearray:
-    """Encode a checkpoint, in pieces: so a thread that does it lets others run between any two of them."""
-    counts = (len(image.ranges), len(image.attempts), len(image.deferred))
-    head = (_CHECKPOINT_MAGIC, _CHECKPOINT_VERSION, generation, image.floor, *counts, image.noted_ns)
-    data = bytearray(_CHECKPOINT.pack(*head))
-    crc = zlib.crc32(data)
-    columns = (_RANGE, image.ranges), (_ATTEMPT, image.attempts.items()), (_DEFERRAL, image.deferred.items())
-    for row, rows in columns:
-        left = iter(rows)
+def encode_checkpoint(record: ChannelRecord, generation: int, pause: Callable[[], object] = lambda: None) -> bytearray:
+    """Encode a checkpoint, in pieces of a millisecond or two; a thread may let others run in each `pause` between."""
+    data, counts = bytearray(_CHECKPOINT.size), list[int]()
+    for row, rows in (_RANGE, record.ranges), (_ATTEMPT, record.attempt_rows()), (_DEFERRAL, record.deferral_rows()):
+        before, left = len(data), iter(rows)
         while piece := list(islice(left, _ROWS)):
-            packed = struct.pack("<" + row.format[1:] * len(piece), *chain.from_iterable(piece))
-            crc = zlib.crc32(packed, crc)
-            data += packed
-    data += _CRC.pack(crc)
+            data += struct.pack("<" + row.format[1:] * len(piece), *chain.from_iterable(piece))
+            if len(piece) == _ROWS:
+                pause()
+        counts.append((len(data) - before) // row.size)
+    head = (_CHECKPOINT_MAGIC, _CHECKPOINT_VERSION, generation, record.floor, *counts, record.noted_ns)
+    _CHECKPOINT.pack_into(data, 0, *head)
+    data += _CRC.pack(zlib.crc32(data))
     return data
+
+
+def checkpoint_entries(data: BytesLike) -> int:
+    """Return how many ranges, attempts and due times an encoded checkpoint has."""
+    *_, ranges, attempts, deferred, _ = _CHECKPOINT.unpack_from(data)
+    return int(ranges + attempts + deferred)
 
 
 def decode_checkpoint(data: bytes, path: str = "") -> tuple[ChannelImage, int]:

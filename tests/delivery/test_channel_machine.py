@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.recovery import restored_state
 from aiodq.format.journal import ChannelImage, Op, OpKind
+from tests.delivery.support import image_of, stored
 
 if TYPE_CHECKING:
     from aiodq.delivery.state_snapshot import StateSnapshot
@@ -111,7 +112,7 @@ class ChannelMachine(RuleBasedStateMachine):
             assert number not in self.numbers
             self.numbers.add(number)
             self.flight[offset] = attempts, number
-            self.state.orphans.pop(offset, None)
+            self.state.orphans.pop(offset)
             self.suspected.discard(offset)
             if timed:
                 self.deadlines[offset] = self.now + 10
@@ -143,7 +144,7 @@ class ChannelMachine(RuleBasedStateMachine):
             self.deliveries += 1
             self.numbers.add(each)
             self.flight[offset] = attempts, each
-            self.state.orphans.pop(offset, None)
+            self.state.orphans.pop(offset)
             self.suspected.discard(offset)
             if timed:
                 self.deadlines[offset] = self.now + 10
@@ -421,7 +422,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule()
     def fold(self) -> None:
-        self.image, self.journal = self.state.image(WALL + self.now, self.now), []
+        self.image, self.journal = image_of(self.state, WALL + self.now, self.now), []
         self.state.all_noted()
         assert self.state.take_ops() == []
         self.keep()
@@ -449,7 +450,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def crash_that_loses_the_logs_tail(self, lost: int) -> None:
         self.restore(max(self.end - lost, self.start))
         # As the engine does where the journal reaches behind the log.
-        self.image, self.journal = self.state.image(WALL + self.now, self.now), []
+        self.image, self.journal = image_of(self.state, WALL + self.now, self.now), []
 
     def restore(self, end: int) -> None:
         self.end = end
@@ -467,9 +468,9 @@ class ChannelMachine(RuleBasedStateMachine):
         self.deferred, self.deadlines = deferred, {}
         self.flight, self.numbers = {}, set()
         self.untaken.clear()
-        suspected = self.state.orphans.keys()
+        suspected = set(self.state.orphans)
         assert self.kept_hand & self.open <= suspected <= self.open - self.kept_back
-        assert not any(self.state.orphans.values())
+        assert not any(waited for _, waited in self.state.orphans.items())
         self.suspected = set(suspected)
         self.keep()
         self.kept_hand = set(suspected)
@@ -517,22 +518,27 @@ class ChannelMachine(RuleBasedStateMachine):
     @invariant()
     def the_image_tells_all(self) -> None:
         snapshot = self.state.snapshot(WALL + self.now, self.now)
-        image = snapshot.image()
-        assert all(before.image() == was for before, was in self.snapshots), "what happens later changes a snapshot"
+        image = stored(snapshot)
+        assert all(stored(before) == was for before, was in self.snapshots), "what happens later changes a snapshot"
         self.snapshots = [*self.snapshots[-2:], (snapshot, image)]
         twin = restored_state(image, (), self.end, MAX_IN_FLIGHT, wall=WALL + self.now, now=self.now)
         assert twin.depth == len(self.open)
-        assert twin.image().attempts == {offset: n for offset, n in self.delivered.items() if n > 0}
+        assert image_of(twin).attempts == {offset: n for offset, n in self.delivered.items() if n > 0}
 
     @precondition(lambda self: self.looking)
     @invariant()
     def what_is_on_disk_may_be_read_twice(self) -> None:
         once = restored_state(self.image, self.journal, self.end, MAX_IN_FLIGHT)
         twice = restored_state(self.image, self.journal * 2, self.end, MAX_IN_FLIGHT)
-        assert once.image() == twice.image()
+        assert image_of(once) == image_of(twice)
 
 
 def test_any_sequence() -> None:
+    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=200, stateful_step_count=40))
+
+
+def test_any_sequence_in_blocks_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiodq.delivery.offset_map._BITS", 1)
     run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=200, stateful_step_count=40))
 
 

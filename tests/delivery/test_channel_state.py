@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from aiodq.delivery.channel_state import ChannelState
@@ -9,6 +11,7 @@ from aiodq.delivery.leases import ACKED, Lease
 from aiodq.delivery.ready_again import ReadyAgain
 from aiodq.delivery.recovery import restored_state
 from aiodq.format.journal import ChannelImage, Op, OpKind, decode_checkpoint, encode_checkpoint
+from tests.delivery.support import image_of, stored
 
 
 def channel(floor: int = 0, end: int = 10, max_in_flight: int = 100) -> ChannelState:
@@ -140,7 +143,7 @@ class TestAttempts:
         state.deliver(0)
         state.ack(0)
         restored = restored_state(ChannelImage(0), state.take_ops(), 10, 100)
-        assert restored.image().attempts == {1: 5}
+        assert image_of(restored).attempts == {1: 5}
         assert restored.deliver(1)[0] == 6
 
 
@@ -263,7 +266,7 @@ class TestOps:
         state.take_ops()
         state.renote()
         restored = restored_state(ChannelImage(2), state.take_ops(), 12, 100)
-        assert restored.image() == state.image()
+        assert image_of(restored) == image_of(state)
         assert restored.depth == state.depth
 
 
@@ -281,7 +284,7 @@ class TestRestoring:
         restored = restored_state(ChannelImage(0), ops, 6, 100)
         restored.extend(10)
         assert restored.depth == 9
-        assert restored.image().attempts == {4: 2}
+        assert image_of(restored).attempts == {4: 2}
         assert take_all(restored, 9) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
 
     def test_a_floor_behind_the_end_is_the_end(self) -> None:
@@ -318,47 +321,50 @@ class TestOrphans:
         return restored_state(ChannelImage(0, [], {}, {}, 0), ops, 10, 100, wall=wall, now=0)
 
     def test_what_was_in_hand_is_one_that_has_not_waited(self) -> None:
-        assert self.restored(Op(OpKind.REQUEUE, 3, 2, 1, in_hand=True), wall=5).orphans == {3: False, 4: False}
+        assert dict(self.restored(Op(OpKind.REQUEUE, 3, 2, 1, in_hand=True), wall=5).orphans.items()) == {
+            3: False,
+            4: False,
+        }
 
     def test_what_came_back_is_none(self) -> None:
         was = Op(OpKind.REQUEUE, 3, value=1, in_hand=True)
-        assert self.restored(was, Op(OpKind.REQUEUE, 3, value=1), wall=5).orphans == {}
-        assert self.restored(was, Op(OpKind.ACK, 3), wall=5).orphans == {}
-        assert self.restored(was, Op(OpKind.SEEK, 3), wall=5).orphans == {}
+        assert dict(self.restored(was, Op(OpKind.REQUEUE, 3, value=1), wall=5).orphans.items()) == {}
+        assert dict(self.restored(was, Op(OpKind.ACK, 3), wall=5).orphans.items()) == {}
+        assert dict(self.restored(was, Op(OpKind.SEEK, 3), wall=5).orphans.items()) == {}
 
     def test_what_waits_is_one_by_its_due_time_alone(self) -> None:
         for due, orphans in (50, {}), (51, {3: True}):
             noted = Op(OpKind.REQUEUE, 3, value=1), Op(OpKind.DEFER, 3, 1, due)
             for wall in 49, 60:
-                assert self.restored(*noted, wall=wall).orphans == orphans
+                assert dict(self.restored(*noted, wall=wall).orphans.items()) == orphans
 
     def test_it_is_one_until_it_is_worked_off_through_journals_and_checkpoints(self) -> None:
         state = self.restored(Op(OpKind.REQUEUE, 3, 4, 1, in_hand=True), wall=100)
         state.counting = True
-        assert state.orphans == dict.fromkeys(range(3, 7), False)
+        assert dict(state.orphans.items()) == dict.fromkeys(range(3, 7), False)
         for offset in range(3, 8):
             state.deliver(offset)
         state.orphans[3] = True  # put off
         state.nack(3, 1, due=60)
         state.nack(4, 2)  # it failed, or was released
-        del state.orphans[4]
+        state.orphans.pop(4)
         state.nack(5, 2, due=60)
-        del state.orphans[5]
+        state.orphans.pop(5)
         state.ack(6)
-        del state.orphans[6]
+        state.orphans.pop(6)
         ops = state.take_ops(100, 0)
         for wall in 50, 1000:
-            assert self.restored(*ops, wall=wall).orphans == {3: True, 7: False}
-            image, generation = decode_checkpoint(bytes(encode_checkpoint(state.image(100, 0), 5)))
+            assert dict(self.restored(*ops, wall=wall).orphans.items()) == {3: True, 7: False}
+            image, generation = decode_checkpoint(bytes(encode_checkpoint(state.snapshot(100, 0), 5)))
             again = restored_state(image, (), 10, 100, wall=wall)
             assert generation == 5
-            assert again.orphans == {3: True, 7: False}
+            assert dict(again.orphans.items()) == {3: True, 7: False}
             assert again.attempts(4) == 2
             assert again.is_ready(4)
             assert again.is_ready(3) == again.is_ready(5) == (wall == 1000)
 
     def test_what_was_never_delivered_is_none(self) -> None:
-        assert self.restored(Op(OpKind.DEFER, 3, 1, 50), wall=60).orphans == {}
+        assert dict(self.restored(Op(OpKind.DEFER, 3, 1, 50), wall=60).orphans.items()) == {}
 
 
 def test_neighbours_are_told_from_what_stands_there_twice() -> None:
@@ -370,3 +376,24 @@ def test_neighbours_are_told_from_what_stands_there_twice() -> None:
     assert again.take_neighbours(10, lambda _: True) == 4
     assert again.take_neighbours(5, lambda _: True) == 5
     assert again.first() == 5
+
+
+@pytest.mark.parametrize("kind", ["tried", "deferred", "noted", "orphans"])
+def test_a_snapshot_copies_nothing_of_single_messages(kind: str) -> None:
+    state = channel(0, 50_000, 50_000)
+    state.counting = kind == "noted"
+    for offset in range(50_000):
+        state.deliver(offset)
+        if kind == "orphans":
+            state.orphans[offset] = False
+        elif kind != "noted":
+            state.nack(offset, 1, 99 if kind == "deferred" else None)
+    tracemalloc.start()
+    try:
+        snapshot = state.snapshot(1000, 0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 50_000, "bytes"
+    state.purge()
+    assert len(stored(snapshot).attempts) == (0 if kind == "orphans" else 50_000)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from aiodq.delivery.attempts import Attempts
+from aiodq.delivery.offset_map import OffsetMap
 from aiodq.delivery.progress import Progress
 from aiodq.delivery.range_set import RangeSet
 
 
 def progress(floor: int = 10, before: dict[int, int] | None = None) -> Progress:
-    return Progress(floor, RangeSet(), Attempts({} if before is None else before))
+    return Progress(floor, RangeSet(), Attempts(OffsetMap((before or {}).items())))
 
 
 def test_the_floor_follows_what_is_settled_without_a_gap() -> None:
@@ -35,11 +36,10 @@ def test_what_is_below_the_floor_is_covered() -> None:
 
 
 def test_of_what_is_settled_no_attempts_are_kept() -> None:
-    before = {11: 1, 12: 2}
-    found = progress(before=before)
+    found = progress(before={11: 1, 12: 2})
     found.delivered(range(10, 12), 1)
     found.settle(10, 12)
-    assert (before, found.attempts.noted) == ({12: 2}, {})
+    assert (dict(found.attempts.before.items()), list(found.attempts.noted)) == ({12: 2}, [])
 
 
 def test_what_did_not_reach_the_disk_is_told_once_more_and_whole() -> None:
@@ -55,5 +55,5 @@ def test_a_seek_leaves_nothing_settled_above_it_and_nothing_delivered() -> None:
     found = progress(before={15: 3})
     found.settle(12, 14)
     found.seek(11)
-    assert (found.floor, list(found.settled), found.attempts.before) == (11, [], {})
+    assert (found.floor, list(found.settled), list(found.attempts.before)) == (11, [], [])
     assert (found.unnoted.seek, found.unnoted.acks) == (11, [])

@@ -440,8 +440,8 @@ def _later(channel: aiodq.Channel, log: dict[int, str]) -> frozenset[str]:
 
 def _attempts(channel: aiodq.Channel, log: dict[int, str]) -> dict[str, int]:
     state = channel._channel_engine.state
-    found = {} if state is None else state.image().attempts
-    return {log[offset]: number for offset, number in found.items() if offset in log}
+    found = () if state is None else state.snapshot().attempt_rows()
+    return {log[offset]: number for offset, number in found if offset in log}
 
 
 async def _ready(channel: aiodq.Channel) -> tuple[str, ...]:

@@ -433,7 +433,7 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
             state.purge(segment.end, following.base)
         if journal.unclean or journal.reach > log.end:
             # CRASH: entries for messages that the log lost must be gone before their offsets are used again.
-            journal.fold(state.image(wall, now))
+            journal.fold(state.snapshot(wall, now))
     except BaseException:
         journal.close()
         raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,8 +20,10 @@ from aiodq.errors import CorruptionError, DiskFullError
 from aiodq.format.journal import (
     JOURNAL_HEADER,
     ChannelImage,
+    ChannelRecord,
     Op,
     OpKind,
+    checkpoint_entries,
     decode_blocks,
     decode_checkpoint,
     decode_journal_header,
@@ -77,6 +80,10 @@ _PAGE: Final = 4096
 _LEAST: Final = 4 * _PAGE
 _MOST: Final = 16 * _PAGE
 """Bytes ahead of a journal's end: the least for an idle channel, the most for one whose journal is as long."""
+
+_PAUSE: Final = 1e-4
+"""Seconds between two pieces of a checkpoint. A thread that lets go of the interpreter for a few microseconds has it
+again before another wakes up; and one that never does holds up the event loop for 5 ms each time."""
 
 _LAST: Final = 2048
 """Bytes of that which are the last of it."""
@@ -479,21 +486,21 @@ class ChannelJournal:
         with self._mutex:
             self._since = []
 
-    def fold(self, image: ChannelImage) -> None:
-        """Replace checkpoint and journal by `image` and what was appended since `imaged`.
+    def fold(self, record: ChannelRecord) -> None:
+        """Replace checkpoint and journal by `record` and what was appended since `imaged`.
 
         Raises:
             StorageError: the old ones stand, or both hold the same.
         """
         try:
-            self._fold(image)
+            self._fold(record)
         finally:
             with self._mutex:
                 self._since = None
 
-    def _fold(self, image: ChannelImage) -> None:
+    def _fold(self, record: ChannelRecord) -> None:
         # CRASH: 18. Once the new checkpoint exists, the old journal's generation no longer fits and it is ignored.
-        checkpoint = encode_checkpoint(image, self._generation + 1)
+        checkpoint = encode_checkpoint(record, self._generation + 1, _let_others_run)
         try:
             replace_file(self._fs, self._checkpoint, checkpoint)
         except DiskFullError:
@@ -509,7 +516,7 @@ class ChannelJournal:
             # INVARIANT: nothing is written after a header of another generation; if it cannot be replaced now, `append`
             # replaces it first.
             self._end = self.pending = 0
-            self.noted = _entries(image)
+            self.noted = checkpoint_entries(checkpoint)
             try:
                 self._renew(self._file)
                 if self._since:
@@ -538,6 +545,10 @@ class ChannelJournal:
             StorageError: as `close_file`.
         """
         close_file(self._file, self._path)
+
+
+def _let_others_run() -> None:
+    time.sleep(_PAUSE)
 
 
 def _entries(image: ChannelImage) -> int:

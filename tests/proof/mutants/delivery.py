@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -11,6 +10,7 @@ from aiodq import requeue
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.end_times import EndTimes, _Slot
 from aiodq.delivery.leases import Lease, Leases
+from aiodq.delivery.state_snapshot import StateSnapshot
 from aiodq.delivery.unnoted import Unnoted
 from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
 from aiodq.engine.channel.acks.settlement import Settlement
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import aiodq
     from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
     from aiodq.engine.topic.puts.put_buffer import PutBuffer
-    from aiodq.format.journal import ChannelImage, Op
+    from aiodq.format.journal import Op
 
 
 @mutant("delays and requeues")
@@ -44,12 +44,7 @@ def a_due_time_is_kept_only_in_memory() -> Patch:
 
 @mutant("delays and requeues")
 def a_checkpoint_has_no_due_times() -> Patch:
-    image = ChannelState.image
-
-    def without(state: ChannelState, wall: int = 0, now: int = 0) -> ChannelImage:
-        return replace(image(state, wall, now), deferred={})
-
-    return mock.patch.object(ChannelState, "image", without)
+    return mock.patch.object(StateSnapshot, "deferral_rows", return_value=())
 
 
 @mutant("delays and requeues")

@@ -9,6 +9,7 @@ import zlib
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -700,21 +701,35 @@ def test_a_journal_reaches_behind_the_last_message_that_it_names(channel: Path, 
     journal.close()
 
 
-def test_a_large_checkpoint_is_encoded_in_pieces_that_let_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread lets go of the interpreter while a checksum is made, and has to do so for long enough."""
-    sizes: list[int] = []
+def test_a_large_checkpoint_is_encoded_in_pieces_that_let_others_run(
+    channel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that makes one lets go of the interpreter between two pieces, for long enough for another to wake up."""
+    rows = 0
+    longest: list[int] = []
 
-    def crc32(data: bytes, value: int = 0) -> int:
-        sizes.append(len(data))
-        return zlib.crc32(data, value)
+    class Counting(dict[int, int]):
+        def items(self) -> Any:
+            nonlocal rows
+            for item in super().items():
+                rows += 1
+                yield item
 
-    monkeypatch.setattr("aiodq.format.journal.zlib", SimpleNamespace(crc32=crc32))
-    image = ChannelImage(0, [(2 * number, 2 * number + 1) for number in range(1, 100_001)])
-    data = bytes(encode_checkpoint(image, 1))
-    assert decode_checkpoint(data) == (image, 1)
-    pieces = sizes[1:-2]  # behind the head, and before what is left and what is read
-    assert len(pieces) >= 5
-    assert all(200_000 <= size <= 500_000 for size in pieces)
+    def sleep(seconds: float) -> None:
+        nonlocal rows
+        assert seconds >= 0.0001
+        longest.append(rows)
+        rows = 0
+
+    image = ChannelImage(0, [(1, 2)], Counting.fromkeys(range(50_000), 3), Counting.fromkeys(range(20_001), 4))
+    journal = opened(channel)
+    monkeypatch.setattr("aiodq.storage.state.channel_journal.time", SimpleNamespace(sleep=sleep))
+    journal.fold(image)
+    assert journal.noted == 70_002
+    journal.close()
+    assert found(channel) == (image, [])
+    assert len(longest) >= 35
+    assert max(*longest, rows) <= 2000
 
 
 def test_a_checkpoint_cut_short_is_damage_though_its_checksum_is_right() -> None:

@@ -418,7 +418,7 @@ class AckPersister:
         journal.imaged()
         self._folding = channel_engine
         try:
-            await self._threads.call(lambda: journal.fold(snapshot.image()))
+            await self._threads.call(lambda: journal.fold(snapshot))
         except StoreFailedError:
             raise
         except StorageError as error:
@@ -454,6 +454,6 @@ def fold_all(channel_engines: list[Settlement]) -> None:
         if journal.pending:
             # On a full disk the journal stays as it is and holds the same state.
             with suppress(DiskFullError):
-                journal.fold(state.image(*channel_engine.times()))
+                journal.fold(state.snapshot(*channel_engine.times()))
         channel_engine.journal = None
         journal.close()
