@@ -7,10 +7,11 @@ redelivery, a delay, a touch, a hold) is an entry of its own in the channel's st
 
 from __future__ import annotations
 
+import heapq
 import sys
 from bisect import bisect_right
 from collections import deque
-from itertools import compress, count, islice
+from itertools import compress, count
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Leases:
         in_flight: the number of messages in flight, as of the last look.
     """
 
-    __slots__ = ("_all", "_many", "_settle", "_settle_all", "_stale", "dirty", "in_flight", "open")
+    __slots__ = ("_all", "_closed", "_settle", "_settle_all", "_stale", "_swept", "dirty", "in_flight", "open")
 
     def __init__(
         self,
@@ -169,7 +170,10 @@ class Leases:
         self.in_flight: int = 0
         self.dirty: list[Lease] = []
         self._all: list[Lease] = []
-        self._many = 0
+        # Those before this index were looked at for what is to be dissolved.
+        self._swept = 0
+        # A heap of closed leases by deadline, which may be earlier than the lease's: see `_first_late`.
+        self._closed: list[tuple[int, int, Lease]] = []
         self._settle = settle
         self._settle_all = settle_all
         self._stale = stale
@@ -222,10 +226,9 @@ class Leases:
     def begin(self, lease: Lease) -> None:
         """Hand out from this lease from now on; it comes after all others. Leases with little left are dissolved."""
         self.close()
-        if len(self._all) >= self._many:
-            self._all = [each for each in self._all if not self._thin(each)]
-            # All are looked at again once they are twice as many: so a lease costs the same, however many there are.
-            self._many = 2 * len(self._all)
+        # Two looks for each lease that is new: so it costs the same, however many there are, and few have little left.
+        self._sweep()
+        self._sweep()
         self._all.append(lease)
         self.open = lease
 
@@ -236,11 +239,23 @@ class Leases:
             lease.open = False
             lease.limit = lease.room = lease.next
             del lease.marks[lease.next :]
+            deadline = lease.deadline()
+            if deadline is not None:
+                self._expect(deadline, lease)
 
     def halt(self) -> None:
         """Make the open lease look at the state before it hands out anything more."""
         if self.open is not None:
             self.open.limit = self.open.room = self.open.next
+
+    def _sweep(self) -> None:
+        """Dissolve the next lease if it has little left; the call after this one goes on with the one behind it."""
+        at = self._swept if self._swept < len(self._all) else 0
+        if at < len(self._all) and self._thin(self._all[at]):
+            del self._all[at]
+        else:
+            at += 1
+        self._swept = at
 
     def _thin(self, lease: Lease) -> bool:
         """Dissolve a lease of which little is in flight into entries of their own; return whether that was done."""
@@ -334,6 +349,7 @@ class Leases:
             lease.marks = lease.marks.translate(_TAKEN_AWAY)
             lease.left = 0
         self._all.clear()
+        self._closed.clear()
         self.dirty.clear()
         self.in_flight = 0
 
@@ -341,16 +357,43 @@ class Leases:
 
     def next_deadline(self) -> int | None:
         """Return the earliest deadline, or None."""
-        deadlines = [deadline for lease in self._all if (deadline := lease.deadline()) is not None]
-        return min(deadlines, default=None)
+        closed, opened = self._first_late(), None if self.open is None else self.open.deadline()
+        if closed is None or opened is None:
+            return opened if closed is None else closed[0]
+        return min(closed[0], opened)
+
+    def _expect(self, deadline: int, lease: Lease) -> None:
+        if len(self._closed) > 2 * len(self._all) + _FEW:
+            self._closed = [entry for entry in self._closed if entry[2].left]
+            heapq.heapify(self._closed)
+        heapq.heappush(self._closed, (deadline, lease.number, lease))
+
+    def _first_late(self) -> tuple[int, Lease] | None:
+        """Return the earliest deadline of a closed lease, and the lease."""
+        while self._closed:
+            noted, _, lease = self._closed[0]
+            deadline = lease.deadline()
+            if deadline == noted:
+                return deadline, lease
+            heapq.heappop(self._closed)
+            if deadline is not None:
+                self._expect(deadline, lease)
+        return None
 
     def take_late(self, now: int, most: int = sys.maxsize) -> list[int]:
         """Move up to `most` messages past their deadline to entries without one; return their offsets."""
-        late = list(islice(((lease, index) for lease in self._all for index in lease.late(now)), max(most, 0)))
-        for lease, index in late:
+        found: list[int] = []
+        while len(found) < most and (first := self._first_late()) is not None and first[0] <= now:
+            self._take_late(first[1], now, most, found)
+        if len(found) < most and self.open is not None:
+            self._take_late(self.open, now, most, found)
+        return found
+
+    def _take_late(self, lease: Lease, now: int, most: int, found: list[int]) -> None:
+        for index in lease.late(now)[: most - len(found)]:
             self._stale(lease.first + index, lease.number + index, None)
             self._leave(lease, index)
-        return [lease.first + index for lease, index in late]
+            found.append(lease.first + index)
 
 
 def indexes(first: int, stop: int) -> list[int]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.leases import Lease
 from aiodq.testing import FakeClock
 from tests.system.counts import PACKAGE, CountingLoop, compiled
 from tests.system.support import QuickFile, QuickFileSystem
@@ -338,6 +340,36 @@ def takings(path: Path, leases: int) -> dict[str, float]:
 
 def test_taking_with_many_leases_in_hand(tmp_path: Path) -> None:
     alike(takings(tmp_path / "few", 200), takings(tmp_path / "many", 400))
+
+
+def timings(leases: int) -> dict[str, float]:
+    """Count what it takes to ask for the next deadline, to look for what is late, and to begin a lease, among many."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        state = ChannelState(0, 10**6, 10**6)
+
+        async def begin() -> None:
+            lease = Lease(state.fresh(), FEW, 10**9)
+            state.begin(lease)
+            state.reach(lease)
+            lease.next, lease.last = FEW, lease.number
+            state.close_lease()
+
+        async def next_moment() -> None:
+            state.next_moment()
+
+        async def tick() -> None:
+            assert state.tick(1) == ([], [])
+
+        for _ in range(leases):
+            await begin()
+        return {"next": await effort.of(next_moment), "tick": await effort.of(tick), "begin": await effort.of(begin)}
+
+    return counted(main)
+
+
+def test_the_next_deadline_among_many_leases() -> None:
+    alike(timings(200), timings(2000))
 
 
 def closings(path: Path, flying: int) -> float:
