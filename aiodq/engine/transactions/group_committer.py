@@ -9,7 +9,7 @@ before a seek, a purge or a deletion, the logs and journals are synced and the t
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -206,7 +206,8 @@ class Committer:
         self._file, self._threads, self._clock = file, threads, clock
         self._sync_timer = timer
         self._fail = fail
-        self._waiting: deque[_Entry] = deque()
+        # In their order; whoever gives up leaves it in constant time.
+        self._waiting: OrderedDict[_Entry, None] = OrderedDict()
         self._undecided: dict[asyncio.Future[None], _Entry] = {}
         self._appenders: dict[CommittedTopic, TopicAppender] = {}
         self._settled: dict[Channel, CommittedTopic] = {}
@@ -305,13 +306,13 @@ class Committer:
         if origin is not None:
             self.deciding[origin] = entry.done
         entry.done.add_done_callback(lambda done: self._decided(done, origin))
-        self._waiting.append(entry)
+        self._waiting[entry] = None
         self._wake.set()
         try:
             await asyncio.shield(entry.done)
         except asyncio.CancelledError:
             if entry in self._waiting:
-                self._waiting.remove(entry)
+                del self._waiting[entry]
                 entry.release()
                 self._decided(entry.done, origin)
             else:
@@ -366,7 +367,7 @@ class Committer:
         finally:
             # INVARIANT: no caller waits for a commit that never comes, and later callers are refused.
             self._over = self._stopped()
-            waiting, self._waiting = list(self._waiting), deque()
+            waiting, self._waiting = list(self._waiting), OrderedDict()
             _refuse(waiting, self._over)
 
     async def _work(self) -> None:
@@ -408,10 +409,12 @@ class Committer:
         # INVARIANT: the transaction log never grows beyond what is read of it when the store is opened.
         group, cost = list[_Entry](), 0
         while self._waiting and len(group) < _MOST_AT_ONCE:
-            cost += self._waiting[0].cost
+            entry = next(iter(self._waiting))
+            cost += entry.cost
             if group and cost > self.largest:
                 break
-            group.append(self._waiting.popleft())
+            del self._waiting[entry]
+            group.append(entry)
         if self._waiting:
             self._wake.set()
         return group
