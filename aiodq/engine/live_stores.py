@@ -1,4 +1,4 @@
-"""The open stores of this process: a forked child must not use them, and a dropped one may still be closing."""
+"""The open stores of this process: a forked child must not use them, and one that nobody has may still be closing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LiveStore(Protocol):
     locked: str
 
     def closing_of(self, path: str) -> asyncio.Task[None] | None:
-        """Return the task that closes the store of this directory, if it was dropped on the running loop."""
+        """Return the task that closes the store of a directory, if it closes, or was dropped, on the running loop."""
         ...
 
     def release_if_dead(self) -> None:
@@ -38,7 +38,10 @@ LIVE: Final[weakref.WeakSet[LiveStore]] = weakref.WeakSet()
 
 
 def closing_of(path: str) -> list[asyncio.Task[None]]:
-    """Return the tasks that close stores of this directory: a notebook's cell that is run again drops its store."""
+    """Return the tasks that close stores of this directory.
+
+    A notebook's cell that is run again drops its store, and a block that is cancelled as it ends does not wait for it.
+    """
     return [task for store in list(LIVE) if (task := store.closing_of(path)) is not None]
 
 

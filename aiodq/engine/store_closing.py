@@ -100,12 +100,13 @@ class StoreClosing:
         if store.failure is None:
             warnings.warn(f"store was never closed [{store.path}]", ResourceWarning, 3, source=store)
 
-    def after_drop(self) -> asyncio.Task[None] | None:
-        """Return the task that closes the store, if it was dropped on the running loop."""
-        if self._dropped and self._store.loop is asyncio.get_running_loop():
+    def under_way(self) -> asyncio.Task[None] | None:
+        """Return the task that closes the store, if it was asked to close, or dropped, on the running loop."""
+        if self._store.loop is not asyncio.get_running_loop():
+            return None
+        if self._dropped:
             self._let_go()
-            return self._task
-        return None
+        return self._task
 
     def _let_go(self) -> None:
         if self._task is None and self._store.live:

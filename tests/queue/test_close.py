@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.storage.io.lock import is_locked
 from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     CHANGES,
@@ -33,6 +34,18 @@ from tests.queue.support import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+async def _cancel_closing(jobs: aiodq.Queue, path: Path, fs: WatchedFileSystem, tasks: Tasks) -> None:
+    """Cancel a task that closes a store while what was put is synced."""
+    gate = fs.gate("sync", match=".seg")
+    closing = tasks.start(jobs.aclose())
+    await gate.wait()
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    assert is_locked(str(path))
+    gate.open()
 
 
 class TestClosing:
@@ -63,16 +76,16 @@ class TestClosing:
         fs = WatchedFileSystem()
         jobs = await aiodq.open_queue(path, fs=fs)
         jobs.put_nowait(b"a")
-        gate = fs.gate("sync", match=".seg")
-        closing = tasks.start(jobs.aclose())
-        await gate.wait()
-        closing.cancel()
-        await asyncio.wait([closing])
-        assert closing.cancelled()
-        with pytest.raises(aiodq.StoreLockedError):
-            await aiodq.open(path)
-        gate.open()
+        await _cancel_closing(jobs, path, fs, tasks)
         await soon(jobs.aclose())
+        async with queue(path) as jobs:
+            assert ready_now(jobs) == [b"a"]
+
+    async def test_cancelled_it_is_waited_for_by_who_opens_again(self, path: Path, tasks: Tasks) -> None:
+        fs = WatchedFileSystem()
+        jobs = await aiodq.open_queue(path, fs=fs)
+        jobs.put_nowait(b"a")
+        await _cancel_closing(jobs, path, fs, tasks)
         async with queue(path) as jobs:
             assert ready_now(jobs) == [b"a"]
 

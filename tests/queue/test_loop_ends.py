@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import threading
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -138,3 +140,22 @@ def test_a_handler_that_ends_the_program_leaves_nothing_wrong_to_be_said(
         asyncio.run(main())
     assert [record for record in caplog.records if record.name == "asyncio"] == []
     assert left(path, WatchedFileSystem(), "c") == {"c": [*numbered(2), b"last"]}
+
+
+@pytest.mark.parametrize("named", [(), ("jobs", "more")], ids=["just opened", "just named"])
+def test_a_store_whose_tasks_have_not_begun_leaves_nothing_to_be_said(
+    path: Path, named: tuple[str, ...], kept: list[aiodq.Store]
+) -> None:
+    async def main() -> None:
+        store = await aiodq.open(path)
+        kept.append(store)
+        if named:
+            await store.topic("earlier").put(b"")  # the tasks that it has from the start have begun
+        for name in named:
+            store.topic(name)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        gc.collect()
+    assert [str(warning.message) for warning in said] == []

@@ -7,8 +7,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import anyio
-
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetterOffice
@@ -50,7 +48,7 @@ from aiodq.storage.state.topic.stored_options import holding
 from aiodq.storage.state.watermark import WATERMARK
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Executor
     from contextlib import AbstractAsyncContextManager
 
@@ -348,21 +346,28 @@ class StoreEngine:
     async def _run(self) -> None:
         """Own the ioLoops until the store is closed. If cancelled, as the loop is ending, save what was accepted."""
         try:
-            async with anyio.create_task_group() as tasks:
+            async with asyncio.TaskGroup() as tasks:
+                running: set[asyncio.Task[None]] = set()
+
+                def start(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+                    running.add(task := tasks.create_task(self._guarded(run)))
+                    task.add_done_callback(running.discard)
+
                 for run in (self.committer.run, self._adopting.run, self._stats_publisher.run, self._watch.run):
-                    tasks.start_soon(self._guarded, run)
+                    start(run)
                 if self.options.alarms:
-                    tasks.start_soon(self._guarded, self.thresholds.run)
+                    start(self.thresholds.run)
                 while (engine := await self._wanted.get()) is not None:
-                    tasks.start_soon(self._guarded, engine.io_loop.run)
+                    start(engine.io_loop.run)
                     await asyncio.sleep(0)  # where there are thousands, not all of them begin in one turn of the loop
-                tasks.cancel_scope.cancel()
+                for task in tuple(running):
+                    task.cancel()
         except Exception as error:  # noqa: BLE001 - as in `_guarded`
             self.fail(error)
         finally:
             self._end()
 
-    async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
+    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
@@ -426,7 +431,7 @@ class StoreEngine:
 
     def closing_of(self, path: str) -> asyncio.Task[None] | None:
         """See `LiveStore.closing_of`."""
-        return self._closing.after_drop() if self.path == path else None
+        return self._closing.under_way() if self.path == path else None
 
     async def close(self) -> None:
         """Finish what was accepted, make it durable, release everything. Repeated calls wait for the same end.
