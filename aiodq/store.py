@@ -182,7 +182,8 @@ class Store(StoreHandle):
 
         Raises:
             InvalidNameError: the name is not allowed.
-            StorageError: it could not be deleted.
+            StorageError: it could not be deleted; it is still there under its name. While there is no room for what
+                transactions have put into other topics, that is waited for.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
         Cancellation: it is done all the same.

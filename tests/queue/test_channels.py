@@ -391,3 +391,39 @@ class TestThatCannotBeMade:
             late = topic.channel("late", EARLIEST)
             await topic.settle_in()
             assert await drain(late) == numbered(3)
+
+
+class TestThatCannotBeDeleted:
+    @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES])
+    async def test_it_says_that_it_is_to_be_deleted_again(self, path: Path, error: int) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            topic = opened.topic("a")
+            channel = topic.channel("c")
+            await fill(topic, numbered(3))
+            fs.fail(error, "write", match="topic.json")
+            with pytest.raises(aiodq.StorageError):
+                await soon(topic.delete_channel("c"))
+            fs.heal()
+            assert topic.channels() == ["c"]
+            for handle in (channel, topic.channel("c")):
+                with pytest.raises(aiodq.QueueShutDown, match="'c' is half deleted: delete it again"):
+                    await soon(handle.get())
+            await soon(topic.delete_channel("c"))
+            assert topic.channels() == []
+            assert await drain(topic.channel("c")) == numbered(3)
+
+    async def test_whose_files_alone_are_left_is_deleted(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            topic = opened.topic("a")
+            channel = topic.channel("c")
+            await fill(topic, numbered(3))
+            fs.fail(errno.EACCES, "remove", match="channels")
+            with pytest.raises(aiodq.StorageError):
+                await soon(topic.delete_channel("c"))
+            assert topic.channels() == []
+            with pytest.raises(aiodq.QueueShutDown, match="channel 'c' was deleted"):
+                await soon(channel.get())
+            fs.heal()
+            assert await drain(topic.channel("c")) == numbered(3)

@@ -338,13 +338,39 @@ class TestDeleting:
             old = opened.topic("a")
             async with opened.transaction() as tx:
                 tx.put("a", b"by transaction")
-            fs.fail(errno.EIO, "write", match="#transactions", times=1)
+            fs.fail(errno.EMFILE, "write", match="#transactions", times=1)
             await soon(opened.delete_topic("a"))
             assert await opened.topic("a").put(b"new") == 0
             with pytest.raises(aiodq.QueueShutDown):
                 await old.put(b"old")
         async with store(path) as opened:
             assert [message.body async for message in opened.topic("a").scan()] == [b"new"]
+
+    @pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS, errno.EIO])
+    async def test_one_that_the_transaction_log_holds_up_for_good_says_so(self, path: Path, error: int) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            channel = opened.topic("a").channel("c")
+            await opened.topic("a").put(b"first")
+            async with opened.transaction() as tx:
+                tx.ack(await channel.get())
+                tx.put("a", b"by transaction")
+                tx.put("b", b"elsewhere")
+            fs.fail(error, "write", match="#transactions")
+            with pytest.raises(aiodq.StorageError, match="#transactions") as caught:
+                await soon(opened.delete_topic("a"))
+            assert caught.value.errno == error
+            assert await opened.topic("a").put(b"later") == 2
+            assert ready_now(opened.topic("a").channel("c")) == [b"by transaction", b"later"]
+            fs.heal()
+            async with opened.transaction() as tx:
+                tx.put("b", b"also")
+        assert opened._store_engine.committer._file.size == 0  # the old topic holds up no other transaction
+        async with store(path) as opened:
+            assert ready_now(opened.topic("a").channel("c")) == [b"by transaction", b"later"]
+            await soon(opened.delete_topic("a"))
+            assert opened.topics() == ["b"]
+            assert [message.body async for message in opened.topic("b").scan()] == [b"elsewhere", b"also"]
 
     async def test_a_channel_that_could_not_be_deleted_is_deleted_by_the_next_call(self, path: Path) -> None:
         fs = WatchedFileSystem()

@@ -9,7 +9,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.opening import open_channel
 from aiodq.engine.topic.effective_options import check_channel
 from aiodq.engine.topic.no_log import NoLog
-from aiodq.errors import AiodqError, InvalidNameError, StoreFailedError
+from aiodq.errors import AiodqError, InvalidNameError, StorageError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.read.delayed_index import delayed
@@ -184,13 +184,22 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
     try:
         await engine.persist(work, acks_first=True, anyhow=True)
         engine.reporter.channel_deleted(engine.name, name)
+    except StorageError as error:
+        if _is_on_disk(engine, name):
+            what = f"channel {name!r} is half deleted: delete it again; the first time, {error.message}"
+            channel_engine.refuse(QueueShutDown(what))
+        raise
     finally:
-        if isinstance(engine.log, NoLog) or name not in engine.log.meta.channels:
+        if not _is_on_disk(engine, name):
             engine.channel_engines.pop(name, None)
             engine.moved()
             engine.put_buffer.freed()
             # Segments that were kept only for it may be deleted.
             engine.submit(lambda: None, lambda _, __: engine.retention.retain())
+
+
+def _is_on_disk(engine: TopicEngine, name: str) -> bool:
+    return not isinstance(engine.log, NoLog) and name in engine.log.meta.channels
 
 
 def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaited[None]:

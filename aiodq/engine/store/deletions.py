@@ -118,21 +118,26 @@ class Deletions:
         try:
             async with host.without_transactions():
                 begun = True
-                await engine.close(_deleted(engine.name))
-                self.ending.discard(engine)
+                await self._close(engine)
                 engine.metrics.refusing.pop(engine.name, None)
                 identity = host.identity_for(engine.name)
                 await host.threads.call(_delete_files, host.fs_of(engine.name), host.path, engine.name, identity)
         except StorageError as error:
             # There may be no room for what transactions have put into other topics. This deletion may be what makes
             # room, but not before nothing in the transaction log could bring the topic back.
-            again = not (begun or isinstance(error, StoreFailedError)) or isinstance(error, DiskFullError)
-            # INVARIANT: who names the topic after an error opens its files, which are nobody else's by then.
+            again = error.retriable and (not begun or isinstance(error, DiskFullError))
             if not again or engine.closed or host.closing:
+                # INVARIANT: who names the topic after an error opens its files, which are nobody else's by then.
+                if not (begun or isinstance(error, StoreFailedError) or host.closing):
+                    await self._close(engine)
                 raise
             return False
         host.reporter.topic_deleted(engine.name)
         return True
+
+    async def _close(self, engine: TopicEngine) -> None:
+        await engine.close(_deleted(engine.name))
+        self.ending.discard(engine)
 
     async def channel(self, engine: TopicEngine, name: str) -> None:
         """See `aiodq.engine.store.channel_management.delete_channel`.

@@ -505,8 +505,10 @@ class Committer:
         # INVARIANT: acks leave the transaction log only once they are in the channels' journals.
         # Shielded: if this is cancelled, the callers of `commit` still get their outcome.
         await asyncio.gather(*(asyncio.shield(entry.done) for entry in self._settling))
-        touched = dict.fromkeys((*self._appenders, *self._settled.values()))  # a dict, as above
-        await asyncio.gather(*(channel_engine.committed() for channel_engine in self._settled))
+        # What a topic that is closed had is durable: it could not be deleted, and nobody has it open.
+        settled = {channel: engine for channel, engine in self._settled.items() if not engine.closed}
+        touched = dict.fromkeys(engine for engine in (*self._appenders, *settled.values()) if not engine.closed)
+        await asyncio.gather(*(channel_engine.committed() for channel_engine in settled))
         await asyncio.gather(*(engine.sync() for engine in touched))
         await self._threads.call(self._file.reset, self._clock.now_ns())
         if self._drop is not None:
