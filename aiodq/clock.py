@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Final, Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "SystemClock", "storable"]
 
 _EARLIEST_NS: Final = 1
 """In a due time and an end of life on disk, 0 says that there is none; so no moment is 0, nor before it."""
@@ -40,6 +40,11 @@ class SystemClock:
             now = time.time_ns()
         except OverflowError:  # it says 2263 or later
             return _LATEST_NS
-        return now if 0 < now < _LATEST_NS else min(max(now, _EARLIEST_NS), _LATEST_NS)
+        return now if 0 < now < _LATEST_NS else storable(now)
 
     monotonic: staticmethod[[], float] = staticmethod(time.monotonic)
+
+
+def storable(now_ns: int) -> int:
+    """Return a wall time, or the earliest or latest one that can be stored if it is not within."""
+    return min(max(now_ns, _EARLIEST_NS), _LATEST_NS)

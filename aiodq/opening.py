@@ -255,7 +255,7 @@ def open(  # noqa: PLR0913 - each by its name
 
 
 def _seams(fs: FileSystem | None, clock: Clock | None, executor: Executor | None) -> Seams:
-    for what, seam, call in (("fs", fs, "listdir"), ("clock", clock, "monotonic"), ("executor", executor, "submit")):
+    for what, seam, call in (("fs", fs, "listdir"), ("clock", clock, "now_ns"), ("executor", executor, "submit")):
         if seam is not None and not callable(getattr(seam, call, None)):
             refuse(what, f"an object with a method {call}, or None", seam, f"leave {what} out", type_is_wrong=True)
     kernel = KernelAio if executor is None else getattr(executor, "kernel", None)

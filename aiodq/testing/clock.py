@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from aiodq.clock import storable
+
 __all__ = ["FakeClock"]
 
 _START: Final = 1_767_225_600_000_000_000
@@ -21,8 +23,8 @@ class FakeClock:
         self._watchers: list[Callable[[], None]] = []
 
     def now_ns(self) -> int:
-        """Return wall time in nanoseconds since 1970-01-01 UTC."""
-        return self._now_ns
+        """Return wall time in nanoseconds since 1970-01-01 UTC; from 1 on and until 2162, as that of `SystemClock`."""
+        return storable(self._now_ns)
 
     def monotonic(self) -> float:
         """Return the seconds that went by."""

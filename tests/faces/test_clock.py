@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 import aiodq
-from aiodq.testing import SimulatedFileSystem
+from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.channels.support import counts, soon
 
 CENTURY = 100 * 365 * 86_400
@@ -51,3 +51,23 @@ async def test_a_clock_before_1970_holds_back_only_what_is_to_wait(now: int, mon
         assert (message.body, message.timestamp_ns) == (b"at once", 1)
         await message.ack()
         assert counts(jobs) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("centuries", [3, 6, -1, -20])
+async def test_a_fake_clock_may_be_set_anywhere(centuries: int) -> None:
+    clock = FakeClock()
+    async with aiodq.open("/s", fs=SimulatedFileSystem(), clock=clock) as store:
+        jobs = store.queue("jobs")
+        await soon(jobs.put(b"before"))
+        clock.jump(centuries * CENTURY)
+        await soon(jobs.put(b"at once"))
+        await soon(jobs.put(b"later", delay=CENTURY))
+        await soon(store.queue("more").put(b"in a new segment", ttl=CENTURY))
+        assert [(await soon(jobs.get())).body for _ in range(2)] == [b"before", b"at once"]
+        assert counts(jobs) == (0, 2, 1)
+        assert store.stats().failed is None
+
+
+async def test_what_has_only_one_of_the_clocks_is_refused() -> None:
+    with pytest.raises(aiodq.InvalidOptionError, match="clock is an object with a method now_ns"):
+        await aiodq.open("/s", fs=SimulatedFileSystem(), clock=time)  # type: ignore[arg-type]
