@@ -6,7 +6,8 @@ Times on disk are wall time; timers use monotonic time. A jump of the wall clock
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import ClassVar, Final, Protocol
 
 __all__ = ["Clock", "SystemClock", "storable"]
 
@@ -42,7 +43,7 @@ class SystemClock:
             return _LATEST_NS
         return now if 0 < now < _LATEST_NS else storable(now)
 
-    monotonic: staticmethod[[], float] = staticmethod(time.monotonic)
+    monotonic: ClassVar[Callable[..., float]] = staticmethod(time.monotonic)
 
 
 def storable(now_ns: int) -> int:

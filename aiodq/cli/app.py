@@ -78,7 +78,8 @@ def app(chosen: str = "") -> App:
         error_console=Console(stderr=True),
     )
     for name, (target, text) in _COMMANDS.items():
-        commands.command(target, name=name, help=None if name == chosen else text)
+        whole = name == chosen and sys.flags.optimize < 2  # with -OO there are no docstrings  # noqa: PLR2004
+        commands.command(target, name=name, help=None if whole else text)
     return commands
 
 
@@ -117,7 +118,7 @@ def _run(arguments: Sequence[str]) -> int:
         )
         sys.stdout.flush()
     except CycloptsError as error:
-        complain(f"{_told(error)} See aiodq --help.")
+        complain(f"{_told(error)} See {' '.join(('aiodq', *(error.command_chain or ())))} --help.")
         return MISUSE
     except CommandError as error:
         complain(error)

@@ -43,6 +43,38 @@ def test_each_command_has_help_of_its_own(command: str) -> None:
     assert "--json" in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        ("nope", "aiodq --help."),
+        ("put", "aiodq put --help."),
+        ("put STORE t --tag a --tag b", "aiodq put --help."),
+        ("stat STORE surplus", "aiodq stat --help."),
+        ("get STORE t -n x", "aiodq get --help."),
+        ("spark nope", "aiodq spark --help."),
+        ("spark lag", "aiodq spark lag --help."),
+    ],
+)
+def test_misuse_names_the_help_of_that_command(arguments: str, more: str) -> None:
+    done = aiodq(*arguments.split())
+    assert done.code == 2
+    assert one_line(done.err).endswith(f" See {more}")
+
+
+def test_a_file_without_a_name_is_shown_as_such(tmp_path: Path) -> None:
+    done = aiodq("put", str(tmp_path / "store"), "t", "")
+    assert (done.code, one_line(done.err)) == (2, "aiodq: '' cannot be read: No such file or directory")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_docstrings_a_command_has_a_line_of_help(command: str) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-OO", "-m", "aiodq", command, "--help"],
+        capture_output=True, env=environment(), check=True, text=True,
+    ).stdout  # fmt: skip
+    assert shown.splitlines()[2].strip().endswith((".", "that"))
+
+
 @pytest.mark.parametrize("module", ["aiodq", "aiodq.cli"])
 def test_each_module_that_can_be_run_is_the_command_line(tmp_path: Path, module: str) -> None:
     fill(tmp_path, "t", [b"one"])

@@ -83,7 +83,7 @@ def _sources(files: Sequence[str]) -> list[tuple[str, int]]:
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as cause:
-            raise CommandError(f"{name} cannot be read: {cause.strerror}") from cause
+            raise CommandError(f"{name or repr(name)} cannot be read: {cause.strerror}") from cause
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise CommandError(f"{name} is a directory")
         sources.append((name, descriptor))
