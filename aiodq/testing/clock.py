@@ -18,13 +18,14 @@ class FakeClock:
 
     def __init__(self, now_ns: int = _START, monotonic: float = 0.0) -> None:
         """Begin at a wall time, by default that of 2026-01-01 UTC, and a monotonic one."""
-        self._now_ns = now_ns
+        self._wall_ns = now_ns
+        self._now_ns = storable(now_ns)
         self._monotonic_ns = round(monotonic * _NANOSECONDS)
         self._watchers: list[Callable[[], None]] = []
 
     def now_ns(self) -> int:
         """Return wall time in nanoseconds since 1970-01-01 UTC; from 1 on and until 2162, as that of `SystemClock`."""
-        return storable(self._now_ns)
+        return self._now_ns
 
     def monotonic(self) -> float:
         """Return the seconds that went by."""
@@ -55,4 +56,5 @@ class FakeClock:
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back, as an administrator or NTP does."""
-        self._now_ns += round(seconds * _NANOSECONDS)
+        self._wall_ns += round(seconds * _NANOSECONDS)
+        self._now_ns = storable(self._wall_ns)
