@@ -160,17 +160,21 @@ class Channel(ChannelHandle):
     async def refresh(self) -> None:
         """Bring the counts up to date: in a store of mode "shared" or "client" they may be up to 0.1 s old.
 
-        After the owner of a shared store was killed, it waits until it is known who holds what: for a second, five
-        where a process that lives is late.
+        It waits for a channel that is being created. After the owner of a shared store was killed, it waits until it is
+        known who holds what: for a second, five where a process that lives is late.
 
         Raises:
             OwnerLostError, OwnerStalledError: of a shared store: it has no owner, or the owner does not answer.
+            StorageError: the channel could not be created.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
         Cancellation: nothing changes.
         """
         self.check()
-        await asyncio.sleep(0)
+        if self._channel_engine.state is None:
+            await self._engine.settle_in(self._channel_engine.name)
+        else:
+            await asyncio.sleep(0)
 
     def qsize(self) -> int:
         """Return how many messages are ready; `depth` also counts those in flight and deferred.
@@ -178,7 +182,7 @@ class Channel(ChannelHandle):
         A topic's bound (`max_messages`, `Queue.maxsize`) limits `depth`, so a full one may have a small `qsize`.
         Messages that have expired, lack a tag that the channel wants, or are for another channel count until looked at.
         A channel just named has its counts at once. But while it is being created, deferred messages that have to be
-        read from disk count as ready, and a channel that starts at a `datetime` has no counts.
+        read from disk count as ready, and a channel that starts at a `datetime` counts nothing: `refresh` waits.
         """
         state = self._state()
         return 0 if state is None else state.ready

@@ -120,6 +120,20 @@ class TestBeginning:
             await topic.put(b"10")
             assert ready_now(channel) == numbered(11 - expected, start=expected)
 
+    async def test_refresh_waits_for_one_that_begins_at_a_time(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            topic = opened.topic("a")
+            await fill(topic, numbered(10))
+            begin = aiodq.ChannelOptions(start=datetime(2020, 1, 1, tzinfo=UTC))
+            channel = topic.channel("c", begin)
+            await soon(channel.refresh())
+            assert (channel.qsize(), channel.empty()) == (10, False)
+            fs.fail(errno.EACCES, "create", match="d/journal")
+            with pytest.raises(aiodq.ReadOnlyError):
+                await soon(topic.channel("d", begin).refresh())
+            fs.heal()
+
     async def test_at_a_time(self, path: Path) -> None:
         clock = FakeClock()
         begin = datetime.fromtimestamp(clock.now // 10**9, UTC)
