@@ -34,6 +34,8 @@ from tests.queue.support import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aiodq.options import Position
+
 
 def on_the_loop() -> bool:
     return threading.current_thread() is threading.main_thread()
@@ -388,3 +390,27 @@ class TestFailing:
             assert not getting.done()
             await jobs.put(b"new")
             assert (await soon(getting)).body == b"new"
+
+
+@pytest.mark.parametrize("position", ["latest", 0, None], ids=["end", "begin", "purge"])
+async def test_what_is_read_to_be_redelivered_is_dropped_where_the_channel_moves(
+    path: Path, tasks: Tasks, position: Position | None
+) -> None:
+    async with aiodq.open_queue(path) as jobs:
+        await jobs.put_many(numbered(4))
+    fs = WatchedFileSystem()
+    async with aiodq.open_queue(path, fs=fs) as jobs:
+        source = jobs._channel_engine.source
+        for message in await take(jobs, 2):
+            await message.nack()
+        source.reset()  # as if there had been no room to keep them
+        gate = fs.gate("read", match=".seg")
+        waiting = tasks.start(jobs.get())
+        await soon(gate.wait())
+        assert source.missing == [0, 1]
+        await soon(jobs.purge() if position is None else jobs.seek(position))
+        gate.open()
+        if position == 0:
+            assert (await soon(waiting)).offset == 0
+        await until(lambda: not source.missing)
+        assert not source.requeue_cache.batches

@@ -201,7 +201,7 @@ class PrefetchingReader:
 
     async def _fetch_missing(self, source: Prefetched) -> None:
         """Read redelivered messages, from wherever they are."""
-        offsets = source.missing
+        offsets, epoch = source.missing, source.read_ahead.epoch
         try:
             read = partial(_read_each, view=self._view(), offsets=offsets)
             results = await self._threads.call(self._ahead.use, read)
@@ -210,8 +210,9 @@ class PrefetchingReader:
             return
         for result in {id(result): result for result in results}.values():
             self._was_read(result)
-        for offset, result in zip(offsets, results, strict=True):
-            source.brought(offset, result)
+        if source.read_ahead.epoch == epoch:  # after a purge or a seek nobody waits for these
+            for offset, result in zip(offsets, results, strict=True):
+                source.brought(offset, result)
         source.all_brought(None)
 
     def _was_read(self, result: ReadResult) -> None:
