@@ -22,6 +22,8 @@ _OFFSET_BITS: Final = 64
 _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 _SLACK: Final = 64
 """Stale entries that are left alone."""
+_HEAPED: Final = 4
+"""New entries are pushed into a heap of so many times as many; of fewer, a new heap costs less."""
 _BLOCK: Final = 128
 
 _Entry: TypeAlias = tuple[int, int, int]
@@ -130,10 +132,15 @@ class Deferrals:
     def _enter(self, offset: int, due: int) -> None:
         key = max(due, 0) << _OFFSET_BITS | offset
         self._keys[offset] = key
-        if len(self._heap) > 2 * self._keys.size + _SLACK:
-            self._heap[:] = sorted(key for _, key in self._keys.items())
-        else:
+        if not self._made_anew():
             heapq.heappush(self._heap, key)
+
+    def _made_anew(self) -> bool:
+        """Make the heap of what there is, if most of it is stale; return whether that was done."""
+        anew = len(self._heap) > 2 * self._keys.size + _SLACK
+        if anew:
+            self._heap[:] = sorted(key for _, key in self._keys.items())
+        return anew
 
     def add_all(self, start: int, dues: Sequence[int], ahead: int = 0) -> None:
         """Add consecutive offsets from `start` on, none of them deferred, given their due times less `ahead`."""
@@ -142,8 +149,16 @@ class Deferrals:
             self._enter(start, due)
             self._add_tail(start + 1, start + len(dues), due)
             return
-        for offset, each in enumerate(dues, start):
-            self._enter(offset, each + ahead)
+        keys = [max(each + ahead, 0) << _OFFSET_BITS | offset for offset, each in enumerate(dues, start)]
+        self._keys.update(range(start, start + len(dues)), keys)
+        if self._made_anew():
+            return
+        if len(keys) * _HEAPED < len(self._heap):
+            for key in keys:
+                heapq.heappush(self._heap, key)
+        else:
+            self._heap += keys
+            heapq.heapify(self._heap)
 
     def _add_tail(self, start: int, stop: int, due: int) -> None:
         if start < stop:
