@@ -82,11 +82,11 @@ def test_stat_beside_a_live_owner(tmp_path: Path) -> None:
         assert [word for word in ("default", "ready", "messages", str(tmp_path)) if word not in text] == []
 
 
-def shown(store: Path) -> dict[str, Any]:
-    """Return the figures of the channel once its owner has shown some."""
+def shown(store: Path, in_flight: int) -> dict[str, Any]:
+    """Return the figures of the channel once its owner, who shows some each second, has shown that so many are out."""
     while True:
         channel: dict[str, Any] = ok("stat", store, "--json").json["topics"]["t"]["channels"]["default"]
-        if channel["in_flight"]:
+        if channel["in_flight"] == in_flight:
             return channel
         time.sleep(0.1)
 
@@ -97,8 +97,8 @@ def test_stat_shows_what_only_the_owner_knows(tmp_path: Path) -> None:
             owner.does(b"put %d" % number)
         for command in (b"ack", b"reject", b"hold", b"hold"):
             owner.does(command)
-        channel = shown(tmp_path)
-        assert channel.items() >= {"depth": 4, "in_flight": 2, "timed_out": 0, "dead": 1}.items()
+        channel = shown(tmp_path, 2)
+        assert channel.items() >= {"depth": 4, "timed_out": 0, "dead": 1}.items()
         assert channel["backlog_bytes"] > 0
         assert channel["put_to_deliver"]["messages"] == 4
         assert set(channel["put_to_ack"]) == {"messages", "p50", "p90", "p99", "max"}
@@ -112,7 +112,7 @@ def test_stat_shows_what_only_the_owner_knows(tmp_path: Path) -> None:
     ok("verify", tmp_path)
     with Owner(tmp_path, "t") as owner:
         owner.does(b"hold")
-        assert shown(tmp_path)["in_flight"] == 1
+        shown(tmp_path, 1)
     assert not (tmp_path / "#figures").exists()
 
 
