@@ -73,7 +73,7 @@ def test_it_serves_until_sigterm(store: Path, serving: subprocess.Popen[str]) ->
     async def work() -> list[bytes]:
         async with aiodq.open(store, mode="client") as opened:
             await opened.topic("jobs").put(b"d")
-            batch = await opened.topic("jobs").channel("default").get_many(4)
+            batch = await opened.topic("jobs").channel("default").get_many(4, linger=WATCHDOG)
             await opened.topic("jobs").channel("default").ack_many(batch)
             return [message.body for message in batch]
 
@@ -117,7 +117,7 @@ def test_serving_what_is_not_there_is_misuse(tmp_path: Path) -> None:
 def test_who_shows_owner_and_clients_with_what_they_hold(store: Path, serving: subprocess.Popen[str]) -> None:
     async def look() -> tuple[Any, str]:
         async with aiodq.open(store, mode="client") as opened:
-            await opened.topic("jobs").channel("default").get_many(2)
+            await opened.topic("jobs").channel("default").get_many(2, linger=WATCHDOG)
             return json.loads(await who(store, "--json")), await who(store)
 
     facts, text = asyncio.run(look())
@@ -174,7 +174,10 @@ def test_what_is_ephemeral_is_the_owner_s(store: Path, serving: subprocess.Popen
 
     async def bodies() -> list[bytes]:
         async with aiodq.open(store, mode="client") as opened:
-            return [message.body for message in await opened.topic("t#ephemeral").channel("default").get_many(2)]
+            return [
+                message.body
+                for message in await opened.topic("t#ephemeral").channel("default").get_many(2, linger=WATCHDOG)
+            ]
 
     assert asyncio.run(bodies()) == [b"a", b"b"]
     assert serving.poll() is None
