@@ -29,8 +29,11 @@ class SoftTimeLimitError(Exception):
 
 
 @contextmanager
-def signalled(until: Callable[[], Any], error: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
-    """Send this process a signal, whose handler raises, once `until` has returned in another thread."""
+def signalled(until: Callable[[], Any], error: type[BaseException] = KeyboardInterrupt) -> Iterator[threading.Event]:
+    """Send this process a signal, whose handler raises, once `until` has returned in another thread.
+
+    Give what is set as soon as the handler is called.
+    """
 
     handled = threading.Event()
 
@@ -49,7 +52,7 @@ def signalled(until: Callable[[], Any], error: type[BaseException] = KeyboardInt
     thread = threading.Thread(target=send)
     thread.start()
     try:
-        yield
+        yield handled
     finally:
         thread.join(WATCHDOG)
         signal.signal(signal.SIGUSR1, before)
@@ -124,10 +127,10 @@ def test_a_message_that_comes_at_that_very_moment_goes_back(tmp_path: Path) -> N
         async def get() -> aiodq.sync.Message:
             message = await jobs._get(None)
             began.set()
-            threading.Event().wait(0.2)  # the signal is handled by now
+            handled.wait(WATCHDOG)
             return message
 
-        with pytest.raises(KeyboardInterrupt), signalled(began.wait):
+        with pytest.raises(KeyboardInterrupt), signalled(began.wait) as handled:
             loop_thread.take(get, jobs._give_one_back)
         assert jobs.in_flight() == 0
         assert jobs.get().body == b"a"
