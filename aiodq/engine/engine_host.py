@@ -91,8 +91,12 @@ class TopicEngineHost(Protocol):
         """Put a dead letter into its topic, and report the outcome."""
         ...
 
-    def without_transactions(self) -> AbstractAsyncContextManager[None]:
-        """Return a block in which no transaction commits; those committed before it are in their topics."""
+    def without_transactions(self, topic: str = "") -> AbstractAsyncContextManager[None]:
+        """Return a block in which no transaction commits; those committed before it are in their topics.
+
+        Args:
+            topic: the topic that the block waits for, if any: it begins once no deletion of that name is under way.
+        """
         ...
 
     def fail(self, error: BaseException) -> None:

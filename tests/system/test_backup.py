@@ -26,7 +26,7 @@ from aiodq.testing import Call, Fault, FaultPlan, SimulatedFileSystem, WrappedFi
 from tests.system.support import QuickFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
 T = TypeVar("T")
@@ -258,6 +258,51 @@ async def test_a_topic_that_is_deleted_meanwhile_is_in_it(tmp_path: Path, held: 
         await asyncio.gather(backing, deleting)
         assert store.topics() == ["other"]
     assert await bodies(tmp_path / "b") == [b"a"]
+
+
+async def test_a_topic_that_is_deleted_and_put_into_anew_amid_the_backup_is_in_it_as_it_was(
+    tmp_path: Path, held_before: Held
+) -> None:
+    async with aiodq.open(tmp_path / "s") as store, asyncio.timeout(PATIENCE):
+        await store.topic("jobs").put(b"a")
+        await store.topic("last").put(b"b")
+        backing = asyncio.create_task(store.backup(tmp_path / "b"))
+        await held_before.reached()
+        deleting = asyncio.create_task(store.delete_topic("jobs"))
+        await asyncio.sleep(0)
+        putting = asyncio.create_task(store.topic("jobs").put(b"anew"))
+        await asyncio.sleep(0)
+        held_before.let_go()
+        assert (await asyncio.gather(backing, deleting, putting))[2] == 0
+    assert [await bodies(tmp_path / each) for each in ("s", "b")] == [[b"anew"], [b"a"]]
+
+
+@pytest.mark.parametrize("what", ["purge", "seek", "delete_channel", "backup"])
+async def test_what_changes_a_topic_that_waits_for_a_deletion_keeps_nobody_waiting(
+    tmp_path: Path, held: Held, what: str
+) -> None:
+    async with aiodq.open(tmp_path / "s") as store, asyncio.timeout(PATIENCE):
+        await store.topic("jobs").put(b"a")
+        backing = asyncio.create_task(store.backup(tmp_path / "b"))
+        await held.reached()
+        deleting = asyncio.create_task(store.delete_topic("jobs"))
+        await asyncio.sleep(0)
+        topic = store.topic("jobs")
+        channel, putting = topic.channel("c"), asyncio.create_task(topic.put(b"anew"))
+        await asyncio.sleep(0)
+        changes: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "purge": topic.purge,
+            "seek": lambda: channel.seek("latest"),
+            "delete_channel": lambda: topic.delete_channel("c"),
+            "backup": lambda: store.backup(tmp_path / "c"),
+        }
+        changing = asyncio.create_task(changes[what]())
+        await asyncio.wait([changing], timeout=0.02)
+        async with store.transaction() as transaction:
+            transaction.put("other", b"b")
+        held.let_go()
+        await asyncio.gather(backing, deleting, changing, putting)
+        assert topic.end_offset == 1
 
 
 @pytest.mark.parametrize("how", ["cancel", "timeout", "scope"])

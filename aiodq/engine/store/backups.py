@@ -43,6 +43,14 @@ _AT_ONCE: Final = 4
 """Threads that copy small files, and sync, at the same time: half of a store's are left to what is put and acked."""
 
 
+class Deleting(Protocol):
+    """What backups need of deletions: `aiodq.engine.store.deletions.Deletions` has it."""
+
+    def under_way(self, topic: str) -> object:
+        """Return what deletes a topic of that name; None if nothing does."""
+        ...
+
+
 class BackupHost(Protocol):
     """What backups need of the store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
 
@@ -51,6 +59,11 @@ class BackupHost(Protocol):
     loop: asyncio.AbstractEventLoop
     threads: WorkerThreads
     topics: dict[str, TopicEngine]
+
+    @property
+    def deletions(self) -> Deleting:
+        """The deletions under way."""
+        ...
 
     def without_transactions(self) -> AbstractAsyncContextManager[None]:
         """See `TopicEngineHost.without_transactions`."""
@@ -174,6 +187,8 @@ class _Making:
     def _topics(self) -> list[TopicEngine]:
         """Return the topics that are on disk, or about to be.
 
+        One that waits for the deletion of another of its name is not: nothing of it is stored before that is over.
+
         Raises:
             StorageError: one cannot be used.
         """
@@ -181,7 +196,8 @@ class _Making:
         for engine in self._host.topics.values():
             if engine.unusable is not None:
                 raise again(engine.unusable) from engine.unusable
-            if engine.creation.exists and not is_ephemeral(engine.name):
+            waits = self._host.deletions.under_way(engine.name) is not None
+            if engine.creation.exists and not waits and not is_ephemeral(engine.name):
                 found.append(engine)
         return found
 

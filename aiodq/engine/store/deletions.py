@@ -45,7 +45,7 @@ class DeletionHost(Protocol):
         """The committer of transactions."""
         ...
 
-    def without_transactions(self) -> AbstractAsyncContextManager[None]:
+    def without_transactions(self, topic: str = "") -> AbstractAsyncContextManager[None]:
         """See `TopicEngineHost.without_transactions`."""
         ...
 
@@ -75,6 +75,11 @@ class Deletions:
     def under_way(self, topic: str) -> asyncio.Task[None] | None:
         """Return the task that is deleting a topic of that name, if there is one."""
         return self._topics.get(topic)
+
+    async def over(self, topic: str) -> None:
+        """Wait until no topic of that name is being deleted: one named meanwhile begins only then."""
+        while (deletion := self._topics.get(topic)) is not None:
+            await asyncio.wait([deletion])
 
     async def topic(self, name: str, engine: TopicEngine | None) -> None:
         """End a topic and delete its files, or wait for a deletion that is under way.
@@ -153,7 +158,7 @@ class Deletions:
         await asyncio.shield(task)
 
     async def _delete_channel(self, engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
-        async with self._host.without_transactions():
+        async with self._host.without_transactions(engine.name):
             await delete_channel(self._host.fs_of(engine.name, channel_engine.name), engine, channel_engine)
 
     async def end(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -48,9 +48,8 @@ from aiodq.storage.state.topic.stored_options import holding
 from aiodq.storage.state.watermark import WATERMARK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from concurrent.futures import Executor
-    from contextlib import AbstractAsyncContextManager
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
@@ -209,9 +208,14 @@ class StoreEngine:
             raise QueueShutDown("the store is not open")
         return self._committer
 
-    def without_transactions(self) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def without_transactions(self, topic: str = "") -> AsyncIterator[None]:
         """See `TopicEngineHost.without_transactions`."""
-        return self.committer.without_transactions()
+        # INVARIANT: nobody holds up transactions and waits for a topic that begins only once the one of that name
+        # before it is deleted: the deletion needs what is held.
+        await self.deletions.over(topic)
+        async with self.committer.without_transactions():
+            yield
 
     def _give_up_opening(self) -> None:
         over = QueueShutDown("the store was not opened to its end")

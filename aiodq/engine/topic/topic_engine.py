@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack, suppress
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from aiodq.engine.channel.acks.ack_persister import AckPersister, Job, fold_all
@@ -124,7 +125,9 @@ class TopicEngine:
         self.reporter: Reporter = host.reporter
         self.metrics: StoreMetrics = host.metrics
         self.check_context: Callable[[], None] = host.check_context
-        self.without_transactions: Callable[[], AbstractAsyncContextManager[None]] = host.without_transactions
+        self.without_transactions: Callable[[], AbstractAsyncContextManager[None]] = partial(
+            host.without_transactions, name
+        )
         self.fail_store: Callable[[BaseException], None] = host.fail
         self.send_dead_letter: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.send_dead_letter
         self.transactions: OpenTransactions = host.transactions
