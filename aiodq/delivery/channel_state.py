@@ -10,7 +10,6 @@ gives both readings of that moment, so that a jump of the wall clock does not sh
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
 from itertools import count, filterfalse
 from typing import TYPE_CHECKING, Final
 
@@ -453,9 +452,10 @@ class ChannelState:
 
     def expire_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[int]:
         """Settle expired messages that are ready or deferred; return those in flight."""
-        flying, held = sorted(self.in_flight), list[int]()
+        self._look()
+        held = list[int]()
         for start, stop in ranges:
-            those = flying[bisect_left(flying, start) : bisect_left(flying, stop)]
+            those = sorted([*among(self._apart, start, stop), *self._leases.within(start, stop)])
             for edge in (*those, stop):
                 self._counters.expired += self._give_up(start, edge)
                 start = edge + 1  # noqa: PLW2901 - go on after the message in flight

@@ -288,10 +288,24 @@ class Leases:
             return None
         return lease, index
 
+    def _between(self, start: int, stop: int) -> Iterator[Lease]:
+        """Yield the leases that may hold messages from `start` to `stop`."""
+        leases = self._all
+        for at in range(max(bisect_right(leases, start, key=_first) - 1, 0), len(leases)):
+            if stop <= leases[at].first:
+                break
+            yield leases[at]
+
     def delivery(self, offset: int) -> int | None:
         """Return the delivery number of a message in flight, or None."""
         found = self._find(offset)
         return None if found is None else found[0].number + found[1]
+
+    def within(self, start: int, stop: int) -> Iterator[int]:
+        """Yield the messages in flight from `start` to `stop`."""
+        for lease in self._between(start, stop):
+            for index in lease.held(max(start - lease.first, 0), stop - lease.first):
+                yield lease.first + index
 
     def has(self, start: int, stop: int, number: int) -> bool:
         """Return whether all of these are in flight in leases, with consecutive delivery numbers from this one on."""
@@ -330,12 +344,8 @@ class Leases:
 
     def take_away(self, start: int, stop: int) -> None:
         """Remove everything from `start` to `stop` from what is in flight."""
-        leases = self._all
-        for at in range(max(bisect_right(leases, start, key=_first) - 1, 0), len(leases)):
-            lease = leases[at]
+        for lease in self._between(start, stop):
             low, high = max(start - lease.first, 0), min(stop - lease.first, lease.next)
-            if stop <= lease.first:
-                break
             if low < high:
                 gone = lease.marks.count(HELD, low, high) + lease.marks.count(MEASURED, low, high)
                 lease.marks[low:high] = lease.marks[low:high].translate(_TAKEN_AWAY)

@@ -372,6 +372,34 @@ def test_the_next_deadline_among_many_leases() -> None:
     alike(timings(200), timings(2000))
 
 
+def expirings(flying: int) -> dict[str, float]:
+    """Count what it takes to settle expired messages, with so many others in hand, in leases and apart from them."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        state = ChannelState(0, 10**6, 10**6)
+        for _ in range(flying // 1000):
+            lease = Lease(state.fresh(), 500, 10**9)
+            state.begin(lease)
+            state.reach(lease)
+            lease.next = 500
+            state.close_lease()
+            for _ in range(500):
+                state.deliver(state.fresh())
+        starts = iter(range(500_000, 10**6, 20))
+
+        async def expire() -> None:
+            start = next(starts)
+            assert state.expire_ranges([(start, start + 5), (start + 10, start + 15)]) == []
+
+        return {"expire": await effort.of(expire)}
+
+    return counted(main)
+
+
+def test_what_expires_beside_many_in_flight() -> None:
+    alike(expirings(1000), expirings(10_000))
+
+
 def closings(path: Path, flying: int) -> float:
     """Count what it takes to close a store with so many messages in flight."""
 
