@@ -10,6 +10,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.store import channel_management
+from aiodq.engine.topic.creation import _ChannelGroup
 from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.testing import Fault
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon
@@ -148,6 +149,25 @@ async def test_a_disk_that_hangs_holds_the_loop_for_a_moment_only(
         go_on.set()
         assert (await soon(new.get())).body == b"0"
         assert ready(new) == MESSAGES[1:]
+
+
+async def test_very_many_are_created_in_several_groups(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, made = list[int](), _ChannelGroup.made
+
+    def noted(group: _ChannelGroup, *outcome: Any) -> None:
+        groups.append(len(group._channels))
+        made(group, *outcome)
+
+    monkeypatch.setattr(_ChannelGroup, "made", noted)
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put_many(MESSAGES)
+        channels = [named(topic, str(number)) for number in range(600)]
+        await topic.put(b"later")
+        assert all(channel.qsize() == len(MESSAGES) + 1 for channel in channels)
+        assert sum(groups) == len(channels)
+        assert max(groups) <= 256
+        assert len(groups) <= 3 + 1, "or the description is written too often"
 
 
 async def test_a_paused_one_delivers_nothing(machine: Machine) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.topic.no_log import NoLog
@@ -94,8 +94,12 @@ class NewChannel(Protocol):
         ...
 
 
+_MOST_AT_ONCE: Final = 256
+"""Channels of a group, which are told in one turn of the loop that they are there: two or three milliseconds."""
+
+
 class _ChannelGroup:
-    """Channels created together: however many they are, the topic's description is written once."""
+    """Channels created together: the topic's description is written once for all of them."""
 
     def __init__(self, engine: CreatedTopic, first: NewChannel) -> None:
         """Start with one; others may `join` until a thread starts to create them."""
@@ -106,11 +110,12 @@ class _ChannelGroup:
         self._errors: dict[str, Exception] = {}
 
     def join(self, channel: NewChannel) -> bool:
-        """Add another channel, unless it is too late; return whether it was added."""
+        """Add another channel, unless it is too late or there are many; return whether it was added."""
         with self._mutex:
-            if not self._closed:
-                self._channels.append(channel)
-            return not self._closed
+            if self._closed or len(self._channels) >= _MOST_AT_ONCE:
+                return False
+            self._channels.append(channel)
+            return True
 
     def make(self) -> None:
         """Create the channels. One that fails does not prevent the others. Blocking."""
