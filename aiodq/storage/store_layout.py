@@ -42,6 +42,7 @@ __all__ = [
     "has_own_directory",
     "has_topic",
     "has_topics",
+    "holds_other_things",
     "in_the_way",
     "list_topics",
     "misplaced",
@@ -282,8 +283,18 @@ def has_own_directory(fs: FileSystem, path: str) -> bool:
     return fs.is_directory(path) and name in fs.listdir(parent)
 
 
+def holds_other_things(fs: FileSystem, path: str, name: str) -> bool:
+    """Return whether a directory of this name is no topic, and has in it what no owner has made.
+
+    Raises:
+        OSError: as the system gave it.
+    """
+    there = fs.is_directory(os.path.join(path, name))
+    return there and not _is_topic(fs, path, name, unreadable=True) and not _is_remnant(fs, path, name)
+
+
 def delete_topic(fs: FileSystem, path: str, name: str) -> None:
-    """Delete a topic's directory. A missing one is fine.
+    """Delete a topic's directory. A missing one is fine, and one of other things stays.
 
     Raises:
         StorageError: another store lies there, which stays; or as mapped from the system's error.
@@ -294,6 +305,8 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
             return
         if fs.exists(os.path.join(directory, LOCK_NAME)):
             raise StorageError("another store lies where this topic would, and stays", directory)
+        if holds_other_things(fs, path, name):
+            return
         # CRASH: 8. Under its new name it is no longer a topic, and the next owner sweeps it.
         fs.rename(directory, doomed)
         fs.sync_directory(path)

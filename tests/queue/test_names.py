@@ -178,3 +178,31 @@ async def test_where_case_does_not_count_two_channels_never_share_a_directory(*,
     async with aiodq.open("/s", fs=fs) as own:
         topic = own.topic("orders")
         assert (topic.channels(), topic.channel("mail").depth, topic.stats().damages) == (["mail"], depth, 0)
+
+
+@pytest.mark.parametrize("foreign", ["notes.txt", "src/x.py", ".git/config", "topic.json.bak"])
+async def test_no_topic_is_made_among_other_files_with_which_it_would_be_deleted(path: Path, foreign: str) -> None:
+    async with store(path) as opened:
+        await opened.topic("a").put(b"a")
+        mine = path / "b" / foreign
+        mine.parent.mkdir(parents=True)
+        mine.write_text("mine")
+        before = files_under(path / "b")
+        for _ in range(2):
+            with pytest.raises(aiodq.StorageError, match="other files lie where this topic would") as caught:
+                await soon(opened.topic("b").put(b"b"))
+            assert caught.value.path == str(path / "b")
+        await soon(opened.delete_topic("b"))
+        assert files_under(path / "b") == before
+        (path / "b").rename(path / "moved away")
+        assert await soon(opened.topic("b").put(b"b")) == 0
+
+
+@pytest.mark.parametrize("left", ["", "topic.json.aiodq-tmp", "watermark"])
+async def test_what_a_topic_s_creation_left_is_in_nobody_s_way(path: Path, left: str) -> None:
+    async with store(path) as opened:
+        await opened.topic("a").put(b"a")
+        (path / "b").mkdir()
+        if left:
+            (path / "b" / left).write_bytes(b"")
+        assert await soon(opened.topic("b").put(b"b")) == 0

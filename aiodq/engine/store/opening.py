@@ -39,6 +39,7 @@ from aiodq.storage.store_layout import (
     NO_DIRECTORY,
     check_store_directory,
     has_topics,
+    holds_other_things,
     list_topics,
     refuse_inside_store,
     require_own_directories,
@@ -384,17 +385,21 @@ def _make_identity(identity: StoreIdentity, topic: OpenedTopic) -> None:
 
 
 def _require_own_directory(fs: FileSystem, store: str, name: str) -> None:
-    """Ensure that a missing topic does not find another one's directory under its name, or another store."""
+    """Ensure that a missing topic does not find what is not its own under its name."""
     directory = os.path.join(store, name)
     try:
         there = fs.is_directory(directory)
         taken = there and name not in fs.listdir(store)
         # INVARIANT: no store lies in a topic's directory, with which it would be deleted.
         is_store = there and fs.exists(os.path.join(directory, LOCK_NAME))
+        # INVARIANT: nor does anything else of somebody's.
+        is_other = there and holds_other_things(fs, store, name)
     except OSError as cause:
         raise storage_error(cause, store) from cause
     if is_store:
         raise StorageError("another store lies where this topic would: use another name, or move that store", directory)
+    if is_other:
+        raise StorageError("other files lie where this topic would: use another name, or move them away", directory)
     if taken:
         raise InvalidNameError(f"this file system takes {name!r} for a topic that differs in case alone: use that name")
 
