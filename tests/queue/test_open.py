@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from tests.queue.support import Tasks, files_under, fill, numbered, queue, ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from aiodq.opening import Mode
 
 
 def promised(path: Path) -> dict[str, bytes]:
@@ -394,3 +397,14 @@ class TestOptions:
             topic = opened.topic("a", aiodq.StoreOptions(max_message_bytes=3))
             with pytest.raises(aiodq.MessageSizeError):
                 await topic.put(b"1234")
+
+
+@pytest.mark.parametrize(("mode", "above"), [("exclusive", ""), ("shared", ""), ("exclusive", "a file")])
+async def test_a_store_is_made_and_what_is_above_it_is_not(path: Path, mode: Mode, above: str) -> None:
+    if above:
+        path.write_text("mine")
+    text = f"there is no directory {path}, in which to make the store"
+    with pytest.raises(aiodq.StoreNotFoundError, match=re.escape(text)) as caught:
+        await aiodq.open(path / "store", mode=mode)
+    assert caught.value.path == str(path / "store")
+    assert not (path / "store").exists()

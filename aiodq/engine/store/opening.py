@@ -16,7 +16,14 @@ from aiodq.engine.loop.clock_timer import monotonic_ns
 from aiodq.engine.monitoring.reporter import STORE, Reporter
 from aiodq.engine.opened_files import Brought, OpenedStore, OpenedTopic
 from aiodq.engine.topic.commit.segment_writer import write_blocking
-from aiodq.errors import DiskFullError, InvalidNameError, NotAStoreError, StorageError, StoreLockedError
+from aiodq.errors import (
+    DiskFullError,
+    InvalidNameError,
+    NotAStoreError,
+    StorageError,
+    StoreLockedError,
+    StoreNotFoundError,
+)
 from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.storage.bulk.adoption import adopt_pending, finish_adoptions, unadoptable
 from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
@@ -212,7 +219,7 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
     # Others may make it between any two of these questions: several processes often open a new store at once.
     if not there and name_exists(fs, path) and not directory_exists(fs, path):
         raise NotAStoreError(NO_DIRECTORY, path)
-    made = not there and ensure_directory(fs, path)
+    made = not there and _make_directory(fs, path)
     check_store_directory(fs, path)
     lock = take(fs, path)
     try:
@@ -223,6 +230,17 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
         lock.release()
         raise
     return lock
+
+
+def _make_directory(fs: FileSystem, path: str) -> bool:
+    parent = os.path.dirname(path)
+    try:
+        return ensure_directory(fs, path)
+    except StoreNotFoundError as error:
+        if directory_exists(fs, parent):
+            raise
+        text = f"there is no directory {parent}, in which to make the store"
+        raise StoreNotFoundError(text, path, errno=error.errno) from error
 
 
 def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreOptions | None) -> bool:
