@@ -22,7 +22,7 @@ class LiveStore(Protocol):
     locked: str
 
     def closing_of(self, path: str) -> asyncio.Task[None] | None:
-        """Return the task that closes the store of a directory, if it closes, or was dropped, on the running loop."""
+        """Return the task that closes the store of a directory, if nobody waits for it who began it, on this loop."""
         ...
 
     def release_if_dead(self) -> None:

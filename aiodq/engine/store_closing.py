@@ -45,14 +45,14 @@ class ClosableStore(Protocol):
 class StoreClosing:
     """The closing of one store, which happens once, in a task of its own."""
 
-    __slots__ = ("_dropped", "_store", "_store_ref", "_task")
+    __slots__ = ("_dropped", "_left", "_store", "_store_ref", "_task")
 
     def __init__(self, store: ClosableStore) -> None:
         """Start with a store that nobody has asked to close."""
         self._store = store
         self._task: asyncio.Task[None] | None = None
         self._store_ref: weakref.ref[StoreRef] | None = None
-        self._dropped = False
+        self._dropped = self._left = False
 
     @property
     def asked(self) -> bool:
@@ -75,7 +75,11 @@ class StoreClosing:
         if self._task is None:
             self._store.begin_closing()
             self._task = self._store.loop.create_task(self._store.finish())
-        await asyncio.shield(self._task)
+        try:
+            await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            self._left = True
+            raise
 
     # --- without being asked
 
@@ -101,8 +105,8 @@ class StoreClosing:
             warnings.warn(f"store was never closed [{store.path}]", ResourceWarning, 3, source=store)
 
     def under_way(self) -> asyncio.Task[None] | None:
-        """Return the task that closes the store, if it was asked to close, or dropped, on the running loop."""
-        if self._store.loop is not asyncio.get_running_loop():
+        """Return the task that closes the store, if nobody waits for it who began it, on the running loop."""
+        if not (self._dropped or self._left) or self._store.loop is not asyncio.get_running_loop():
             return None
         if self._dropped:
             self._let_go()

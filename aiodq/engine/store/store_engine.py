@@ -366,6 +366,8 @@ class StoreEngine:
                     await asyncio.sleep(0)  # where there are thousands, not all of them begin in one turn of the loop
                 for task in tuple(running):
                     task.cancel()
+        except (KeyboardInterrupt, SystemExit) as error:
+            self.fail(error)  # not raised again: the task that met it has raised it out of the loop
         except Exception as error:  # noqa: BLE001 - as in `_guarded`
             self.fail(error)
         finally:
