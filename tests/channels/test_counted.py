@@ -110,10 +110,11 @@ async def test_a_run_is_one_record(machine: Machine) -> None:
         await jobs.get_many(4)
         await jobs.get()
         await (await jobs.get()).nack()
+        await jobs.sync()  # or the record of that may be spared, if its next delivery is written as soon
         taken = await jobs.get_many(9)
         assert [message.attempts for message in taken] == [2, 1, 1, 1, 1]
         after = killed(machine)
-    assert delivered(after) == [(0, 4, 1), (4, 1, 1), (5, 1, 1), (5, 1, 2), (6, 4, 1)]
+    assert delivered(after) == [(0, 4, 1), (4, 1, 1), (5, 1, 1), (5, 1, 1), (5, 1, 2), (6, 4, 1)]
     assert await attempts(after, 10) == [2, 2, 2, 2, 2, 3, 2, 2, 2, 2]
 
 

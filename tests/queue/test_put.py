@@ -486,8 +486,9 @@ class TestSyncAlways:
                 fs.named("write", match="journal", since=since),
                 fs.named("sync", match="journal", since=since),
             )
-            assert (len(written), len(synced)) == (1, 1)
-            assert written[0].ended < synced[0].begun
+            assert len(written) == 1
+            # A sync that was under way already, of nothing that was settled, is none of its own.
+            assert any(written[0].ended < each.begun < each.ended for each in synced)
             assert synced[0].ended
 
     async def test_every_byte_is_synced_when_it_is_closed(self, path: Path) -> None:
