@@ -81,8 +81,16 @@ def test_the_verbs_work_beside_an_owner(tmp_path: Path, owner: subprocess.Popen[
         assert [message.body for message in jobs.scan()] == [b"a", b"b", b"c", b"d", b"e", b"f"]
         receipt = jobs.put_nowait(b"g")
         assert receipt.result() == 6
-        threading.Timer(0.1, jobs.stop).start()
-        jobs.consume(lambda _: None)
+        handled = threading.Event()
+
+        def stop() -> None:
+            handled.wait(WATCHDOG)
+            jobs.stop()
+
+        with ThreadPoolExecutor(1) as pool:
+            stopping = pool.submit(stop)
+            jobs.consume(lambda _: handled.set())
+            stopping.result(WATCHDOG)
 
 
 def test_another_takes_over_and_threads_that_wait_go_on(tmp_path: Path, owner: subprocess.Popen[str]) -> None:
