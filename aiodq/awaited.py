@@ -69,6 +69,7 @@ class UnderWay(Awaited[T]):
         """Begin the work."""
         # INVARIANT: no user gets this task: one that is cancelled before its first step does nothing.
         self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for its end."""

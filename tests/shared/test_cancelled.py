@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.engine.store.deletions import Deletions
 from tests.shared.support import PATIENCE, QUICK, two, until
 
 if TYPE_CHECKING:
@@ -152,6 +153,49 @@ async def test_an_owner_that_closes_amid_a_change_leaves_no_error_that_nobody_re
                 await asyncio.sleep(0)
             await owner.aclose()
         await asyncio.gather(changing, return_exceptions=True)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not reported
+
+
+@pytest.mark.parametrize("method", ["_delete_channel", "_delete"])
+async def test_a_deletion_that_fails_once_its_client_is_gone_leaves_no_error_that_nobody_retrieves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def fails(*_: object) -> None:
+        begun.set()
+        await over.wait()
+        raise aiodq.StorageError("Input/output error", "jobs")
+
+    monkeypatch.setattr(Deletions, method, fails)
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        await client.topic("jobs").channel("c").refresh()
+        deleting = asyncio.ensure_future(change(method.removeprefix("_"), client))
+        await begun.wait()
+        await client.aclose()
+        await asyncio.gather(deleting, return_exceptions=True)
+        over.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gc.collect()
+    assert not reported
+
+
+@pytest.mark.parametrize("whose", ["owner", "client"])
+async def test_a_pause_that_nobody_awaits_leaves_no_error_that_nobody_retrieves(tmp_path: Path, whose: str) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        store = owner if whose == "owner" else client
+        channel = store.topic("jobs").channel("c")
+        await channel.refresh()
+        channel.pause()
+        store.topic("jobs").resume()
+        await store.aclose()
     gc.collect()
     await asyncio.sleep(0)
     assert not reported

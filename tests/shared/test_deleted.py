@@ -286,6 +286,28 @@ async def test_what_a_client_asked_last_is_given_up_quietly_when_it_goes_at_once
         await client.close()
 
 
+async def test_who_asks_for_the_counts_of_a_channel_that_is_deleted_meanwhile_is_told_so(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s", QUICK) as (store, owner), asyncio.timeout(PATIENCE):
+        topic = store.topic("jobs")
+        await topic.channel("c").refresh()
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        await client.open(2, "jobs", "c")
+        session = session_of(owner)
+        lending = session._lendings[2]
+        lending.begin_resume()  # it has claimed nothing yet, for which the counts wait
+        request = client.send(Call("refresh", {"handle": 2}))
+        assert await client.ask(Ping(1)) == Pong(1)
+        await topic.delete_channel("c")
+        await until(lambda: not session._lendings)
+        lending.resumed.set()
+        said = await client.answer(request)
+        assert isinstance(said, Fail)
+        assert (said.name, said.text) == ("QueueShutDown", "channel 'c' was deleted")
+        await client.close()
+
+
 async def test_who_has_not_heard_of_a_deletion_makes_nothing_anew(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         topic = client.topic("jobs")

@@ -396,6 +396,7 @@ class Lending:
             # INVARIANT: what is about to be claimed does not count as ready.
             await self._owner.reclaimed()
             await self.resumed.wait()
+            self._channel.check()  # it may be deleted by now
             self._channel._catch_up()  # noqa: SLF001 - as above
             say_figures(self._handle, anyhow=True)
             return Done()

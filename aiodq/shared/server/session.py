@@ -270,9 +270,10 @@ class Session:
 
     def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
         self._owner.engine.threads.tell_ended()  # counts that are told after a put include it
-        lending = self._lendings.get(handle)
+        lending, topic = self._lendings.get(handle), self._topics.get(handle)
         if lending is None:
-            topic = self._topics[handle]
+            if topic is None:
+                return  # let go of since this was begun
             log = topic._engine.log  # noqa: SLF001 - a session is a topic's other half
             figures = Figures(handle, 0, 0, 0, log.begin, log.end, log.durable)
             self._changes.look(handle, _state(topic))
