@@ -39,6 +39,7 @@ __all__ = [
     "StoreNotFoundError",
     "WrongContextError",
     "again",
+    "not_in_flight",
 ]
 
 E = TypeVar("E", bound=Exception)
@@ -222,6 +223,14 @@ class NotAwaitedError(AiodqError, AttributeError):
 
 class WrongContextError(AiodqError, RuntimeError):
     """The object was used from another event loop, another thread, a forked child, or a transaction after its end."""
+
+
+def not_in_flight(what: str) -> NotInFlightError:
+    """Return the error of who settles what is not in flight here any more, with what keeps it in flight."""
+    return NotInFlightError(
+        f"{what} is not in flight here any more: its visibility_timeout is over, or it was purged or sought past; "
+        "`message.renewing()` or a longer visibility_timeout keeps what takes longer"
+    )
 
 
 def again(error: E) -> E:

@@ -232,7 +232,9 @@ class Message(AsyncBlock, InFlight):
         ```
 
         At the end of the block its `visibility_timeout` starts again. This costs one check per timeout. `consume` does
-        it by itself.
+        it by itself. It takes turns of the event loop: in a shared store, a process that blocks its own for longer than
+        the timeout loses what it holds, another may have it, and its ack comes too late (`NotInFlightError`). Such work
+        belongs in a thread.
 
         Raises:
             AlreadySettledError: settled before.

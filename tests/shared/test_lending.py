@@ -12,8 +12,8 @@ import pytest
 
 import aiodq
 from aiodq.shared.connection.socket_wire import SocketWire
-from aiodq.wire.packets import Ack, Done, Fail, Release
-from aiodq.wire.payload import Range
+from aiodq.wire.packets import Ack, Done, Fail, Nack, Release
+from aiodq.wire.payload import Item, Range
 from aiodq.wire.stream import PacketReader
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
 
@@ -380,3 +380,25 @@ async def test_what_times_out_again_and_again_counts_once(tmp_path: Path) -> Non
         while (await jobs.get()).attempts < 50:
             pass
         await until(lambda: jobs.depth == 1 and jobs.qsize() == 1)
+
+
+async def test_who_blocks_its_loop_for_too_long_is_told_why_its_acks_come_too_late(tmp_path: Path) -> None:
+    options = aiodq.ChannelOptions(visibility_timeout=0.01)
+    async with owned(tmp_path / "s", QUICK) as (store, _), asyncio.timeout(PATIENCE):
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        queue = store.queue("jobs", options)
+        await client.open(2, "jobs", "default")
+        await queue.put_many([b"0", b"1"])
+        [[_, number, _], _] = await client.take(2, 2, 2)
+        assert [message.attempts for message in await queue.get_many(2)] == [2, 2]
+        for said in (
+            Ack(2, client.epoch, (Range(0, number, 2),)),
+            Release(2, client.epoch, (Range(0, number, 1),)),
+            Nack(2, client.epoch, (Item(0, number, 0, 1),)),
+        ):
+            fail = await client.ask(said)
+            assert isinstance(fail, Fail)
+            assert "renewing" in fail.text
+        await client.close()

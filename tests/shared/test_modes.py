@@ -400,7 +400,7 @@ async def test_a_message_times_out_and_its_holder_is_told(tmp_path: Path) -> Non
         assert (again.body, again.attempts) == (b"x", 2)
         await again.ack()
         await until(lambda: not message.held)
-        with pytest.raises(aiodq.NotInFlightError):
+        with pytest.raises(aiodq.NotInFlightError, match=r"visibility_timeout.*`message\.renewing\(\)`"):
             await message.ack()
         assert await counts(queue) == (0, 0, 0)
 

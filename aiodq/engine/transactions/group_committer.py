@@ -21,7 +21,7 @@ from aiodq.engine.loop.futures import settle, tell_all
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.reserved_room import ReservedRoom, Share
 from aiodq.engine.transactions.topic_appender import TopicAppender
-from aiodq.errors import AiodqError, DiskFullError, NotInFlightError, StoreFailedError, again
+from aiodq.errors import AiodqError, DiskFullError, StoreFailedError, again, not_in_flight
 from aiodq.format.transactions import Acks, Commit, Puts
 from aiodq.names import is_ephemeral
 
@@ -396,7 +396,7 @@ class Committer:
                 if any(engine.closed for engine, _, _ in entry.puts):
                     _refuse([entry], QueueShutDown("a topic of the transaction was deleted"))
                 elif not await entry.holds():
-                    _refuse([entry], NotInFlightError("a message of the transaction is not in flight any more"))
+                    _refuse([entry], not_in_flight("a message of the transaction"))
                 else:
                     entries.append(entry)
         except BaseException:

@@ -12,7 +12,7 @@ from aiodq.delivery.leases import ACKED
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
-from aiodq.errors import AiodqError, NotInFlightError, again
+from aiodq.errors import AiodqError, NotInFlightError, again, not_in_flight
 from aiodq.options import ChannelOptions, seconds
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
@@ -211,7 +211,7 @@ class RemoteSettlement:
                 f"message {offset} was {done} before: {verb} it again to wait for the owner's answer"
             )
         if not self.holds(offset, delivery):
-            raise NotInFlightError(f"message {offset} is not in flight here any more")
+            raise not_in_flight(f"message {offset}")
 
     def check_all(self, start: int, stop: int, delivery: int) -> None:
         """Check several messages with consecutive delivery numbers."""
@@ -495,7 +495,7 @@ class RemoteSettlement:
         for each in settling.numbers:
             self._holdings.drop(each)
         if refusal is None and settling.superseded is not None:
-            refusal = NotInFlightError(f"message {settling.superseded} is not in flight here any more")
+            refusal = not_in_flight(f"message {settling.superseded}")
         # Counts sent since then may include it; if not, the next ones will, which the owner sends for it.
         if refusal is None and self.counts.heard_of == settling.heard_of:
             self.counts.settled(sum(map(len, settling.numbers)), back=settling.back)

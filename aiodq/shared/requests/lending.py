@@ -13,7 +13,7 @@ from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.group_committer import HeldAck
-from aiodq.errors import AiodqError, NotInFlightError
+from aiodq.errors import AiodqError, NotInFlightError, not_in_flight
 from aiodq.shared.encoding.number_runs import GONE, NumberRuns
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
@@ -241,7 +241,7 @@ class Lending:
     def _find(self, epoch: int, offset: int, delivery: int) -> tuple[LentRun, int]:
         found = self._lent.find(delivery) if epoch == self._owner.epoch else None
         if found is None or found[0].offset + found[1] != offset:
-            raise NotInFlightError(f"message {offset} of {self._channel.name!r} is not in this client's hands")
+            raise not_in_flight(f"message {offset}")
         return found
 
     def find(self, epoch: int, offset: int, delivery: int) -> Message:
@@ -284,7 +284,7 @@ class Lending:
                         message.release()
                     except NotInFlightError as error:
                         failure = error
-            failure = self._not_held(lost[0]) if lost else failure
+            failure = not_in_flight(f"message {lost[0].first}") if lost else failure
         if failure is not None:
             raise failure
 
@@ -300,10 +300,7 @@ class Lending:
             return None
         if epoch == self._owner.epoch:
             self._wire.send(Gone(self._handle, epoch, tuple(lost)))
-        return self._not_held(lost[0])
-
-    def _not_held(self, those: Range) -> NotInFlightError:
-        return NotInFlightError(f"message {those.first} of {self._channel.name!r} is not in this client's hands")
+        return not_in_flight(f"message {lost[0].first}")
 
     def _held(self, epoch: int, each: Range) -> tuple[list[tuple[LentRun, int, int]], list[Range]]:
         """Return the part of a range that the client holds, as (run, start, stop), and the rest."""

@@ -18,7 +18,7 @@ from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.loop.clock_timer import Alarm, monotonic_ns
 from aiodq.engine.monitoring.latency import LatencyMeter
 from aiodq.engine.store_refs import nobody
-from aiodq.errors import NotInFlightError, OffsetError, again
+from aiodq.errors import OffsetError, again, not_in_flight
 from aiodq.options import ChannelOptions
 
 if TYPE_CHECKING:
@@ -424,7 +424,7 @@ class Settlement(ABC):
         if self._over is not None:
             raise again(self._over)
         if state is None or state.delivery(offset) != delivery:
-            raise NotInFlightError(f"message {offset} is not in flight here any more")
+            raise not_in_flight(f"message {offset}")
         return state
 
     def _changed(self) -> None:
