@@ -10,6 +10,7 @@ import logging
 import os
 import warnings
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -21,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from aiodq.clock import SystemClock
 from aiodq.engine.batch.validation import check_headers, check_labels
 from aiodq.engine.store.opening import adopt_without_owner
-from aiodq.errors import AiodqError, InvalidMessageError, InvalidOptionError, StoreNotFoundError
+from aiodq.errors import AiodqError, InvalidMessageError, InvalidOptionError, MessageSizeError, StoreNotFoundError
 from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
 from aiodq.options import StoreOptions
@@ -31,6 +32,7 @@ from aiodq.storage.bulk.commits import Commit, CommitKey, Staged, commit_staged,
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.durable_io import ensure_directory
 from aiodq.storage.io.filesystem import OsFileSystem, name_exists
+from aiodq.storage.state.topic.topic_meta import describe
 from aiodq.storage.store_layout import check_store_directory
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from aiodq.spark.options import WriteOptions
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = [
     "BatchWriter",
@@ -65,6 +68,8 @@ _STREAM: Final = "stream "
 """Before the name of a stream, which tells it from a single write's."""
 _WRITE: Final = "write "
 """Before that of a single write."""
+_SHOWN: Final = 32
+"""Bytes of a body by which a row is recognized."""
 _READ_ONLY: Final = frozenset({"offset", "timestamp"})
 """Columns of what was read, which the topic gives anew."""
 
@@ -125,15 +130,16 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
 
     Raises:
         InvalidMessageError: a row has no body, or names no topic, or one that cannot be.
+        MessageSizeError: a body is outside its topic's bounds.
         StorageError: as mapped from the system's error. What was staged is removed again.
     """
-    codec = codec_number(options.compression)
-    writer = StagingWriter(
-        OsFileSystem(), SystemClock(), options.store, name, segment_bytes=options.segment_bytes, codec=codec
-    )
+    fs, codec = OsFileSystem(), codec_number(options.compression)
+    writer = StagingWriter(fs, SystemClock(), options.store, name, segment_bytes=options.segment_bytes, codec=codec)
+    kept = cache(partial(_kept_options, fs, options.store))
     try:
         for batch in batches:
             for topic, columns in columns_by_topic(batch, options.topic, options.repeated):
+                _check_sizes(topic, columns.bodies, kept(topic))
                 writer.put(topic, columns)
         staged = StagedByTask(writer.finish())
     except BaseException:
@@ -141,6 +147,37 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
         raise
     spare_collections()
     return staged
+
+
+def _kept_options(fs: FileSystem, store: str, topic: str) -> StoreOptions:
+    """Return the options that are kept with a topic; the library's for one that is still to come."""
+    try:
+        stored = describe(fs, os.path.join(store, topic))[0].options
+    except StoreNotFoundError:
+        stored = None
+    return StoreOptions() if stored is None else stored.options
+
+
+def _check_sizes(topic: str, bodies: Sequence[bytes], options: StoreOptions) -> None:
+    """Make sure that a put would take bodies of these sizes.
+
+    Raises:
+        MessageSizeError: one is too small or too large.
+    """
+    least, most = options.min_message_bytes, options.max_message_bytes
+    sizes = list(map(len, bodies))
+    if not sizes or (min(sizes) >= least and max(sizes) <= most):
+        return
+    number = next(number for number, size in enumerate(sizes) if not least <= size <= most)
+    raise MessageSizeError(
+        f"a row for the topic {topic!r} has a body of {sizes[number]} bytes, {_begins(bodies[number])}; it takes "
+        f"{least} to {most} (min_message_bytes, max_message_bytes): leave such rows out, or give the topic other "
+        "bounds by its configure()"
+    )
+
+
+def _begins(body: bytes) -> str:
+    return f"which begins with {body[:_SHOWN]!r}" if body else "which is empty"
 
 
 def columns_by_topic(

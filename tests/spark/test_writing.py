@@ -31,6 +31,7 @@ from aiodq.spark.writing import (
     StreamWriter,
     check_schema,
     columns_by_topic,
+    stage,
     was_committed,
 )
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
@@ -189,6 +190,31 @@ class TestColumns:
             del columns[0]
         with pytest.raises(aiodq.InvalidMessageError, match=re.escape(told)):
             check_schema(StructType(columns), TOPIC)
+
+    async def test_a_body_has_the_bounds_of_its_topic(self, tmp_path: Path) -> None:
+        """Those that are kept with it, or those that it will begin with."""
+        async with aiodq.open(tmp_path / "s") as store:
+            await store.topic("orders", aiodq.StoreOptions(min_message_bytes=1, max_message_bytes=5)).put(b"12345")
+        options = write_options({"path": str(tmp_path / "s")}, stream=False)
+        most = aiodq.StoreOptions().max_message_bytes
+
+        def rows(*given: tuple[str, str]) -> Any:
+            return iter([pa.RecordBatch.from_pylist([{"topic": topic, "body": body} for topic, body in given])])
+
+        stage(options, "fits", rows(("other", ""), ("orders", "1"), ("orders", "12345"), ("other", "x" * most)))
+        before = left(tmp_path / "s")
+        for topic, body, told in (
+            ("orders", "123456", "'orders' has a body of 6 bytes, which begins with b'123456'; it takes 1 to 5"),
+            ("orders", "", "'orders' has a body of 0 bytes, which is empty; it takes 1 to 5"),
+            (
+                "new",
+                "y" * (most + 1),
+                f"of {most + 1} bytes, which begins with b'{'y' * 32}'; it takes 0 to {most} (min_",
+            ),
+        ):
+            with pytest.raises(aiodq.MessageSizeError, match=re.escape(told)):
+                stage(options, "does not", rows((topic, "123"), (topic, body)))
+            assert left(tmp_path / "s") == before
 
     @pytest.mark.parametrize("name", ["tag", "topic", "headers"])
     def test_text_that_is_no_utf8_is_an_error_by_its_column(self, name: str) -> None:
