@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ class Bars:
     """
 
     title: str
-    bars: Sequence[tuple[str, float]] = field(default_factory=list)
+    bars: Sequence[tuple[str, float]]
     across: bool = False
 
     def svg(self) -> str:
@@ -83,8 +83,7 @@ def _short(label: str) -> str:
 
 
 def _number(value: float) -> str:
-    whole = value == int(value) or value >= 999.5  # noqa: PLR2004 - rounded to three digits, it is 1e+03
-    return f"{value:,.0f}" if whole else f"{value:,.3g}"
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:,.3g}"  # noqa: PLR2004 - by three digits, it is 1e+03
 
 
 def page(title: str, now: datetime, sections: Sequence[tuple[str, Sequence[str | Bars]]]) -> str:
