@@ -45,6 +45,7 @@ def test_the_moments_of_tasks_add_up_to_those_of_all(  # noqa: PLR0917 - fixture
     """However many batches a task reads, over which what a moment is grows."""
     monkeypatch.setattr("aiodq.spark.reading._CHUNK", 600)
     monkeypatch.setattr("aiodq.spark.reading._MOST_ROWS", most)
+    monkeypatch.setattr(counting, "MOMENTS", min(most, MOMENTS))
     rng = random.Random(seed)
     (tmp_path / "LOCK").touch()
     log = open_log(tmp_path / "t", segment_bytes=3000)
@@ -120,4 +121,5 @@ async def test_a_report_looks_only_into_topics_that_somebody_consumes(tmp_path: 
     monkeypatch.setattr(StoreReader, "topic", watched)
     bars = _channels(str(tmp_path), [*(f"t{number}" for number in range(5)), "jobs"])
     assert looks == ["jobs"]
+    assert bars == _channels(str(tmp_path), ["deleted meanwhile", "jobs"])[:1] + bars[1:]
     assert [names for names, _ in bars[0].bars] == ["jobs / default"]

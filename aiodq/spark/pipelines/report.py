@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from aiodq.errors import StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options
 from aiodq.spark.packing import plan_tasks
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from aiodq.spark.options import ReadOptions
-    from aiodq.storage.offline.summaries import ChannelSummary
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["ReportSummary", "report"]
 
@@ -171,11 +172,10 @@ def _tags(counts: Mapping[str | None, int]) -> Bars:
 
 def _channels(store: str, topics: Iterable[str]) -> list[Bars]:
     fs = AnyFileSystem()
-    reader = StoreReader(store, fs)
-    found: list[tuple[str, ChannelSummary]] = []
     # To look into a topic takes a walk through its last segment: only where somebody consumes it.
-    for topic in (topic for topic in topics if describe(fs, os.path.join(store, topic))[0].channels):
-        found += [(f"{topic} / {name}", channel) for name, channel in reader.topic(topic).stats().channels.items()]
+    consumed = [topic for topic in topics if _is_consumed(fs, os.path.join(store, topic))]
+    summaries = StoreReader(store, fs).stats(consumed).topics if consumed else {}
+    found = [(f"{topic} / {name}", each) for topic in summaries for name, each in summaries[topic].channels.items()]
     if not found:
         return []
     now = time.time_ns()
@@ -186,3 +186,11 @@ def _channels(store: str, topics: Iterable[str]) -> list[Bars]:
         Bars("Came again, in messages", [(name, float(c.returned)) for name, c in found], across=True),
         Bars("Given up (dead letters), in messages", [(name, float(c.dead or 0)) for name, c in found], across=True),
     ]
+
+
+def _is_consumed(fs: FileSystem, directory: str) -> bool:
+    """Return whether a topic has channels; False also of one that was deleted since it was counted."""
+    try:
+        return bool(describe(fs, directory)[0].channels)
+    except StoreNotFoundError:
+        return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, Final, TypeVar
@@ -375,27 +375,33 @@ class StoreReader:
             reader.refresh()
         return reader
 
-    def stats(self) -> StoreSummary:
+    def stats(self, topics: Iterable[str] | None = None) -> StoreSummary:
         """Return the figures of every topic, or why the system does not let it be read.
+
+        Args:
+            topics: only those of these, as far as they are there.
 
         Raises:
             FormatVersionError: written by a newer aiodq.
             StorageError: as mapped from the system's error, if that may pass or concerns more than a topic.
         """
-        topics: dict[str, TopicSummary] = {}
+        found: dict[str, TopicSummary] = {}
         refused: dict[str, str] = {}
         shown: Figures | None = None
         holds = cache(partial(read_holds, self._fs, self.path))
+        wanted = None if topics is None else set(topics)
         for name in self.topics():
+            if wanted is not None and name not in wanted:
+                continue
             # Both are of all topics: read anew for each, they would be most of what a store of many topics costs.
             shown = shown or read_figures(self._fs, self.path)
             try:
-                topics[name] = self.topic(name)._summary(shown, holds())  # noqa: SLF001 - refreshed just now
+                found[name] = self.topic(name)._summary(shown, holds())  # noqa: SLF001 - refreshed just now
             except StorageError as error:
                 if not is_refused(error):
                     raise
                 refused[name] = str(error)
-        return StoreSummary(self.path, topics, refused)
+        return StoreSummary(self.path, found, refused)
 
 
 def _held(

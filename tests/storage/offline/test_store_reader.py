@@ -301,6 +301,9 @@ async def test_stats_of_many_topics_look_at_each_once_and_once_at_what_is_of_all
     assert [summary.topics[f"t{number}"].channels["c"].in_flight for number in range(5)] == [0, 0, 0, 1, 0]
     assert (seen["#figures"], seen["#holds/h.json"]) == (1, 1)
     assert {seen[f"t{number}/watermark"] for number in range(5)} == {1}
+    seen.clear()
+    assert reader.stats(["t3", "none"]).topics == {"t3": summary.topics["t3"]}
+    assert (seen["#figures"], seen["t3/watermark"], seen["t1/watermark"]) == (1, 1, 0)
 
 
 def test_depth_does_not_count_what_retention_deleted_in_the_middle(store: Path) -> None:
