@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Final, TextIO
 
+from aiodq.cli.output import printable
 from aiodq.errors import (
     AiodqError,
     InvalidMessageError,
@@ -59,7 +60,7 @@ def exit_code(error: AiodqError) -> int:
 def complain(message: object) -> None:
     """Write one line to standard error. If that cannot be written to, the exit code alone tells."""
     try:
-        sys.stderr.write(f"aiodq: {' '.join(str(message).split())}\n")
+        sys.stderr.write(f"aiodq: {printable(' '.join(str(message).split()))}\n")
     except OSError:
         forget(sys.stderr)
 

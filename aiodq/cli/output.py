@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 import sys
 from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
@@ -14,12 +15,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from _typeshed import ReadableBuffer
+    from rich.text import Text
 
-__all__ = ["Output", "whole_output"]
+__all__ = ["Output", "printable", "whole_output"]
+
+_STEERING: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that steer a terminal, or turn the direction of what comes after them; not a newline, nor a tab."""
+
+
+def printable(text: str) -> str:
+    """Return text in which nothing steers a terminal: such characters as JSON escapes them, so that JSON stays JSON."""
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class Output(Console):
-    """A console that leaves it to the caller what it means that nobody reads any more."""
+    """A console that shows of text, in tables too, what else would steer the terminal.
+
+    It leaves it to the caller what it means that nobody reads any more.
+    """
+
+    def render_str(self, text: str, **how: Any) -> Text:  # noqa: ANN401 - rich's, handed on
+        """Return text as it is to be shown."""
+        return super().render_str(printable(text), **how)
 
     def on_broken_pipe(self) -> None:
         """Let the error pass that is being handled.

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from aiodq.cli.output import Output
+from aiodq.cli.output import Output, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from aiodq.storage.read.stored_message import StoredMessage
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Meter",
     "body_fields",
+    "body_form",
     "counted",
     "figures_table",
     "human_bytes",
@@ -94,6 +95,19 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body": body.decode()}
     except UnicodeDecodeError:
         return {"body_base64": b64encode(body).decode()}
+
+
+def body_form() -> Callable[[bytes], bytes]:
+    """Return what makes a body a line of standard output: on a terminal, one that does not steer it; else as it is."""
+    return _shown_line if sys.stdout.isatty() else _line
+
+
+def _shown_line(body: bytes) -> bytes:
+    return _line(printable(body.decode(errors="backslashreplace")).encode())
+
+
+def _line(body: bytes) -> bytes:
+    return body + b"\n"
 
 
 def message_fields(message: StoredMessage) -> dict[str, Any]:

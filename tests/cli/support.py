@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import pty
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -79,6 +80,23 @@ def aiodq(*arguments: str | Path, stdin: bytes = b"") -> Done:
         out.seek(0)
         err.seek(0)
         return Done(code, out.read(), err.read().decode())
+
+
+def on_a_terminal(*arguments: str | Path) -> bytes:
+    """Run one command to its end, which is to be a good one, on a terminal; return what that is told."""
+    parent, child = pty.openpty()
+    with open(parent, "rb", buffering=0) as terminal:
+        command = [*PROGRAM, *map(str, arguments)]
+        process = subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment(TERM="xterm"))
+        os.close(child)
+        shown = b""
+        try:
+            while data := terminal.read(65536):
+                shown += data
+        except OSError:
+            pass  # how a terminal says that nobody is left on the other side
+        assert process.wait() == 0
+    return shown
 
 
 @contextmanager

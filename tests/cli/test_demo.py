@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from aiodq.cli.demo.traffic import CHANNEL, TOPIC, produce
 from aiodq.opening import open as open_store
 from aiodq.opening import open_reader
 from aiodq.options import StoreOptions
-from tests.cli.support import PROGRAM, Running, aiodq, environment, ok
+from tests.cli.support import Running, aiodq, environment, ok, on_a_terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,19 +145,7 @@ def test_where_there_is_no_terminal_it_tells_in_lines() -> None:
 
 
 def test_on_a_terminal_it_draws_bars() -> None:
-    parent, child = pty.openpty()
-    with open(parent, "rb", buffering=0) as terminal:
-        process = subprocess.Popen(
-            [*PROGRAM, "demo", "--limit", "500"], stdin=child, stdout=child, stderr=child, env=environment(TERM="xterm")
-        )
-        os.close(child)
-        shown = b""
-        try:
-            while data := terminal.read(65536):
-                shown += data
-        except OSError:
-            pass  # how a terminal says that nobody is left on the other side
-        assert process.wait() == 0
+    shown = on_a_terminal("demo", "--limit", "500")
     assert "━" in shown.decode()
     assert b"500 of 500" in shown
     assert b"proved" in shown

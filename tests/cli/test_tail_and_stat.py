@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import io
 import json
 import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from tests.cli.support import Owner, Running, aiodq, fill, flip, ok, only_segment
+import pytest
+from rich.table import Table
+
+from aiodq.cli.exits import complain
+from aiodq.cli.output import Output
+from tests.cli.support import Owner, Running, aiodq, fill, flip, ok, on_a_terminal, only_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +24,30 @@ def test_tail_shows_the_newest_and_consumes_nothing(tmp_path: Path) -> None:
     assert ok("tail", tmp_path, "t", "-n", "0").lines == []
     assert len(ok("tail", tmp_path, "t", "-n", "99").lines) == 25
     assert len(ok("get", tmp_path, "t").lines) == 25
+
+
+HOSTILE = "a\x1b[31m\x9b2J\u202eb\tü".encode() + b"\xff"
+SHOWN = "a\\u001b[31m\\u009b2J\\u202eb\tü\\xff"
+
+
+@pytest.mark.parametrize("command", ["tail", "peek", "get"])
+def test_a_body_does_not_steer_the_terminal(tmp_path: Path, command: str) -> None:
+    fill(tmp_path, "t", [HOSTILE])
+    if command != "get":
+        assert ok(command, tmp_path, "t").out == HOSTILE + b"\n"
+    # A terminal makes two characters of a newline, and spaces of a tab perhaps.
+    assert on_a_terminal(command, tmp_path, "t").decode().expandtabs().splitlines() == [SHOWN.expandtabs()]
+
+
+def test_no_text_of_a_table_or_an_error_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    text = HOSTILE.decode(errors="backslashreplace")
+    complain(text)
+    assert capsys.readouterr().err == f"aiodq: {SHOWN}\n".replace("\t", " ")
+    shown = io.StringIO()
+    table = Table(text.expandtabs(), box=None, padding=0)
+    table.add_row(text.expandtabs())
+    Output(file=shown, force_terminal=True, width=80, color_system=None).print(table, text.expandtabs())
+    assert shown.getvalue().split() == 3 * SHOWN.split()
 
 
 def test_tail_json(tmp_path: Path) -> None:

@@ -58,6 +58,15 @@ def test_questions_in_sql(store: Path, tmp_path: Path) -> None:
     sql = "SELECT tag, count(*) AS n FROM orders WHERE tag IS NOT NULL GROUP BY tag ORDER BY tag"
     done = ok("spark", "query", store, sql, "--output", "json")
     assert [json.loads(line) for line in done.lines] == [{"tag": "blue", "n": 14}, {"tag": "red", "n": 26}]
+    done = ok(
+        "spark",
+        "query",
+        store,
+        "SELECT tag, text || char(155) AS text FROM orders WHERE offset = 0",
+        "--output",
+        "json",
+    )
+    assert done.out == b'{"tag":null,"text":"0\\u009b"}\n'
     put = next(iter(library.open_reader(store).topic("orders").scan())).timestamp
     shown = ok("spark", "query", store, "SELECT timestamp, tag FROM orders WHERE tag = 'blue' LIMIT 1").out.decode()
     assert f"{put:%Y-%m-%d %H:%M}" in shown

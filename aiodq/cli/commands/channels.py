@@ -14,7 +14,7 @@ from aiodq.cli.exits import DONE, CommandError
 from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import check_kept, figures_of, open_store
-from aiodq.cli.show import counted, message_fields, print_json, stdout
+from aiodq.cli.show import body_form, counted, message_fields, print_json, stdout
 from aiodq.options import ChannelOptions
 from aiodq.requeue import letters_channel
 
@@ -123,12 +123,12 @@ def peek(
         json: write each message as a line of JSON, with its offset, time, tag, key and headers.
     """
     reader = known_topic(store, topic)
-    left = number
+    left, form = number, body_form()
     for message in reader.waiting(known_channel(store, reader, channel)):
         if left <= 0:
             break
-        line = json_text.dumps(message_fields(message)).encode() if json else message.body
-        sys.stdout.buffer.write(line + b"\n")
+        line = json_text.dumps(message_fields(message)).encode() + b"\n" if json else form(message.body)
+        sys.stdout.buffer.write(line)
         left -= 1
     return DONE
 

@@ -20,7 +20,7 @@ from aiodq.cli.exits import DONE, CommandError, complain
 from aiodq.cli.loop import Aside, run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
-from aiodq.cli.show import message_fields
+from aiodq.cli.show import body_form, message_fields
 from aiodq.engine.queue_errors import QueueEmpty
 from aiodq.errors import StoreLockedError
 from aiodq.message import Message
@@ -76,11 +76,13 @@ def get(
     """
     check_name(topic)
     check_name(channel, "channel")
-    return run_command(_Getting(store, topic, channel, number, _as_json if json else _as_lines).run(follow=follow))
+    form = _as_json if json else _as_lines()
+    return run_command(_Getting(store, topic, channel, number, form).run(follow=follow))
 
 
-def _as_lines(message: Message) -> bytes:
-    return message.body + b"\n"
+def _as_lines() -> Callable[[Message], bytes]:
+    form = body_form()
+    return lambda message: form(message.body)
 
 
 def _as_json(message: Message) -> bytes:

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, WRONG, CommandError, complain
+from aiodq.cli.output import printable
 from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout
 from aiodq.storage.io.lock import LOCK_NAME
 
@@ -368,7 +369,7 @@ def query(
     Args:
         stores: a store's directory, several with commas between, or a pattern.
         sql: the query.
-        output: how the result is shown.
+        output: how the result is shown; in JSON a column that is NULL is there as null.
         parquet: write the result to this directory instead.
         master: where Spark runs.
         conf: Spark's settings.
@@ -381,8 +382,9 @@ def query(
             result.write.parquet(parquet)
             stdout().print(f"wrote {parquet}")
         elif output == "json":
-            for line in result.selectExpr("to_json(struct(*))").toLocalIterator():
-                sys.stdout.write(f"{line[0]}\n")
+            lines = result.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false'))")
+            for line in lines.toLocalIterator():
+                sys.stdout.write(f"{printable(line[0])}\n")
         else:
             _print_table(result)
     return DONE

@@ -11,7 +11,7 @@ from cyclopts import Parameter, validators
 from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE
 from aiodq.cli.names import known_topic
-from aiodq.cli.show import message_fields
+from aiodq.cli.show import body_form, message_fields
 from aiodq.storage.read.stored_message import StoredMessage
 
 __all__ = ["tail"]
@@ -31,7 +31,8 @@ def tail(
 ) -> int:
     """Write a topic's newest messages to standard output, without consuming them.
 
-    The store may be open in another process meanwhile. Each message is followed by a newline.
+    The store may be open in another process meanwhile. Each message is followed by a newline. On a terminal, what would
+    steer it is shown instead, as an escape of JSON.
 
     Args:
         store: the store's directory.
@@ -54,9 +55,9 @@ def tail(
 def _write(messages: Iterator[StoredMessage], at: int, *, json: bool) -> int:
     """Write messages as they come and return the offset behind the last; `at` where there was none."""
     pending: list[bytes] = []
-    size = 0
+    size, form = 0, body_form()
     for message in messages:
-        pending.append(json_text.dumps(message_fields(message)).encode() if json else message.body)
+        pending.append(json_text.dumps(message_fields(message)).encode() + b"\n" if json else form(message.body))
         at = message.offset + 1
         size += len(pending[-1])
         if size >= _FLUSH_AT:
@@ -67,7 +68,6 @@ def _write(messages: Iterator[StoredMessage], at: int, *, json: bool) -> int:
 
 
 def _flush(lines: list[bytes]) -> None:
-    lines.append(b"")
-    sys.stdout.buffer.write(b"\n".join(lines))
+    sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()
     lines.clear()
