@@ -33,5 +33,8 @@ class Attempts:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.before.clear()
-        self.noted.clear()
+        self.before, self.noted = OffsetMap(), OffsetMap()
+
+    def parts(self) -> tuple[dict[int, dict[int, int]], ...]:
+        """See `OffsetMap.parts`."""
+        return *self.before.parts(), *self.noted.parts()

@@ -10,8 +10,8 @@ gives both readings of that moment, so that a jump of the wall clock does not sh
 from __future__ import annotations
 
 import sys
-from itertools import count, filterfalse
-from typing import TYPE_CHECKING, Final
+from itertools import chain, count, filterfalse
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.counters import Counters
@@ -37,6 +37,10 @@ _MOST_DIRTY: Final = 16
 """Leases with acks that are not counted yet: the next ack counts these, so that nobody has to count many at once."""
 
 
+def _free(_: object) -> None:
+    """Free something at once, as the caller has nothing else to do."""
+
+
 class ChannelState:
     """The state machine of a channel. Offsets are absolute.
 
@@ -51,6 +55,7 @@ class ChannelState:
         orphans: restored messages that were in hand when their process ended and have not been processed since, and
             whether each has been deferred.
         counting: whether deliveries are noted as they happen, so that they count even if their process dies.
+        let_go: called with what is forgotten and may be large, to free it little by little.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class ChannelState:
         self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
         self.counting: bool = False
+        self.let_go: Callable[[dict[Any, Any] | list[Any]], object] = _free
         self.orphans: OffsetMap[bool] = OffsetMap()
         self._cursor = floor
         self._attempts = Attempts(OffsetMap() if attempts is None else attempts)
@@ -226,11 +232,10 @@ class ChannelState:
         self._look()
         self._leases.part(offset)
 
-    def part_all(self) -> None:
-        """Move all to entries of their own, without deadlines: nothing is handed out or taken back any more."""
+    def detach(self) -> None:
+        """Take leases away from those who hold messages; nothing is handed out by them or taken back any more."""
         self._look()
-        self._apart.update(self._leases)
-        self._leases.clear()
+        self._leases.detach()
 
     def _set_apart(self, offset: int, delivery: int, deadline: int | None) -> None:
         self._apart[offset] = delivery
@@ -474,10 +479,19 @@ class ChannelState:
         """Move to an offset: all below is settled, `deferred` waits (`passed` says the same), all else is ready."""
         self._look()
         self._cursor = offset
+        self._forget_all()
         self._passed, self.deferred = passed or RangeSet(), deferred or Deferrals()
-        for forgotten in (self._apart, self._leases, self._deadlines, self.again):
-            forgotten.clear()
+        self._leases.clear()
         self._progress.seek(offset)
+
+    def _forget_all(self) -> None:
+        """Forget what is known of single messages but for leases: nothing of it is valid any more."""
+        kept = self._attempts, self.deferred, self._deadlines, self.again
+        for part in chain([self._apart], *(each.parts() for each in kept)):
+            self.let_go(part)
+        self._attempts.clear()
+        self._apart = {}
+        self.deferred, self._deadlines, self.again = Deferrals(), Deadlines(self._apart), ReadyAgain(self.is_ready)
 
     def lose(self, start: int, stop: int) -> int:
         """Settle offsets that can no longer be read; return how many were unsettled."""
@@ -567,11 +581,14 @@ class ChannelState:
             return 0
         before = self.depth
         self._make_way(start, stop)
-        for offset in among(self._apart, start, stop):
-            self._land(offset)
         self._leases.take_away(start, stop)
-        if self.deferred:
-            self.deferred.discard_range(start, stop)
+        if stop - start == self.log.visible - self._progress.floor:
+            self._forget_all()
+        else:
+            for offset in among(self._apart, start, stop):
+                del self._apart[offset]
+            if self.deferred:
+                self.deferred.discard_range(start, stop)
         self._progress.settle(start, stop)
         return before - self.depth
 

@@ -12,6 +12,7 @@ import sys
 from bisect import bisect_right
 from collections import deque
 from itertools import compress, count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ SETTLED: Final = 5
 IN_FLIGHT: Final = bytes([HELD, MEASURED])
 """The marks of messages in flight."""
 
+_LEFT: Final = attrgetter("left")
 _INDEXES: Final = list(range(LONGEST))
 _HELD: Final = bytes([HELD])
 _ACKED: Final = bytes([ACKED])
@@ -113,6 +115,16 @@ class Lease:
             turns.popleft()
         return self._deadline if self._any_held(self.next) else None
 
+    def taken_over(self) -> Lease:
+        """Return a closed copy of a lease that is counted, without a deadline; nobody has anything in this one then."""
+        made = Lease(self.first, 0, None)
+        made.number, made.marks, made.next, made.counted, made.left = (
+            self.number, self.marks, self.next, self.counted, self.left,
+        )  # fmt: skip
+        made.open = False
+        self.marks, self.left = self.marks.translate(_TAKEN_AWAY), 0
+        return made
+
     def _any_held(self, stop: int) -> bool:
         return self.marks.find(HELD, 0, stop) >= 0 or self.marks.find(MEASURED, 0, stop) >= 0
 
@@ -180,7 +192,7 @@ class Leases:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield the offset and delivery number of each message in flight."""
-        for lease in self._all:
+        for lease in filter(_LEFT, self._all):
             both = zip(count(lease.first), count(lease.number), strict=False)
             yield from compress(both, lease.marks[: lease.next].translate(_IS_HELD))
 
@@ -362,6 +374,12 @@ class Leases:
         self._closed.clear()
         self.dirty.clear()
         self.in_flight = 0
+
+    def detach(self) -> None:
+        """Take the leases away from those who have them, and go on with copies that have no deadline."""
+        self.close()
+        self._all = [lease.taken_over() for lease in self._all]
+        self._closed.clear()
 
     # --- time
 

@@ -148,11 +148,9 @@ class OffsetMap(Generic[V]):
                 for offset in gone:
                     del block[offset]
 
-    def clear(self) -> None:
-        """Remove everything."""
-        self._blocks = {}
-        self._shared = set()
-        self.size = 0
+    def parts(self) -> tuple[dict[int, dict[int, V]]]:
+        """Return what a large map consists of, for whoever frees it little by little."""
+        return (self._blocks,)
 
     def _own(self, number: int) -> dict[int, V]:
         """Return a block to be changed, which may be new and is shared no more."""

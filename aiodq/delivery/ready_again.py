@@ -67,6 +67,6 @@ class ReadyAgain:
         if self._heap and self._heap[0] == offset:
             heapq.heappop(self._heap)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._heap.clear()
+    def parts(self) -> tuple[list[int]]:
+        """See `OffsetMap.parts`."""
+        return (self._heap,)

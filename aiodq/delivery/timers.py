@@ -9,7 +9,7 @@ import heapq
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiodq.delivery.offset_map import OffsetMap
 
@@ -83,6 +83,10 @@ class Deferrals:
         made._keys, made._behind = self._keys.copy(), self._behind
         made._starts, made._tails = self._starts.copy(), self._tails.copy()
         return made
+
+    def parts(self) -> tuple[list[int] | dict[int, Any], ...]:
+        """See `OffsetMap.parts`."""
+        return self._heap, self._starts, *self._keys.parts(), *self._tails.parts()
 
     @staticmethod
     def place(offset: int, due: int) -> int:
@@ -332,13 +336,9 @@ class Deadlines:
             kept = {delivery for _, _, delivery in self._heap}
             self._moved = {delivery: at for delivery, at in self._moved.items() if delivery in kept}
 
-    def clear(self) -> None:
-        """Remove all deadlines."""
-        self._last = deque()
-        self._blocks = [self._last]
-        self._latest = self._swept = 0
-        self._heap.clear()
-        self._moved.clear()
+    def parts(self) -> tuple[list[Any] | dict[int, int], ...]:
+        """See `OffsetMap.parts`."""
+        return self._blocks, self._heap, self._moved
 
     def take(self, now: int, most: int = sys.maxsize) -> list[int]:
         """Remove and return up to `most` offsets whose deadline has passed, earliest first."""

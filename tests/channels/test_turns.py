@@ -11,7 +11,9 @@ import aiodq
 from aiodq.engine.channel import loop_turn
 from aiodq.engine.channel.acks import settlement
 from aiodq.engine.channel.acks.out_of_turn import MOST_LETTERS, OutOfTurn
+from aiodq.engine.channel.source import requeue_cache
 from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
+from aiodq.engine.loop.letting_go import let_go
 from tests.channels.support import counts, ready, soon, until
 
 if TYPE_CHECKING:
@@ -103,3 +105,29 @@ async def test_whoever_waits_looks_again_once_a_letter_is_put(
         engine._giving_up._posted(asyncio.get_running_loop().create_future())
         assert (await soon(getting)).body == b"last"
         engine._out_of_turn.letters = 0
+
+
+async def test_what_is_large_is_freed_some_in_each_turn() -> None:
+    old: list[list[int] | dict[int, int]] = [list(range(MANY)), dict.fromkeys(range(MANY), 0)]
+    for each in old:
+        let_go(each)
+    assert [len(each) for each in old] == [MANY, MANY], "not at once"
+    while any(len(each) > 32 for each in old):
+        before = [len(each) for each in old]
+        await asyncio.sleep(0)
+        assert all(0 <= was - len(each) <= 32 for was, each in zip(before, old, strict=True))
+        assert before != [len(each) for each in old]
+
+
+async def test_a_seek_leaves_what_is_forgotten_to_later_turns(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    for module in (settlement, requeue_cache):
+        monkeypatch.setattr(module, "let_go", lambda old: left.append(len(old)))
+    async with machine.jobs() as jobs:
+        await jobs.put_many([aiodq.Draft(b"", delay=60 + number) for number in range(MANY)])
+        await until(lambda: len(jobs._channel_engine.source.requeue_cache.batches) == MANY)
+        await jobs.seek("earliest")
+        assert left.count(MANY) == 2, "what is in memory, and the due times"
+        assert counts(jobs) == (0, 0, MANY)

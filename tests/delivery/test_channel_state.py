@@ -397,3 +397,21 @@ def test_a_snapshot_copies_nothing_of_single_messages(kind: str) -> None:
     assert most < 50_000, "bytes"
     state.purge()
     assert len(stored(snapshot).attempts) == (0 if kind == "orphans" else 50_000)
+
+
+@pytest.mark.parametrize("how", ["seek", "purge"])
+def test_what_is_forgotten_is_left_to_be_freed(how: str) -> None:
+    state, left = channel(0, 5000, 5000), list[int]()
+    for offset in range(5000):
+        state.deliver(offset, 10**9)
+    for offset in range(2000):
+        state.nack(offset, 1, 99 if offset < 1000 else None)
+    state.let_go = lambda part: left.append(len(part))
+    if how == "seek":
+        state.seek(0)
+    else:
+        state.purge()
+    assert sorted(left, reverse=True)[:3] == [3000, 1000, 1000], "in flight, deferred, and ready again"
+    assert (state.flying, len(state.deferred), state.again.first()) == (0, 0, None)
+    assert state.depth == (5000 if how == "seek" else 0)
+    assert not image_of(state).attempts

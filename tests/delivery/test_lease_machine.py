@@ -197,7 +197,7 @@ def test_at_the_end_everything_in_flight_has_an_entry_of_its_own() -> None:
     lease.marks[1] = ACKED
     state.acked(lease)
     state.deliver(7)
-    state.part_all()
+    state.detach()
     assert [state.delivery(offset) for offset in (0, 1, 2, 3, 7)] == [1, None, 3, 4, 11]
     assert (state.flying, state.next_moment()) == (4, None)
     assert not {HELD, MEASURED} & set(lease.marks[:4])

@@ -54,11 +54,6 @@ class OffsetMapMachine(RuleBasedStateMachine):
         for offset in range(start, stop):
             model.pop(offset, None)
 
-    @rule(which=st.integers(0, 3))
-    def clear(self, which: int) -> None:
-        for each in self.pairs[which % len(self.pairs)]:
-            each.clear()
-
     @rule(which=st.integers(0, 3), some=st.lists(offsets), start=offsets, stop=offsets)
     def look(self, which: int, some: list[int], start: int, stop: int) -> None:
         made, model = self.pairs[which % len(self.pairs)]

@@ -577,7 +577,7 @@ class ChannelEngine(Settlement, Generic[M]):
         """
         self._over = error
         if self.state is not None:
-            self.state.part_all()  # so that settling a message raises the error
+            self.state.detach()  # so that settling a message raises the error
         self._alarm.stop()
         self.end_getters(error)
         release(self._idlers)

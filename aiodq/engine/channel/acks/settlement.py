@@ -16,6 +16,7 @@ from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.source.message_source import MessageSource
 from aiodq.engine.channel.wait_queue import WaitQueue
 from aiodq.engine.loop.clock_timer import Alarm, monotonic_ns
+from aiodq.engine.loop.letting_go import let_go
 from aiodq.engine.monitoring.latency import LatencyMeter
 from aiodq.engine.store_refs import nobody
 from aiodq.errors import OffsetError, again, not_in_flight
@@ -104,6 +105,7 @@ class Settlement(ABC):
         """Start to deliver."""
         self.journal = journal
         self.state = state
+        state.let_go = let_go
         state.follow(self._host)
         self._host.moved(state.floor)
         state.max_in_flight = self.options.max_in_flight

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiodq.engine.channel.addressed import FOR
+from aiodq.engine.loop.letting_go import let_go
 from aiodq.engine.reading.tail_cache import BATCH_OVERHEAD, batch_cost
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
@@ -86,5 +87,6 @@ class RequeueCache:
 
     def clear(self) -> None:
         """Drop everything."""
-        self.batches.clear()
+        let_go(self.batches)
+        self.batches = {}
         self._cost = 0
