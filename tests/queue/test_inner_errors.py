@@ -131,7 +131,7 @@ def caused_by_injection(error: BaseException | None) -> bool:
 
 
 PLACES: Final = [
-    "asyncio TaskGroup",
+    "anyio create_task_group",
     "aiodq.engine.topic.commit.io_loop:IoLoop _advance",
     "aiodq.engine.topic.commit.group_commit:GroupCommit write",
     "aiodq.engine.topic.commit.group_commit:GroupCommit _sync_lone",

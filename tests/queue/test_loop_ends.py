@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import subprocess
+import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING
@@ -163,3 +165,27 @@ def test_a_store_whose_tasks_have_not_begun_leaves_nothing_to_be_said(
         asyncio.run(main())
         gc.collect()
     assert [str(warning.message) for warning in said] == []
+
+
+@pytest.mark.parametrize("module", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("dropped", ["", "del store; gc.collect()"], ids=["kept", "dropped"])
+def test_a_loop_that_is_closed_by_hand_leaves_one_warning(path: Path, module: str, dropped: str) -> None:
+    program = f"""
+import asyncio, gc, sys, uvloop
+import aiodq
+
+async def main():
+    store = await aiodq.open(sys.argv[1])
+    await store.queue("jobs").put(b"")
+    return store
+
+loop = {module}.new_event_loop()
+store = loop.run_until_complete(main())
+loop.close()
+{dropped}
+"""
+    command = [sys.executable, "-W", "always", "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    said = [line for line in done.stderr.splitlines() if line and not line.startswith(" ")]
+    assert len([line for line in said if "never closed" in line]) == 1
+    assert [line for line in said if "never closed" not in line and "tracemalloc" not in line] == []

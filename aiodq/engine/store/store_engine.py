@@ -7,6 +7,8 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import anyio
+
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetterOffice
@@ -48,7 +50,7 @@ from aiodq.storage.state.topic.stored_options import holding
 from aiodq.storage.state.watermark import WATERMARK
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from concurrent.futures import Executor
 
     from aiodq.clock import Clock
@@ -140,6 +142,7 @@ class StoreEngine:
         self._memory = MemoryFileSystem()
         self._wanted: asyncio.Queue[TopicEngine | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        self._unbegun: dict[Callable[[], Awaitable[None]], Coroutine[Any, Any, None]] = {}
         self._closing = StoreClosing(self)
         self.store_ref: Callable[[], object] = self._closing.store_ref
         self.deletions: Deletions = Deletions(self)
@@ -350,30 +353,28 @@ class StoreEngine:
     async def _run(self) -> None:
         """Own the ioLoops until the store is closed. If cancelled, as the loop is ending, save what was accepted."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                running: set[asyncio.Task[None]] = set()
-
-                def start(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-                    running.add(task := tasks.create_task(self._guarded(run)))
-                    task.add_done_callback(running.discard)
-
+            async with anyio.create_task_group() as tasks:
                 for run in (self.committer.run, self._adopting.run, self._stats_publisher.run, self._watch.run):
-                    start(run)
+                    tasks.start_soon(self._noted, run)
                 if self.options.alarms:
-                    start(self.thresholds.run)
+                    tasks.start_soon(self._noted, self.thresholds.run)
                 while (engine := await self._wanted.get()) is not None:
-                    start(engine.io_loop.run)
+                    tasks.start_soon(self._noted, engine.io_loop.run)
                     await asyncio.sleep(0)  # where there are thousands, not all of them begin in one turn of the loop
-                for task in tuple(running):
-                    task.cancel()
-        except (KeyboardInterrupt, SystemExit) as error:
-            self.fail(error)  # not raised again: the task that met it has raised it out of the loop
+                tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - as in `_guarded`
             self.fail(error)
         finally:
+            for coroutine in self._unbegun.values():
+                coroutine.close()  # else Python complains, at the end of a program that failed, that it was not awaited
             self._end()
 
-    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _noted(self, run: Callable[[], Awaitable[None]]) -> Coroutine[Any, Any, None]:
+        self._unbegun[run] = coroutine = self._guarded(run)
+        return coroutine
+
+    async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
+        del self._unbegun[run]
         try:
             await run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting

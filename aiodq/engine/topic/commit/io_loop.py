@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+import anyio
+
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.ticker import Ticker
 from aiodq.engine.topic.commit.request_queue import RequestQueue
@@ -99,7 +101,8 @@ class IoLoop:
             await self._serve()
         finally:
             if tasks := [task for worker in workers if (task := worker.end()) is not None]:
-                await asyncio.wait(tasks)
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait(tasks)
 
     async def _serve(self) -> None:
         self.requests.begin()
