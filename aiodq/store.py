@@ -96,7 +96,8 @@ class StoreHandle(AsyncBlock):
         Raises:
             StoreFailedError: what was accepted could not be made durable.
 
-        Cancellation: it goes on in the store's own task; awaiting again is safe.
+        Cancellation: it goes on in the store's own task; awaiting again is safe, and so is opening the store again on
+        this event loop, which waits for it.
         """
         await self._store_engine.close()
 
