@@ -150,15 +150,9 @@ class TopicEngine:
         self.publisher: Publisher = Publisher(self)
         self.expirations: Expirations = Expirations(self)
         self.backlog_bytes: BacklogBytes = BacklogBytes()
-        self.syncer: Syncer = Syncer(
-            options,
-            host.syncs,
-            SyncTimer(host.metrics, name),
-            self.io_loop.requests.wake,
-            self.io_loop.synced,
-            end=self.visible,
-        )
-        self.exclusive_work: ExclusiveWork = ExclusiveWork(host, self.io_loop.requests.wake)
+        wake, timer = self.io_loop.requests.wake, SyncTimer(host.metrics, name)
+        self.syncer: Syncer = Syncer(options, host.syncs, timer, wake, self.io_loop.synced, end=self.visible)
+        self.exclusive_work: ExclusiveWork = ExclusiveWork(host, wake)
         self.group_commit: GroupCommit = GroupCommit(self, host)
         self.io_loop.requests.hear = self.group_commit.stop_inline
         self.effective_options: EffectiveOptions = EffectiveOptions(self, host, self._persister)
