@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -13,7 +13,6 @@ from typing import Protocol, Self, TypeVar
 from aiodq import message, store
 from aiodq import opening as ways
 from aiodq.engine.monitoring import events
-from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
 from aiodq.opening import Mode
 from aiodq.options import ChannelOptions, StoreOptions
@@ -24,6 +23,7 @@ from aiodq.sync.queue import Queue
 from aiodq.sync.topic import Topic
 from aiodq.sync.transaction import Transaction
 from aiodq.uncopied import Uncopied
+from aiodq.values import span_seconds
 
 __all__ = ["Events", "Store", "open", "open_queue"]
 
@@ -228,8 +228,8 @@ class Store(Uncopied):
 
         Interrupted: it continues; calling it again waits for the same end.
         """
-        with suppress(QueueShutDown):  # it is closed
-            self._loop_thread.run(self._store.stop, grace)
+        wait = span_seconds("grace", grace)
+        self._loop_thread.close(partial(self._store.stop, wait))
 
     def close(self) -> None:
         """Finish what was accepted, make it durable, release the directory. Repeating it is safe.

@@ -283,6 +283,21 @@ def test_what_could_not_be_opened_leaves_no_thread(tmp_path: Path) -> None:
     assert left_since(before) == []
 
 
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_what_is_stopped_is_closed_and_leaves_no_thread(tmp_path: Path, mode: Mode) -> None:
+    before = threads()
+    store = aiodq.sync.open(tmp_path, mode=mode)
+    queue = store.queue("jobs")
+    queue.put(b"x")
+    with pytest.raises(aiodq.InvalidOptionError):
+        store.stop(-1)
+    assert queue.get(1).body == b"x"
+    store.stop(1)
+    assert left_since(before) == []
+    with pytest.raises(aiodq.QueueShutDown):
+        queue.put(b"y")
+
+
 def test_what_is_closed_can_be_stopped(tmp_path: Path) -> None:
     store = aiodq.sync.open(tmp_path)
     queue = store.queue("jobs")
