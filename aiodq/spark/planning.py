@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from aiodq.spark.options import Bound, Moment, ReadOptions
     from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.io.quarantine import Damage
 
 __all__ = [
     "GO_ON",
@@ -39,6 +41,7 @@ __all__ = [
     "cut_for_all",
     "first_since",
     "is_wanted",
+    "leave_out",
     "matching",
     "moment_of",
     "plan",
@@ -51,6 +54,7 @@ __all__ = [
 
 T = TypeVar("T")
 
+_LOG: Final = logging.getLogger("aiodq.spark")
 _MAGIC: Final = frozenset("*?[")
 _BEYOND: Final = 1 << 63
 """More than any offset."""
@@ -190,8 +194,11 @@ def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptio
         CorruptionError: messages in between are missing, with `options.strict`.
         StorageError: as mapped from the system's error.
     """
-    if options.strict:
-        _refuse_losses(log, whole.start, whole.stop)
+    lost = log.lost(whole.start, whole.stop)
+    if lost is not None and options.strict:
+        raise CorruptionError(f"{lost.reason}; {GO_ON}", lost.path, lost.position)
+    if lost is not None:
+        leave_out(whole.topic, lost)
     return _splits(fs, whole, _size(whole.view, whole.start, whole.stop, options))
 
 
@@ -294,10 +301,11 @@ def moment_of(moment: Moment | None, topic: str) -> int | None:
     return moment.get(topic) if isinstance(moment, dict) else moment
 
 
-def _refuse_losses(log: LogSnapshot, start: int, stop: int) -> None:
-    lost = log.lost(start, stop)
-    if lost is not None:
-        raise CorruptionError(f"{lost.reason}; {GO_ON}", lost.path, lost.position)
+def leave_out(topic: str, damage: Damage) -> None:
+    """Tell the first place of a topic, or of a split, that is left out; what damages all would be told without end."""
+    text = "topic %r: left out, as failOnDataLoss is false: %s at byte %d: %s"
+    extra = {"topic": topic, "offset": damage.first}
+    _LOG.warning(text, topic, damage.path, damage.position, damage.reason, extra=extra)
 
 
 def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
-from aiodq.spark.planning import GO_ON, WITHOUT, bytes_of
+from aiodq.spark.planning import GO_ON, WITHOUT, bytes_of, leave_out
 from aiodq.spark.visible import is_deleted, require_seen
 from aiodq.spark.worker import spare_collections
 from aiodq.storage.io.filesystem import name_exists
@@ -95,7 +95,7 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
                     raise _lost(fs, damage)
                 left_out += 1
                 if left_out == 1:
-                    _leave_out(split, damage)
+                    leave_out(split.topic, damage)
             yield from (rows.cut(split.start, split.stop) for rows in result.batches)
             at = result.next
     finally:
@@ -130,13 +130,6 @@ def _is_there(fs: FileSystem, split: Split, options: ReadOptions) -> bool:
         _LOG.warning(text, split.topic)
         return False
     return True
-
-
-def _leave_out(split: Split, damage: Damage) -> None:
-    """Tell the first place of a split that is left out; what damages all of a file would be told without end."""
-    text = "topic %r: left out, as failOnDataLoss is false: %s at byte %d: %s"
-    extra = {"topic": split.topic, "offset": damage.first}
-    _LOG.warning(text, split.topic, damage.path, damage.position, damage.reason, extra=extra)
 
 
 def _keep_memory() -> None:

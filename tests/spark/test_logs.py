@@ -11,7 +11,7 @@ import pytest
 import aiodq
 from aiodq.spark.options import write_options
 from aiodq.spark.writing import BatchWriter
-from tests.spark.support import fill, read
+from tests.spark.support import fill, read, scanned
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
@@ -45,6 +45,26 @@ async def test_what_a_lossy_read_leaves_out_is_told_once(tmp_path: Path, lines: 
     assert str(segment) in first.getMessage()
     assert first.__dict__["topic"] == "orders"
     assert "2 more places" in more.getMessage()
+
+
+async def test_what_is_missing_from_the_start_is_told_of_a_lossy_read(
+    tmp_path: Path, lines: pytest.LogCaptureFixture
+) -> None:
+    """No task meets a segment that is not there any more when the read is planned."""
+    await fill(tmp_path / "store", rounds=20, segment_bytes=1000)
+    there = scanned(tmp_path / "store")
+    gone, after = segments(tmp_path / "store" / "orders")[2:4]
+    gone.unlink()
+    found = read(tmp_path / "store", failOnDataLoss="false")
+    first, stop = int(gone.stem), int(after.stem)
+    assert found == there[:first] + there[stop:]
+    (warning,) = [record for record in lines.records if record.levelno == logging.WARNING]
+    assert warning.getMessage().startswith("topic 'orders': left out, as failOnDataLoss is false: ")
+    assert warning.getMessage().endswith(f"the messages {first} to {stop - 1} are missing")
+    assert warning.__dict__["offset"] == first
+    lines.clear()
+    read(tmp_path / "store", failOnDataLoss="false", startingOffsets=str(stop))
+    assert [record for record in lines.records if record.levelno == logging.WARNING] == []
 
 
 async def test_a_write_that_is_repeated_says_that_it_adds_nothing(

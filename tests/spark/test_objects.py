@@ -264,6 +264,16 @@ async def test_a_manifest_that_an_error_hides_is_not_taken_for_none(
     assert read(bucket, topic="orders") == sealed(store)
 
 
+def test_what_cannot_be_read_is_not_shipped_to(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(aiodq.InvalidOptionError, match="names a machine, 'lake'"):
+        ship(store, "file://lake/shop")
+    with pytest.raises(aiodq.StorageError, match="Protocol not known: nosuch"):
+        ship(store, "nosuch://bucket/shop")
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_a_store_is_no_place_to_ship_to(store: Path, tmp_path: Path) -> None:
     """Its topics' descriptions would be replaced, which say where their channels are."""
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
-from aiodq.spark.objects import AnyFileSystem, find_objects, full_path, is_url, numbered
+from aiodq.spark.objects import AnyFileSystem, find_objects, full_path, is_url, local_path, numbered
 from aiodq.spark.pipelines.places import some
 from aiodq.spark.planning import snapshot, topics_of
 from aiodq.spark.stream.stream_hold import keep, wait_until_known
@@ -99,15 +99,14 @@ def ship(
         StoreNotFoundError: there is no such store or topic.
         OffsetError: messages were deleted before they were shipped; not with `lossy`.
         CorruptionError: messages are missing or damaged at the ends of segments; or a manifest is.
-        InvalidOptionError: under the name of a topic something else lies there, or the place is a store; or topics are
-            no list.
+        InvalidOptionError: under the name of a topic something else lies there, or the place is a store, or another
+            machine's; or topics are no list.
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
         StorageError: as mapped from the system's error.
     """
     began, fs, path = time.monotonic(), AnyFileSystem(), full_path(os.fspath(store))
     topics = some("topics", topics) or None
-    find_objects(target)
-    _refuse_store(fs, target)
+    _check_target(fs, target)
     topics_of(fs, path, topics)
     if hold is not None and read_hold(fs, path, hold) is None:
         # Kept first, and then looked at, as a stream does.
@@ -130,13 +129,19 @@ def ship(
     return ShipSummary(target, len(shipped), rows, size, time.monotonic() - began, lost)
 
 
-def _refuse_store(fs: FileSystem, target: str) -> None:
-    """Make sure that the place is no store: the descriptions of its topics, with their channels, would be replaced.
+def _check_target(fs: FileSystem, target: str) -> None:
+    """Make sure that the place is read by that name, and is no store, of whose topics descriptions would be replaced.
 
     Raises:
-        InvalidOptionError: it is one.
-        StorageError: as mapped from the system's error; it cannot be told.
+        InvalidOptionError: it is one, or cannot.
+        MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
+        StorageError: as mapped from the system's error; fsspec knows no such kind, or it cannot be told.
     """
+    local_path(target)
+    try:
+        find_objects(target)
+    except OSError as cause:
+        raise storage_error(cause, target) from cause
     if name_exists(fs, f"{target.rstrip('/')}/{LOCK_NAME}"):
         raise InvalidOptionError(f"{target} is a store: name a place of its own for what is shipped")
 
