@@ -17,6 +17,9 @@ import pytest
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.leases import Lease
+from aiodq.engine.channel.source.requeue_cache import RequeueCache
+from aiodq.format.columns import Columns
+from aiodq.format.frame import Batch
 from aiodq.testing import FakeClock
 from tests.system.counts import PACKAGE, CountingLoop, compiled
 from tests.system.support import QuickFile, QuickFileSystem
@@ -398,6 +401,30 @@ def expirings(flying: int) -> dict[str, float]:
 
 def test_what_expires_beside_many_in_flight() -> None:
     alike(expirings(1000), expirings(10_000))
+
+
+def droppings_of_expired(kept: int) -> dict[str, float]:
+    """Count what it takes to drop expired messages that are in memory beside so many others."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        cache = RequeueCache()
+        for offset in range(kept):
+            cache.keep(Batch(offset, 0, Columns([SMALL])))
+        starts = iter(range(0, kept, 10))
+
+        async def drop() -> None:
+            start = next(starts)
+            cache.discard_within([(start, start + 5)])
+            assert start not in cache
+            assert start + 5 in cache
+
+        return {"drop": await effort.of(drop)}
+
+    return counted(main)
+
+
+def test_what_expires_in_memory_beside_many_others() -> None:
+    alike(droppings_of_expired(1000), droppings_of_expired(10_000))
 
 
 def closings(path: Path, flying: int) -> float:

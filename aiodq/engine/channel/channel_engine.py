@@ -267,7 +267,7 @@ class ChannelEngine(Settlement, Generic[M]):
         out_of_turn.sort(each=self.options.dead_letter is not None or self._filter.tags is not None)
         if ended := out_of_turn.take_ended():
             out_of_turn.outlived(state.expire_ranges(ended), state)
-            self.source.requeue_cache.discard_settled(state.floor, state.settled)
+            self.source.requeue_cache.discard_within(ended)
             self._changed()
         now = monotonic_ns(self._clock)
         if out_of_turn.may_go_on(now):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from aiodq.delivery.range_set import among
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.loop.letting_go import let_go
 from aiodq.engine.reading.tail_cache import BATCH_OVERHEAD, batch_cost
@@ -79,6 +80,12 @@ class RequeueCache:
         batch = self.batches.pop(offset, None)
         if batch is not None:
             self._cost -= batch_cost(batch) + BATCH_OVERHEAD
+
+    def discard_within(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Drop the messages of these ranges."""
+        for start, stop in ranges:
+            for offset in among(self.batches, start, stop):
+                self.discard(offset)
 
     def discard_settled(self, floor: int, settled: RangeSet) -> None:
         """Drop the settled messages: those below `floor` or in `settled`."""
