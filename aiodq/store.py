@@ -183,8 +183,9 @@ class Store(StoreHandle):
 
         Raises:
             InvalidNameError: the name is not allowed.
-            StorageError: it could not be deleted; it is still there under its name. While there is no room for what
-                transactions have put into other topics, that is waited for.
+            StorageError: it could not be deleted. As long as `topics` names it, it is to be deleted again, and is used
+                only once the store is opened again. While there is no room for what transactions have put into other
+                topics, that is waited for.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
         Cancellation: it is done all the same.

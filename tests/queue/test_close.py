@@ -360,17 +360,71 @@ class TestDeleting:
             with pytest.raises(aiodq.StorageError, match="#transactions") as caught:
                 await soon(opened.delete_topic("a"))
             assert caught.value.errno == error
-            assert await opened.topic("a").put(b"later") == 2
-            assert ready_now(opened.topic("a").channel("c")) == [b"by transaction", b"later"]
             fs.heal()
             async with opened.transaction() as tx:
                 tx.put("b", b"also")
         assert opened._store_engine.committer._file.size == 0  # the old topic holds up no other transaction
         async with store(path) as opened:
-            assert ready_now(opened.topic("a").channel("c")) == [b"by transaction", b"later"]
+            assert ready_now(opened.topic("a").channel("c")) == [b"by transaction"]
             await soon(opened.delete_topic("a"))
             assert opened.topics() == ["b"]
             assert [message.body async for message in opened.topic("b").scan()] == [b"elsewhere", b"also"]
+
+    @pytest.mark.parametrize("match", ["#transactions", "#deleted"])
+    async def test_one_that_could_not_be_deleted_keeps_what_each_channel_has_not_had(
+        self, path: Path, match: str
+    ) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs, segment_bytes=300) as opened:
+            topic = opened.topic("a")
+            channels = [topic.channel(name) for name in "cd"]
+            await fill(topic, numbered(20))
+            async with opened.transaction() as tx:
+                tx.put("b", b"b")
+            fs.fail(errno.EACCES, "write" if match == "#transactions" else "rename", match=match)
+            with pytest.raises(aiodq.ReadOnlyError):
+                await soon(opened.delete_topic("a"))
+            fs.heal()
+            assert opened.topics() == ["a", "b"]
+            with pytest.raises(aiodq.ReadOnlyError, match="'a' is half deleted: delete it again, or open the store"):
+                await opened.topic("a").put(b"new")
+            with pytest.raises(aiodq.ReadOnlyError, match="'a' is half deleted: delete it again, or open the store"):
+                opened.topic("a").channel("c")
+            assert not opened.health().ok
+            for old in (topic.put(b"old"), channels[0].get()):
+                with pytest.raises(aiodq.QueueShutDown):
+                    await soon(old)
+        async with store(path) as opened:
+            topic = opened.topic("a")
+            assert topic.channels() == ["c", "d"]
+            assert await drain(topic.channel("c")) == numbered(20)
+            assert ready_now(topic.channel("d")) == numbered(20)
+
+    async def test_one_that_could_not_be_deleted_is_deleted_by_the_next_call(self, path: Path, tasks: Tasks) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            async with opened.transaction() as tx:
+                tx.put("a", b"a")
+            fs.fail(errno.EACCES, "rename", match="#deleted")
+            gate = fs.gate("write", match="#transactions")
+            deleting = tasks.start(opened.delete_topic("a"))
+            await soon(gate.wait())
+            named = opened.topic("a")
+            putting = tasks.start(named.put(b"b"))
+            await turns()
+            gate.open()
+            for task in (deleting, putting):
+                with pytest.raises(aiodq.ReadOnlyError):
+                    await soon(task)
+            with pytest.raises(aiodq.ReadOnlyError, match="half deleted"):
+                await soon(named.put(b"c"))
+            with pytest.raises(aiodq.ReadOnlyError):
+                await soon(opened.delete_topic("a"))
+            fs.heal()
+            await soon(opened.delete_topic("a"))
+            assert opened.topics() == []
+            assert not (path / "a").exists()
+            assert await soon(opened.topic("a").put(b"new")) == 0
 
     async def test_a_channel_that_could_not_be_deleted_is_deleted_by_the_next_call(self, path: Path) -> None:
         fs = WatchedFileSystem()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -10,7 +12,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.channel_management import delete_channel
 from aiodq.errors import DiskFullError, StorageError, StoreFailedError
 from aiodq.storage.state.transactions.parked_transactions import drop_owed, read_owed
-from aiodq.storage.store_layout import delete_topic, has_topics
+from aiodq.storage.store_layout import delete_topic, has_topic, has_topics
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -55,6 +57,10 @@ class DeletionHost(Protocol):
 
     def identity_for(self, topic: str) -> StoreIdentity | None:
         """Return the identity that a topic's creation makes and its deletion drops; None for a topic in memory."""
+        ...
+
+    def keep(self, name: str, error: StorageError) -> None:
+        """Have a topic that was to be deleted, and cannot be used."""
         ...
 
 
@@ -108,10 +114,28 @@ class Deletions:
         if earlier is not None:
             await asyncio.wait([earlier])
         await self._host.backups.have(engine)
-        while True:
-            if await self._delete_now(engine):
-                return
-            await asyncio.sleep(_RETRY_SECONDS)
+        try:
+            while True:
+                if await self._delete_now(engine):
+                    return
+                await asyncio.sleep(_RETRY_SECONDS)
+        except StorageError as error:
+            await self._keep(engine.name, error)
+            raise
+
+    async def _keep(self, name: str, error: StorageError) -> None:
+        """Let nobody use what is left of a topic before it is deleted again, or opened with the store."""
+        host, left = self._host, True
+        with suppress(StorageError):
+            left = await host.threads.call(has_topic, host.fs_of(name), host.path, name)
+        # INVARIANT: a topic is opened with all of its channels. Without those that nobody has named since, retention
+        # would delete what they have not had.
+        if left and self._topics.get(name) is asyncio.current_task() and not isinstance(error, StoreFailedError):
+            unusable = copy(error)
+            unusable.message = (
+                f"topic {name!r} is half deleted: delete it again, or open the store again; {error.message}"
+            )
+            host.keep(name, unusable)
 
     async def _delete_now(self, engine: TopicEngine) -> bool:
         """Delete a topic; return False if that cannot begin now.
@@ -133,7 +157,6 @@ class Deletions:
             # room, but not before nothing in the transaction log could bring the topic back.
             again = error.retriable and (not begun or isinstance(error, DiskFullError))
             if not again or engine.closed or host.closing:
-                # INVARIANT: who names the topic after an error opens its files, which are nobody else's by then.
                 if not (begun or isinstance(error, StoreFailedError) or host.closing):
                     await self._close(engine)
                 raise

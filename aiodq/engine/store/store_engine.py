@@ -38,7 +38,7 @@ from aiodq.engine.store_closing import StoreClosing
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.transactions.task_transactions import OpenTransactions
-from aiodq.errors import AiodqError, StoreFailedError
+from aiodq.errors import AiodqError, StorageError, StoreFailedError
 from aiodq.format.codecs import codec_number
 from aiodq.names import is_ephemeral
 from aiodq.options import StoreOptions, ephemeral
@@ -280,6 +280,12 @@ class StoreEngine:
         Cancellation: the topic is deleted all the same.
         """
         await self.deletions.topic(name, self.topics.pop(name, None))
+
+    def keep(self, name: str, error: StorageError) -> None:
+        """See `aiodq.engine.store.deletions.DeletionHost.keep`."""
+        if (engine := self.topics.pop(name, None)) is not None:
+            engine.fail(error)  # it was named while the earlier one was being deleted
+        self.add(TopicEngine(name, self.options, self, None, unusable=error))
 
     def make_log(self, name: str, record: StoredOptions) -> TopicLog:
         """See `TopicEngineHost.make_log`."""
