@@ -14,7 +14,7 @@ from aiodq.spark.options import read_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines import census as counting
 from aiodq.spark.pipelines.census import COLUMNS, MOMENTS, census, coarser, step_for
-from aiodq.spark.pipelines.report import _channels, _rate
+from aiodq.spark.pipelines.report import _channels, _rate, _sizes
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.store_reader import StoreReader, TopicReader
 from tests.storage.logs import SECOND, open_log, put
@@ -103,6 +103,26 @@ def test_every_message_is_in_a_bar_whenever_it_was_put(tmp_path: Path, begin: fl
     assert round(sum(rate for _, rate in bars) * step) == 20
     assert bars[0][1] > 0
     assert bars[-1][1] > 0
+
+
+def test_every_size_has_a_bar_between_the_smallest_and_the_largest() -> None:
+    bars = _sizes({-1: 2, 0: 1, 3: 4}).bars
+    assert list(bars) == [("0", 2), ("1 to 1", 1), ("2 to 3", 0), ("4 to 7", 0), ("8 to 15", 4)]
+
+
+async def test_a_report_says_how_long_the_oldest_waits(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path) as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"a", b"b"])
+        await (await jobs.get()).ack()
+        jobs.channel("done", aiodq.ChannelOptions(start="latest"))
+        await store.topic("jobs").settle_in()
+    put = next(aiodq.open_reader(tmp_path).topic("jobs").scan()).timestamp
+    depths, ages, _, _ = _channels(str(tmp_path), ["jobs"])
+    assert dict(depths.bars) == {"jobs / default": 1, "jobs / done": 0}
+    assert 0 <= dict(ages.bars)["jobs / default"] <= (datetime.now(UTC) - put).total_seconds()
+    assert all(picture.across for picture in (depths, ages))
+    assert dict(ages.bars)["jobs / done"] == 0
 
 
 async def test_a_report_looks_only_into_topics_that_somebody_consumes(tmp_path: Path, monkeypatch: Any) -> None:

@@ -222,6 +222,7 @@ def test_a_ctrl_c_while_java_starts_counts_when_it_has_started(store: Path, monk
         (["lag", "{store}/none"], "there is no checkpoint"),
         (["lag", "{store}/none", ""], "path is empty"),
         (["archive", "{store}", "{store}", "--once"], "is a store: name a directory of its own"),
+        (["archive", "{store}", "s3://bucket/lake", "--once"], "to object storage go sealed segments (--segments"),
         (["archive", "{store}", "", "--once"], "the path of the archive is empty"),
         (["archive", "{store}", "{store}/LOCK", "--once"], "is no directory: name one for the files"),
         (["archive", "{store}", "file://{store}", "--segments"], "is a store: name a place of its own"),

@@ -307,12 +307,14 @@ def test_an_audit_finds_what_is_not_as_it_was(spark: SparkSession, store: Path) 
     clean = audit(spark, store)
     assert (clean.findings, clean.records) == ((), 105)
     assert clean.segments == len(segments(store / "orders")) + 1
+    assert clean.bytes == sum(path.stat().st_size for path in store.glob("*/*.seg"))
     paths = segments(store / "orders")
     flip(paths[0], 300, 0)
     flip(paths[1], 200, 0)
     paths[2].unlink()
     found = audit(spark, store, topics=["ord*"]).findings
     assert [finding.path for finding in found] == [str(paths[0]), str(paths[1]), str(paths[3])]
+    assert {(finding.store, finding.topic) for finding in found} == {(str(store), "orders")}
     assert 64 <= found[0].position <= 300
     assert "are missing" in found[2].reason
     assert audit(spark, store, topics=["other"]).findings == ()

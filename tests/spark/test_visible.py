@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import aiodq
 from aiodq.spark.options import read_options, stream_options
-from aiodq.spark.pipelines.audit import _check_all, _Piece
+from aiodq.spark.pipelines.audit import _check_all, _Piece, _pieces
 from aiodq.spark.pipelines.tally import Tally
-from aiodq.spark.planning import plan
+from aiodq.spark.planning import plan, snapshot
 from aiodq.spark.reading import Partition, _rows, record_batches
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.visible import Place, _named, require_seen, store_uuid
@@ -140,6 +140,22 @@ async def test_a_task_of_an_audit_hands_on_one_batch_of_what_it_found(store: Pat
     assert read["records"] == int(segments(store / "orders")[3].stem) - sum(d["stop"] - d["first"] for d in damage)
     assert {row["path"] for row in damage} == {str(paths[1])}
     assert all(row["records"] == row["bytes"] == 0 and row["reason"] for row in damage)
+    size = paths[0].stat().st_size
+    paths[0].unlink()  # as its owner does, when retention lets it go
+    (found,) = list(_check_all(work))
+    assert found["bytes"][0].as_py() == read["bytes"] - size
+
+
+async def test_an_audit_takes_a_frame_that_is_cut_off_for_unfinished_only_at_the_end(store: Path) -> None:
+    _, cut, *_ = segments(store / "orders")
+    os.truncate(cut, cut.stat().st_size // 2)
+    fs, whole = OsFileSystem(), str(store)
+    work = list(_pieces(whole, "orders", store_uuid(fs, whole), snapshot(fs, whole, "orders")))
+    (found,) = list(_check_all(work))
+    read, *damage = found.to_pylist()
+    assert {row["path"] for row in damage} == {str(cut)}
+    assert [row["reason"].partition(" of ")[0] for row in damage] == ["a frame", "the footer is missing"]
+    assert read["records"] == len(scanned(store))
 
 
 # --- the store

@@ -103,7 +103,7 @@ class _Topic:
         first, last = int(times.min()), int(times.max())
         self._first, self._last = (min(self._first, first), max(self._last, last)) if self._count else (first, last)
         self._count += len(times)
-        self._bytes += int(sizes.sum(dtype=np.int64))
+        self._bytes += int(sizes.sum())
         # The exponent of 0 is 0, that of 1 is 1, that of 2 and of 3 is 2.
         self._sizes += np.bincount(np.frexp(sizes.astype(np.float64))[1], minlength=65)
         for entry in pc.value_counts(batch.column("tag")).to_pylist():
