@@ -22,8 +22,6 @@ _OFFSET_BITS: Final = 64
 _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 _SLACK: Final = 64
 """Stale entries that are left alone."""
-_HEAPED: Final = 4
-"""New entries are pushed into a heap of so many times as many; of fewer, a new heap costs less."""
 _BLOCK: Final = 128
 
 _Entry: TypeAlias = tuple[int, int, int]
@@ -154,15 +152,16 @@ class Deferrals:
             self._add_tail(start + 1, start + len(dues), due)
             return
         keys = [max(each + ahead, 0) << _OFFSET_BITS | offset for offset, each in enumerate(dues, start)]
-        self._keys.update(range(start, start + len(dues)), keys)
+        self._keys.update(range(start, start + len(keys)), keys)
         if self._made_anew():
             return
-        if len(keys) * _HEAPED < len(self._heap):
-            for key in keys:
-                heapq.heappush(self._heap, key)
-        else:
+        if len(self._heap) <= len(keys):
             self._heap += keys
             heapq.heapify(self._heap)
+            return
+        # Among very many others, each by itself: so it costs the same, however many these are.
+        for key in keys:
+            heapq.heappush(self._heap, key)
 
     def _add_tail(self, start: int, stop: int, due: int) -> None:
         if start < stop:

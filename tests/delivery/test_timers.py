@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from itertools import count, islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,3 +188,28 @@ def test_deferring_one_message_again_and_again_takes_no_room() -> None:
 def test_later_than(dues: list[int], moment: int) -> None:
     offsets, later = later_than(moment, 100, dues)
     assert list(zip(offsets, later, strict=True)) == [(n, due) for n, due in enumerate(dues, 100) if due > moment]
+
+
+def test_messages_with_times_of_their_own_beside_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    deferrals, sizes = Deferrals(), list[int]()
+
+    def heapify(heap: list[int]) -> None:
+        sizes.append(len(heap))
+        heapq.heapify(heap)
+
+    counting = SimpleNamespace(heapify=heapify, heappush=heapq.heappush, heappop=heapq.heappop)
+    monkeypatch.setattr("aiodq.delivery.timers.heapq", counting)
+    for start in range(0, 5000, 100):
+        deferrals.add_all(start, [(offset * 7919) % 5000 for offset in range(start, start + 100)])
+    assert max(sizes) <= 200, "what is there already is left as it is"
+    assert deferrals.take(5000) == sorted(range(5000), key=lambda offset: (offset * 7919) % 5000)
+
+
+def test_what_was_discarded_is_not_kept_for_ever() -> None:
+    deferrals = Deferrals()
+    deferrals.add(0, 0)
+    for start in range(1, 10_000, 10):
+        deferrals.add_all(start, range(1, 11))
+        deferrals.discard_range(start, start + 10)
+    assert len(deferrals) == 1
+    assert len(deferrals._heap) <= 200
