@@ -73,6 +73,7 @@ async def test_a_disk_that_takes_no_checkpoint_comes_free_by_acks_one_by_one(tmp
 
 
 @pytest.mark.parametrize("how", ["as the store is closed", "once there is room"])
+@pytest.mark.usefixtures("unshown")
 async def test_what_was_acked_and_gathered_in_memory_is_written(tmp_path: Path, how: str) -> None:
     fs, path = CrampedFileSystem(), tmp_path / "s"
     async with aiodq.open_queue(path, replace(OPTIONS, segment_bytes=1 << 20), fs=fs) as queue:

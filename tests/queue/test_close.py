@@ -213,6 +213,7 @@ class TestClosing:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.usefixtures("unshown")
 class TestDeleting:
     async def test_it_is_gone_with_everything(self, path: Path) -> None:
         async with store(path, segment_bytes=300) as opened:

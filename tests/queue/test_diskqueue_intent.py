@@ -212,6 +212,7 @@ class TestDiskQueueResize:
         assert odd_files(path) == []
 
 
+@pytest.mark.usefixtures("unshown")
 class TestUpstreamLacks:
     async def test_a_rotation_with_the_reader_caught_up_makes_nothing_bad(self, path: Path) -> None:
         async with queue(path, segment_bytes=192 + 4 * 48) as jobs:

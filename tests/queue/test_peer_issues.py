@@ -236,6 +236,7 @@ class TestIssue6:
         assert [other.read_text() for other in others] == ["mine"] * 3
 
 
+@pytest.mark.usefixtures("unshown")
 class TestIssue7:
     """nsq#1033: an endless loop over missing files, the file number ran to 88 million."""
 
@@ -430,6 +431,7 @@ class TestIssue23:
                 assert max(written - size, 0) <= jobs.topic_stats().recovered_bytes <= cut - size
 
 
+@pytest.mark.usefixtures("unshown")
 class TestIssue24:
     """diskcache#287 #36 #104 #190: a deque that blocks after corruption, slow at 1:1, without a maximal length."""
 

@@ -15,7 +15,6 @@ from aiodq.clock import SystemClock
 from aiodq.engine.topic.commit.io_loop import IoLoop
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.format.frame import encode_run
-from aiodq.storage.state.owner_stats import FIGURES
 from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.queue.support import (
     Tasks,
@@ -491,12 +490,13 @@ class TestSyncAlways:
             # A sync that was under way already, of nothing that was settled, is none of its own.
             assert any(written[0].ended < each.begun < each.ended for each in synced)
 
+    @pytest.mark.usefixtures("unshown")
     async def test_every_byte_is_synced_when_it_is_closed(self, path: Path) -> None:
         fs = WatchedFileSystem()
         async with queue(path, fs=fs, segment_bytes=500) as jobs:
             await fill(jobs, numbered(50))
         for call in fs.named("write"):
-            if call.name not in {"watermark", FIGURES}:  # figures are shown if it takes a second
+            if call.name != "watermark":
                 assert any(sync.path == call.path and sync.begun > call.ended for sync in fs.named("sync")), call
 
 
