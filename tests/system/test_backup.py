@@ -145,6 +145,7 @@ async def test_what_is_in_memory_is_not_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["file", "directory", "s/inside", "s", "missing/b", "other/#backup"])
+@pytest.mark.usefixtures("unshown")
 async def test_where_no_backup_is_made(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "directory").mkdir()
