@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,6 +65,77 @@ async def test_a_full_disk_shows_until_there_is_room_again(machine: Machine, lin
         machine.fs.plan = FaultPlan()
         await topic.put(b"x")
         assert store.health().ok
+
+
+async def looked(store: aiodq.Store) -> None:
+    """Let the watch look at the disk once."""
+    watch = store._store_engine._watch
+    await until_it(lambda: not watch._sampling)
+    watch._sample()
+    await until_it(lambda: not watch._sampling)
+
+
+async def test_a_topic_whose_directory_was_deleted_takes_no_more_puts(
+    tmp_path: Path, lines: pytest.LogCaptureFixture
+) -> None:
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(sync="os")) as store:
+        a, b = store.queue("a"), store.queue("b")
+        async with store.transaction() as transaction:
+            transaction.put("a", b"0")
+            transaction.put("b", b"0")
+        async with await a.get():
+            getting = asyncio.create_task(a.get())
+            await asyncio.sleep(0)
+        shutil.rmtree(tmp_path / "s" / "a")
+        await looked(store)
+        for attempt in (getting, a.put(b"1"), store.topic("a").put(b"1"), a.sync()):
+            with pytest.raises(aiodq.StoreNotFoundError, match="'a' was deleted while the store was open"):
+                await attempt
+        assert not store.health()
+        assert "topic 'a' cannot be used" in store.health().reasons[0]
+        (warned,) = told(lines, "aiodq.store", logging.WARNING)
+        assert warned.__dict__["topic"] == "a"
+        async with await b.get(), store.transaction() as transaction:
+            transaction.put("b", b"1")
+        await b.purge()
+        await store.delete_topic("a")
+        assert await store.queue("a").put(b"anew") == 0
+        assert store.health()
+        await b.put(b"2")
+    async with aiodq.open(tmp_path / "s") as store:
+        assert [message.body async for message in store.queue("a").scan()] == [b"anew"]
+        assert [message.body for message in await store.queue("b").get_many(9)] == [b"2"]
+
+
+async def test_a_store_whose_topic_was_deleted_under_it_is_closed_and_opened_again(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await asyncio.gather(*(store.queue(name).put(b"0") for name in "ab"))
+        shutil.rmtree(tmp_path / "s" / "a")
+        await looked(store)
+        assert not store.health()
+    async with aiodq.open(tmp_path / "s") as store:
+        assert store.health()
+        assert await store.queue("a").put(b"0") == 0
+        assert (await store.queue("b").get()).body == b"0"
+
+
+async def test_no_topic_is_taken_for_deleted_that_has_no_directory_yet_or_moved_with_the_store(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        named, kept, gone = store.topic("named"), store.topic("kept"), store.topic("gone")
+        await asyncio.gather(*(topic.put(b"0") for topic in (kept, gone, store.topic("memory#ephemeral"))))
+        looking = asyncio.create_task(looked(store))
+        await asyncio.sleep(0)
+        await store.delete_topic("gone")
+        await looking
+        await store.topic("gone").put(b"1")
+        (tmp_path / "s").rename(tmp_path / "moved")
+        (tmp_path / "s").mkdir()
+        await looked(store)
+        (tmp_path / "s").rmdir()
+        (tmp_path / "moved").rename(tmp_path / "s")
+        assert store.health()
+        await named.put(b"0")
+        assert await kept.put(b"1") == 1
 
 
 async def test_a_failed_store_tells_why(machine: Machine) -> None:

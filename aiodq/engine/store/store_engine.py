@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,7 +22,7 @@ from aiodq.engine.loop.sync_backend import SyncBackend, SystemSyncs
 from aiodq.engine.loop.ticker import Ticks
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
-from aiodq.engine.monitoring.reporter import Reporter
+from aiodq.engine.monitoring.reporter import STORE, Reporter
 from aiodq.engine.monitoring.watch import Watch
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.alarms import Thresholds
@@ -35,10 +36,11 @@ from aiodq.engine.store.opening import make_log
 from aiodq.engine.store.store_opening import StoreOpening
 from aiodq.engine.store.taking_over import take_over
 from aiodq.engine.store_closing import StoreClosing
+from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.transactions.task_transactions import OpenTransactions
-from aiodq.errors import AiodqError, StorageError, StoreFailedError
+from aiodq.errors import AiodqError, StorageError, StoreFailedError, StoreNotFoundError
 from aiodq.format.codecs import codec_number
 from aiodq.names import is_ephemeral
 from aiodq.options import StoreOptions, ephemeral
@@ -153,7 +155,7 @@ class StoreEngine:
         self.thresholds: Thresholds = Thresholds(
             self.options.alarms, self.topics, self.clock, self.metrics, self.reporter
         )
-        self._watch = Watch(
+        self._watch = Watch[TopicEngine](
             self.fs, path, self.threads, self.metrics, self.reporter, look=self.syncs.look_for_watchers,
             tend=self._tell_failure,
         )  # fmt: skip
@@ -192,7 +194,7 @@ class StoreEngine:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self.locked = self.path
             self._files.stay(opened.lock.in_place)
-            self._watch.stay(partial(opened.lock.removed, opened.identity.ruined), self.fail)
+            self._watch.stay(self, partial(opened.lock.removed, opened.identity.ruined), opened.lock.missing)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         turn_end = self.loop.time() + _LONGEST_TURN
@@ -286,6 +288,24 @@ class StoreEngine:
         if (engine := self.topics.pop(name, None)) is not None:
             engine.fail(error)  # it was named while the earlier one was being deleted
         self.add(TopicEngine(name, self.options, self, None, unusable=error))
+
+    def on_disk(self) -> dict[str, TopicEngine]:
+        """See `aiodq.engine.monitoring.watch.WatchedStore.on_disk`."""
+        return {
+            name: engine
+            for name, engine in self.topics.items()
+            if not (engine.stopped or isinstance(engine.log, NoLog) or is_ephemeral(name))
+        }
+
+    def lose(self, name: str, topic: TopicEngine) -> None:
+        """See `aiodq.engine.monitoring.watch.WatchedStore.lose`."""
+        if self.topics.get(name) is not topic or topic.stopped or self.closing:
+            return
+        text = f"the directory of topic {name!r} was deleted while the store was open: delete the topic, or open again"
+        error = StoreNotFoundError(text, os.path.join(self.path, name))
+        topic.closed = True  # there is nothing left to be made durable
+        self.keep(name, error)
+        self.reporter.warn(STORE, str(error), name)
 
     def make_log(self, name: str, record: StoredOptions) -> TopicLog:
         """See `TopicEngineHost.make_log`."""

@@ -29,7 +29,7 @@ from aiodq.storage.io.os_errors import storage_error
 from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "LOCK_NAME",
@@ -138,6 +138,16 @@ class StoreLock(Uncopied):
         except OSError:
             return False  # it is not known
         return False
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Return which of these names are not in the locked directory any more; none where that is not known."""
+        if self._directory_fd is None:
+            return []
+        try:
+            there = set(os.listdir(self._directory_fd))
+        except OSError:
+            return []
+        return [name for name in names if name not in there]
 
     def release(self) -> None:
         """Release the directory. Repeating it does nothing; in a forked child the parent's lock stays."""
