@@ -325,7 +325,7 @@ def takings(path: Path, leases: int) -> dict[str, float]:
     """Count what it takes to put some messages and to take them, with that many leases of such in hand."""
 
     async def main(effort: Effort) -> dict[str, float]:
-        async with aiodq.open(path, aiodq.StoreOptions(sync="os")) as store:
+        async with aiodq.open(path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem(), clock=FakeClock()) as store:
             topic = store.topic("jobs")
             channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=10**6))
 
