@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -325,33 +324,3 @@ async def test_whoever_gives_up_waiting_for_a_commit_is_not_searched_for(
         assert all(each.cancelled() for each in settling)
         assert not committer._waiting
     assert compared <= 2 * len(messages)
-
-
-async def test_what_waits_for_earlier_puts_is_put_some_at_a_time(
-    store: aiodq.Store, turns: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accepted = Counter[int]()
-    accept, start = put_buffer.PutBuffer.accept_committed, topic_appender.TopicAppender._start
-
-    def accepting(buffer: put_buffer.PutBuffer, columns: Columns, cost: int) -> Any:
-        accepted[turns.number] += 1
-        return accept(buffer, columns, cost)
-
-    monkeypatch.setattr(put_buffer.PutBuffer, "accept_committed", accepting)
-    monkeypatch.setattr(topic_appender.TopicAppender, "_start", lambda _: None)
-    putting = [asyncio.create_task(put_one(store, b"%d" % number)) for number in range(2 * MANY)]
-    committer = store._store_engine.committer
-    await until(lambda: committer.committed == len(putting))
-    monkeypatch.setattr(topic_appender.TopicAppender, "_start", start)
-    (appender,) = committer._appenders.values()
-    assert len(appender._waiting) == len(putting)
-    appender._start()
-    await asyncio.gather(*putting)
-    assert accepted.total() == len(putting)
-    assert max(accepted.values()) <= 256
-    assert [message.body async for message in store.topic("t").scan()] == [b"%d" % n for n in range(len(putting))]
-
-
-async def put_one(store: aiodq.Store, body: bytes) -> None:
-    async with store.transaction() as tx:
-        tx.put("t", body)
