@@ -18,7 +18,7 @@ from types import FunctionType as _FunctionType
 from aiodq.channel import Channel
 from aiodq.clock import Clock, SystemClock
 from aiodq.consuming.deferred import DeferredMessage
-from aiodq.engine.batch.put_batch import Draft
+from aiodq.engine.batch.draft import Draft
 from aiodq.engine.monitoring.events import Event, Events
 from aiodq.engine.queue_errors import QueueEmpty, QueueFull, QueueShutDown
 from aiodq.engine.topic.puts.receipt import Receipt

@@ -8,7 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, cast
 
-from aiodq.engine.batch.put_batch import PLAIN, Accepted, Draft, columns_cost, columns_of, plain_lengths
+from aiodq.engine.batch.draft import Draft
+from aiodq.engine.batch.put_batch import PLAIN, Accepted, columns_cost, columns_of, plain_lengths
 from aiodq.engine.batch.validation import check_bodies
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.commit.group_commit import GIVE_WAY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiodq.consuming.handlers import chooses
-from aiodq.engine.batch.put_batch import Draft
+from aiodq.engine.batch.draft import Draft
 from aiodq.engine.channel.dead_lettering.dead_letters import HEADERS
 from aiodq.engine.channel.lease.in_flight import message_of
 from aiodq.engine.channel.lease.message_lease import MessageLease

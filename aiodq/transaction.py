@@ -8,7 +8,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from aiodq.engine.batch.put_batch import Draft
+from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.validation import no_body
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.settling import SettlingChannel

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from aiodq import producer
-from aiodq.engine.batch.put_batch import Draft
+from aiodq.engine.batch.draft import Draft
 from aiodq.format.layout import BytesLike
 from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.receipt import Receipt

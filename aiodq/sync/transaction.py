@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from aiodq import message, transaction
-from aiodq.engine.batch.put_batch import Draft
+from aiodq.engine.batch.draft import Draft
 from aiodq.errors import WrongContextError
 from aiodq.format.layout import BytesLike
 from aiodq.sync.loop_thread import LoopThread

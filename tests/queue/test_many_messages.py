@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.engine.batch import many_messages
+from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.many_messages import checked_many
-from aiodq.engine.batch.put_batch import Draft, accepted_cost, columns_cost, columns_of
+from aiodq.engine.batch.put_batch import accepted_cost, columns_cost, columns_of
 from aiodq.engine.batch.validation import checked
 from aiodq.errors import InvalidMessageError, MessageSizeError
 from aiodq.options import StoreOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
+from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.many_messages import checked_many
-from aiodq.engine.batch.put_batch import Draft
 from aiodq.engine.batch.validation import checked, no_body
 from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, MessageSizeError
 
@@ -43,7 +43,7 @@ class Acceptance:
         """Check for this topic."""
         self._accepting = topic
 
-    def body(self, body: BytesLike) -> bytes:
+    def body(self, body: object) -> bytes:
         """Return the body as bytes.
 
         Raises:

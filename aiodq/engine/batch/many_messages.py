@@ -7,7 +7,8 @@ from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from aiodq.engine.batch.put_batch import OVERHEAD, Draft, accepted_cost, plain_lengths
+from aiodq.engine.batch.draft import Draft
+from aiodq.engine.batch.put_batch import OVERHEAD, accepted_cost, plain_lengths
 from aiodq.engine.batch.validation import (
     LONGEST_KEY,
     LONGEST_TAG,

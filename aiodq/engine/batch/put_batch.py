@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - as timedelta: who reads the types of `Draft` evaluates them
 from dataclasses import dataclass, field
-from datetime import timedelta  # noqa: TC003
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
     Waiter: TypeAlias = "asyncio.Future[Any] | PutResult"
@@ -23,7 +21,6 @@ __all__ = [
     "OVERHEAD",
     "PLAIN",
     "Accepted",
-    "Draft",
     "OpenBatch",
     "Part",
     "PutResult",
@@ -41,27 +38,6 @@ OVERHEAD: Final = 64
 """The memory cost of a message besides its body: the bytes object, its slots in lists, its frame's share."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A message to be put.
-
-    Attributes:
-        body: the message.
-        tag: a short text that channels may filter by, or None.
-        key: bytes, or None.
-        headers: text by text, or None.
-        delay: seconds, or a `timedelta`, before which it is not delivered; None for none.
-        ttl: seconds, or a `timedelta`, after the put, after which it is no longer delivered; None for no limit.
-    """
-
-    body: bytes | bytearray | memoryview
-    tag: str | None = None
-    key: bytes | bytearray | memoryview | None = None
-    headers: Mapping[str, str] | None = None
-    delay: float | timedelta | None = None
-    ttl: float | timedelta | None = None
 
 
 class Accepted(NamedTuple):
@@ -135,8 +111,6 @@ class PutResult:
     offset: int = -1
     error: Exception | None = None
     future: asyncio.Future[int] | None = None
-    hears: bool = False
-    """Whether a subclass does more than store the result."""
 
     def stored(self, offset: int) -> None:
         """Note that the message is stored, unless it failed before."""
@@ -225,11 +199,10 @@ class Part:
         """Give those who wait their offsets."""
         first = self.first
         for number, waiter in enumerate(self.waiters, first):
-            if isinstance(waiter, PutResult):
-                if waiter.future is None and waiter.error is None and not waiter.hears:
-                    waiter.offset = number
-                else:
-                    waiter.stored(number)
+            if type(waiter) is PutResult and waiter.future is None and waiter.error is None:
+                waiter.offset = number
+            elif isinstance(waiter, PutResult):
+                waiter.stored(number)
             elif not waiter.done():
                 waiter.set_result(range(first, first + len(self.columns.bodies)) if self.atomic else number)
 

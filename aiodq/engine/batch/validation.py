@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from aiodq.engine.batch.put_batch import PLAIN, Accepted, Draft
+from aiodq.engine.batch.draft import Draft
+from aiodq.engine.batch.put_batch import PLAIN, Accepted
 from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, InvalidOptionError, InvalidOptionTypeError
 from aiodq.values import shown, span_seconds
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping
 
-    from aiodq.engine.batch.put_batch import Accepted, Draft
+    from aiodq.engine.batch.draft import Draft
+    from aiodq.engine.batch.put_batch import Accepted
     from aiodq.format.columns import Columns
 
 __all__ = ["Channel", "CommittedTopic", "HoldingChannel", "Topic"]

@@ -24,8 +24,6 @@ class Placing(PutResult):
         answered: whether the client is told, or is to be told by the loop and no thread: see `EarlyAnswers`.
     """
 
-    hears: bool = True
-
     def __init__(
         self, messages: int, told: Callable[[Placing], None], answer: Callable[[Placing, int], None] | None
     ) -> None:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping
 
-    from aiodq.engine.batch.put_batch import Accepted, Draft, PutResult
+    from aiodq.engine.batch.draft import Draft
+    from aiodq.engine.batch.put_batch import Accepted, PutResult
     from aiodq.engine.queue_errors import QueueShutDown
     from aiodq.format.columns import Columns
     from aiodq.format.layout import BytesLike
