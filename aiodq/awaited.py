@@ -1,4 +1,4 @@
-"""What may be awaited, and what a task may be made of."""
+"""What may be awaited, and what a task may be made of; and the end of what perhaps nobody awaits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiodq.uncopied import Uncopied
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
-__all__ = ["Awaited", "UnderWay"]
+__all__ = ["Awaited", "UnderWay", "mark_retrieved"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,6 +56,12 @@ class Awaited(Uncopied, Coroutine[Any, Any, T]):
             raise
 
 
+def mark_retrieved(done: asyncio.Future[Any]) -> None:
+    """Mark the error of a future as retrieved, if it has one: asyncio complains of those that nobody has waited for."""
+    if not done.cancelled():
+        done.exception()
+
+
 async def _result_of(awaited: Awaitable[T]) -> T:
     return await awaited
 
@@ -69,7 +75,7 @@ class UnderWay(Awaited[T]):
         """Begin the work."""
         # INVARIANT: no user gets this task: one that is cancelled before its first step does nothing.
         self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits
+        self._task.add_done_callback(mark_retrieved)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for its end."""

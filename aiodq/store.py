@@ -10,6 +10,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from aiodq.awaited import mark_retrieved
 from aiodq.consuming.handlers import checked_choice
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.monitoring.events import Events
@@ -382,8 +383,7 @@ def _going_on(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 def _ended(task: asyncio.Task[None]) -> None:
     _GOING_ON.discard(task)
-    if not task.cancelled():
-        task.exception()  # mark it as retrieved: whoever would have got it may wait no longer
+    mark_retrieved(task)  # whoever would have got its error may wait no longer
 
 
 async def _end_getters(engine: TopicEngine) -> None:

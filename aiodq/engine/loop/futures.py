@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from aiodq.awaited import mark_retrieved
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ async def to_its_end(doing: Coroutine[Any, Any, T]) -> T:
     Cancellation: it goes on, and its error, if nobody waits for it any more, is not reported as one that was missed.
     """
     task = asyncio.ensure_future(doing)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    task.add_done_callback(mark_retrieved)
     return await asyncio.shield(task)
 
 

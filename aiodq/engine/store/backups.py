@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from aiodq.awaited import mark_retrieved
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.no_log import NoLog
@@ -96,8 +97,7 @@ class Backups:
 
     def _ended(self, task: asyncio.Task[BackupReport]) -> None:
         del self._running[task]
-        if not task.cancelled():
-            task.exception()  # mark it as retrieved: whoever would have got it may wait no longer
+        mark_retrieved(task)  # whoever would have got its error may wait no longer
 
     async def have(self, engine: TopicEngine) -> None:
         """Wait for the backups that a topic is to be in: until then its files stay."""
@@ -225,7 +225,7 @@ class _Making:
         except asyncio.CancelledError:
             self.give_up(QueueShutDown("the event loop has ended"))
             await asyncio.wait([done])
-            done.exception()  # mark it as retrieved
+            mark_retrieved(done)
             raise
 
 

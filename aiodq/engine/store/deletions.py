@@ -8,6 +8,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from aiodq.awaited import mark_retrieved
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.channel_management import delete_channel
 from aiodq.errors import DiskFullError, StorageError, StoreFailedError
@@ -102,7 +103,7 @@ class Deletions:
             task = self._host.loop.create_task(self._delete(engine, self._topics.get(name)))
             self._topics[name] = task
             task.add_done_callback(lambda done: self._ended(name, done))
-            task.add_done_callback(_heard)
+            task.add_done_callback(mark_retrieved)
         if name in self._topics:
             await asyncio.shield(self._topics[name])
 
@@ -179,7 +180,7 @@ class Deletions:
         task = self._host.loop.create_task(self._delete_channel(engine, channel_engine))
         self._channels.add(task)
         task.add_done_callback(self._channels.discard)
-        task.add_done_callback(_heard)
+        task.add_done_callback(mark_retrieved)
         await asyncio.shield(task)
 
     async def _delete_channel(self, engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
@@ -189,12 +190,6 @@ class Deletions:
     async def end(self) -> None:
         """Wait for all deletions under way."""
         await asyncio.gather(*self._topics.values(), *self._channels, return_exceptions=True)
-
-
-def _heard(task: asyncio.Task[None]) -> None:
-    """Mark an error as retrieved: whoever would have got it may wait no longer."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _delete_files(fs: FileSystem, store: str, name: str, identity: StoreIdentity | None) -> None:

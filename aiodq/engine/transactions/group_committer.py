@@ -17,6 +17,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
+from aiodq.awaited import mark_retrieved
 from aiodq.engine.loop.futures import settle, tell_all
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.reserved_room import ReservedRoom, Share
@@ -551,5 +552,5 @@ class Committer:
 def _refuse(entries: Sequence[_Entry], error: Exception) -> None:
     for entry in entries:
         settle(entry.done, None, error)
-        entry.done.exception()  # mark it as retrieved: the caller may have been cancelled
+        mark_retrieved(entry.done)  # the caller may have been cancelled
         entry.release()

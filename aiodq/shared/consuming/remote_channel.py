@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.awaited import mark_retrieved
 from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.channel.lease.open_lease import OpenLease
 from aiodq.engine.channel.loop_turn import LoopTurn
@@ -459,7 +460,7 @@ class RemoteChannel(RemoteSettlement):
         Cancellation: nothing changes.
         """
         asked = asyncio.ensure_future(empty)
-        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        asked.add_done_callback(mark_retrieved)
         asked.add_done_callback(lambda _: release(self._idlers))
         try:
             while not asked.done() and not (self.shut_now and not self.in_hand):

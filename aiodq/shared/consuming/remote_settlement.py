@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from aiodq.awaited import mark_retrieved
 from aiodq.delivery.leases import ACKED
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
@@ -583,5 +584,5 @@ async def _outcome(settling: Settling) -> None:
 def _ending(settling: Settling) -> asyncio.Future[Any]:
     """Return a future that ends with a settlement, which perhaps nobody waits for."""
     ending = asyncio.ensure_future(settling.wait())
-    ending.add_done_callback(lambda done: done.cancelled() or done.exception())
+    ending.add_done_callback(mark_retrieved)
     return ending

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from aiodq.awaited import mark_retrieved
 from aiodq.engine.batch.put_batch import Part, columns_cost
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.format.columns import Columns
@@ -245,8 +246,7 @@ class ClientPuts:
         del self._owner.putting[key]
         self._kept.drop(cost, key[0])
         self._waiting.pop(key, None)
-        if not done.cancelled():
-            done.exception()  # perhaps its client is gone
+        mark_retrieved(done)  # perhaps its client is gone
 
 
 def columns_of(said: Put) -> Columns:

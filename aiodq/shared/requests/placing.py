@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
+from aiodq.awaited import mark_retrieved
 from aiodq.engine.batch.put_batch import PutResult
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Placing(PutResult):
         """Return a future of the offsets, for another connection over which the same put arrived again."""
         if self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
-            self._waiter.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody asks
+            self._waiter.add_done_callback(mark_retrieved)  # perhaps nobody asks
         return self._waiter
 
 

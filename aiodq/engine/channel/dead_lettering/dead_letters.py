@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
+from aiodq.awaited import mark_retrieved
 from aiodq.engine.batch.put_batch import Accepted
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.loop.futures import begin_later, settle, tell_all
@@ -94,8 +95,7 @@ def send_dead_letter(
 
     def done(error: Exception | None) -> None:
         settle(put, None, error)
-        if error is not None and not put.cancelled():
-            put.exception()  # mark it as retrieved: the caller need not wait
+        mark_retrieved(put)  # the caller need not wait
         if state.delivery(offset) == held:
             if error is None:
                 state.send_dead_letter(offset)

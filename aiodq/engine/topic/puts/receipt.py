@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator
 from typing import Any
 
-from aiodq.awaited import Awaited
+from aiodq.awaited import Awaited, mark_retrieved
 from aiodq.engine.batch.put_batch import PutResult
 
 __all__ = ["Receipt"]
@@ -35,7 +35,7 @@ class Receipt(Awaited[int]):
         if not self.done():
             if result.future is None:
                 result.future = self._loop.create_future()
-                result.future.add_done_callback(_noticed)
+                result.future.add_done_callback(mark_retrieved)  # all tasks that await it may be cancelled
             return (yield from asyncio.shield(result.future).__await__())
         return self._outcome()
 
@@ -56,9 +56,3 @@ class Receipt(Awaited[int]):
     def done(self) -> bool:
         """Return whether the message was stored, or has failed."""
         return self._result.offset >= 0 or self._result.error is not None
-
-
-def _noticed(future: asyncio.Future[Any]) -> None:
-    """Keep asyncio from complaining if all tasks that awaited a receipt were cancelled."""
-    if not future.cancelled():
-        future.exception()
