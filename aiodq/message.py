@@ -14,7 +14,7 @@ from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.batch.validation import span_ns
 from aiodq.engine.channel.dead_lettering.failure_causes import Course, Sequel, cause_of
 from aiodq.engine.channel.lease.in_flight import InFlight, message_of
-from aiodq.engine.channel.lease.message_lease import Makers, MessageLease
+from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.channel.settling import SettlingChannel
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.task_transactions import Joinable
@@ -34,7 +34,7 @@ from aiodq.outcomes import Reject, Retry
 from aiodq.transaction import Transaction
 from aiodq.values import check_flag
 
-__all__ = ["MAKERS", "Message", "look_at"]
+__all__ = ["Message", "look_at"]
 
 
 _NO_ATTEMPT: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
@@ -430,10 +430,6 @@ class Message(AsyncBlock, InFlight):
             expiries=None if expiries is None else [expiries[self._index]],
         )
         return Batch(self.offset, self.timestamp_ns, columns)
-
-
-MAKERS: Final = Makers(Message)
-"""What channel engines make messages of."""
 
 
 def look_at(topic: str, batch: Batch, number: int, attempts: int = 0) -> Message:

@@ -14,7 +14,7 @@ from aiodq.awaited import Awaited
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.store.store_engine import Seams, StoreEngine
 from aiodq.errors import NotAwaitedError, StoreLockedError
-from aiodq.message import MAKERS
+from aiodq.message import Message
 from aiodq.onlyasync import AsyncBlock
 from aiodq.options import ChannelOptions, StoreOptions, check_channel_options, check_store_options
 from aiodq.queue import Queue
@@ -95,7 +95,7 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
             return await self._open_shared()
         store_engine = StoreEngine(self._path, self._options, self._seams)
         try:
-            await store_engine.open(MAKERS, create=self._manner.create, wait=self._manner.wait)
+            await store_engine.open(Message, create=self._manner.create, wait=self._manner.wait)
         except StoreLockedError as error:
             from aiodq.shared.connection.rendezvous import is_served  # noqa: PLC0415 - as below
 

@@ -19,7 +19,7 @@ from aiodq.engine.topic.puts.putting import LookedAtTopic
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import OffsetError
 from aiodq.format.frame import Batch
-from aiodq.message import MAKERS, Message, look_at
+from aiodq.message import Message, look_at
 from aiodq.names import check_name
 from aiodq.options import (
     ChannelOptions,
@@ -154,7 +154,7 @@ class Topic(TopicHandle):
     def _open_channel_engine(self, name: str, options: ChannelOptions | None) -> ChannelEngine[Message]:
         engine, store_engine = self._engine, self._store_engine
         new, first = name not in engine.channel_engines, not engine.retention.is_held()
-        channel_engine = store_engine.channel_engine(engine, name, MAKERS)
+        channel_engine = store_engine.channel_engine(engine, name, Message)
         if options is not None:
             engine.effective_options.channel(channel_engine, options)
         if new:

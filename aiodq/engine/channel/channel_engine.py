@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_host import ChannelEngineHost
-    from aiodq.engine.channel.lease.message_lease import Makers
     from aiodq.engine.channel.place import Place
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.engine.loop.home_loop import HomeLoop
@@ -64,7 +63,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self,
         name: str,
         host: ChannelEngineHost[Settlement],
-        makers: Makers[M],
+        kind: type[M],
         clock: Clock,
         home: HomeLoop,
     ) -> None:
@@ -73,7 +72,7 @@ class ChannelEngine(Settlement, Generic[M]):
         Args:
             name: the channel's name.
             host: the topic's engine.
-            makers: make its messages.
+            kind: the class of its messages.
             clock: the store's clock.
             home: the store's event loop.
         """
@@ -86,7 +85,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.held_by_task: HeldByTask[Any] = HeldByTask()
         self.ending: asyncio.Event = asyncio.Event()
         self.consumers: set[Stoppable] = set()
-        self.kind: type[M] = makers.kind
+        self.kind: type[M] = kind
         self._own_pause = False
         self._reclaiming = False
         self.sought: int = 0

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
-    from aiodq.engine.channel.lease.message_lease import Makers
+    from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.opened_files import OpenedStore
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
@@ -162,11 +162,11 @@ class StoreEngine:
 
     # --- opening
 
-    async def open(self, makers: Makers[Any], *, create: bool = True, wait: float = 0.0) -> None:
+    async def open(self, kind: type[InFlight], *, create: bool = True, wait: float = 0.0) -> None:
         """Take the lock, recover every topic, start the engine.
 
         Args:
-            makers: make messages.
+            kind: the class of messages.
             create: whether a missing store is created.
             wait: seconds to wait for another owner to release it.
 
@@ -185,12 +185,12 @@ class StoreEngine:
                 await asyncio.wait(going)
             opened = await self._opening.open(create=create, wait=wait)
             self.reporter.opened(self.clock.monotonic() - began, opened)
-            await self._start(opened, makers)
+            await self._start(opened, kind)
         except BaseException:
             self._give_up_opening()
             raise
 
-    async def _start(self, opened: OpenedStore, makers: Makers[Any]) -> None:
+    async def _start(self, opened: OpenedStore, kind: type[InFlight]) -> None:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self.locked = self.path
             self._files.stay(opened.lock.in_place)
@@ -198,7 +198,7 @@ class StoreEngine:
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         turn_end = self.loop.time() + _LONGEST_TURN
-        for _ in take_over(self, opened, makers, self._adopting):
+        for _ in take_over(self, opened, kind, self._adopting):
             if self.loop.time() >= turn_end:
                 await asyncio.sleep(0)
                 turn_end = self.loop.time() + _LONGEST_TURN
@@ -311,11 +311,11 @@ class StoreEngine:
         """See `TopicEngineHost.make_log`."""
         return make_log(self.fs_of(name), self.clock, self.path, name, record, self.identity_for(name))
 
-    def channel_engine(self, engine: TopicEngine, channel: str, makers: Makers[Any]) -> ChannelEngine[Any]:
+    def channel_engine(self, engine: TopicEngine, channel: str, kind: type[InFlight]) -> ChannelEngine[Any]:
         """Return a topic's channel, created without a state if it is new."""
         found = engine.channel_engines.get(channel)
         if found is None:
-            found = ChannelEngine(channel, engine, makers, self.clock, self.home)
+            found = ChannelEngine(channel, engine, kind, self.clock, self.home)
             found.store_ref = self.store_ref
             engine.channel_engines[channel] = found
         return found

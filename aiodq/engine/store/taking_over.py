@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.channel.lease.message_lease import Makers
+    from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.opened_files import OpenedStore, OpenedTopic
     from aiodq.engine.store.bulk_adoption import Adopting
     from aiodq.engine.transactions.group_committer import Committer
@@ -47,22 +47,22 @@ class TakingStore(TopicEngineHost, Protocol):
         """Start an ioLoop for a topic whose files the first message or channel will create."""
         ...
 
-    def channel_engine(self, engine: TopicEngine, channel: str, makers: Makers[Any]) -> ChannelEngine[Any]:
+    def channel_engine(self, engine: TopicEngine, channel: str, kind: type[InFlight]) -> ChannelEngine[Any]:
         """Return a topic's channel, created without a state if it is new."""
         ...
 
 
-def take_over(store: TakingStore, opened: OpenedStore, makers: Makers[Any], adopting: Adopting) -> Iterator[None]:
+def take_over(store: TakingStore, opened: OpenedStore, kind: type[InFlight], adopting: Adopting) -> Iterator[None]:
     """Start every topic that was found, one a step, and leave to the committer what transactions bring to them.
 
     Args:
         store: the store's engine.
         opened: the files.
-        makers: make messages.
+        kind: the class of messages.
         adopting: adopts bulk commits.
     """
     for name, topic in opened.topics.items():
-        engine = _start_topic(store, name, topic, makers)
+        engine = _start_topic(store, name, topic, kind)
         if name in opened.brought:
             channels = {acks.channel for acks in opened.brought[name].acks}
             channel_engines = [
@@ -78,14 +78,14 @@ def take_over(store: TakingStore, opened: OpenedStore, makers: Makers[Any], adop
         store.committer.take_up(partial(drop_owed, store.fs, opened.taken))
 
 
-def _start_topic(store: TakingStore, name: str, topic: OpenedTopic, makers: Makers[Any]) -> TopicEngine:
+def _start_topic(store: TakingStore, name: str, topic: OpenedTopic, kind: type[InFlight]) -> TopicEngine:
     """Start a topic's ioLoop, with the channels and options found on disk."""
     meta = topic.log.meta
     engine = store.add(TopicEngine(name, holding(None, meta.options, store.given), store, topic.log))
     paused = meta.paused
     engine.paused = "" in paused
     for channel, (journal, state) in topic.channels.items():
-        channel_engine = store.channel_engine(engine, channel, makers)
+        channel_engine = store.channel_engine(engine, channel, kind)
         channel_engine.configure(meta.channel_options.get(channel, channel_engine.options))
         channel_engine.pause(paused=channel in paused)
         if store.reclaiming:

@@ -30,7 +30,7 @@ from aiodq.errors import (
     StoreNotFoundError,
     WrongContextError,
 )
-from aiodq.message import MAKERS
+from aiodq.message import Message
 from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.shared.client.remote_events import RemoteEvents
 from aiodq.shared.client.remote_topic import RemoteTopic
@@ -210,7 +210,7 @@ class RemoteStore:
 
         Cancellation: the engine is open no more when this ends: until then the store would be locked.
         """
-        opening = self.loop.create_task(engine.open(MAKERS, create=self._create))
+        opening = self.loop.create_task(engine.open(Message, create=self._create))
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from aiodq.delivery.leases import APART, Lease
 from aiodq.engine.channel.addressed import shown
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.settling import SettlingChannel
     from aiodq.engine.loop.home_loop import HomeLoop
 
-__all__ = ["Makers", "MessageLease"]
-
-M = TypeVar("M")
+__all__ = ["MessageLease"]
 
 
 class MessageLease(Lease):
@@ -97,17 +95,3 @@ def _looked_at(topic: str, first: int, count: int, attempts: int, rest: tuple[An
     lease = MessageLease.of_apart(topic, batch, number=0, attempts=attempts, channel_engine=None)
     lease.time_ns, lease.times, lease.tags, lease.keys, lease.headers, lease.dues, lease.expiries = rest
     return lease
-
-
-class Makers(Generic[M]):
-    """What channel engines make their messages of.
-
-    Attributes:
-        kind: the class of the messages.
-    """
-
-    __slots__ = ("kind",)
-
-    def __init__(self, kind: type[M]) -> None:
-        """Make messages of this class."""
-        self.kind: type[M] = kind
