@@ -1,4 +1,4 @@
-"""What an ioLoop needs of its store."""
+"""What the engine of a topic needs of its store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["TopicEngineHost"]
 
 
 class TopicEngineHost(Protocol):
-    """What an ioLoop needs of its store.
+    """What the engine of a topic needs of its store: `aiodq.engine.store.store_engine.StoreEngine` has it.
 
     Attributes:
         clock, threads, syncs, reporter: those of the store.

@@ -1,4 +1,4 @@
-"""The ticks of ioLoops: one timer of the event loop for a whole store, set while there is something to do."""
+"""The ticks of topics: one timer of the event loop for a whole store, set while there is something to do."""
 
 from __future__ import annotations
 

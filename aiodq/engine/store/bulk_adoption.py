@@ -42,7 +42,7 @@ class AdoptingHost(Protocol):
         ...
 
     def unnamed(self, name: str) -> TopicEngine:
-        """Return the ioLoop of a topic that was not named here, started if it is new."""
+        """Return the engine of a topic that was not named here, started if it is new."""
         ...
 
     def fail(self, error: Exception) -> None:

@@ -100,7 +100,7 @@ class StoreEngine:
         reporter: reports events.
         metrics: the metrics of the store.
         thresholds: the alarms.
-        topics: the running ioLoops, by topic.
+        topics: the engines of its topics, by name.
         transactions: the open transactions.
         deletions: those of topics and channels.
         backups: those that are being made.
@@ -231,13 +231,13 @@ class StoreEngine:
         self.threads.shutdown(wait=False)
 
     def engine(self, name: str, options: StoreOptions | None = None) -> TopicEngine:
-        """Return the ioLoop of a topic that was named, started if it is new.
+        """Return the engine of a topic that was named, started if it is new.
 
         Raises:
             InvalidOptionError: options are named, and others were before.
             MissingExtraError: a codec is not installed.
         """
-        engine = self.topics.get(name) or self.new_topic(name)
+        engine = self.unnamed(name)
         if options is None:
             engine.effective_options.ask()
         else:
@@ -245,16 +245,16 @@ class StoreEngine:
         return engine
 
     def new_topic(self, name: str) -> TopicEngine:
-        """Start an ioLoop for a topic whose files the first message or channel will create."""
+        """Start the engine of a topic whose files the first message or channel will create."""
         options = holding(None, None, self.given)
         return self.add(TopicEngine(name, ephemeral(options) if is_ephemeral(name) else options, self, None))
 
     def unnamed(self, name: str) -> TopicEngine:
-        """Return the ioLoop of a topic that was not named here, started if it is new."""
+        """Return the engine of a topic that was not named here, started if it is new."""
         return self.topics.get(name) or self.new_topic(name)
 
     def add(self, engine: TopicEngine) -> TopicEngine:
-        """Start the ioLoop of a topic, and return the engine."""
+        """Start the engine of a topic, and return it."""
         self.topics[engine.name] = engine
         if engine.unusable is not None:
             return engine
@@ -372,9 +372,9 @@ class StoreEngine:
         if self._cause is None or self.failure is not None:
             return
         failure = self.failure = as_failure(self._cause, self.path)
-        ioloops = [engine.fail for engine in (*self.topics.values(), *self.deletions.ending)]
+        topics = [engine.fail for engine in (*self.topics.values(), *self.deletions.ending)]
         committer = [] if self._committer is None else [self._committer.fail]
-        tell_all(failure, [*committer, *ioloops, self.backups.fail, lambda _: self.reporter.failed(failure)])
+        tell_all(failure, [*committer, *topics, self.backups.fail, lambda _: self.reporter.failed(failure)])
 
     async def _run(self) -> None:
         """Own the ioLoops until the store is closed. If cancelled, as the loop is ending, save what was accepted."""

@@ -40,11 +40,11 @@ class TakingStore(TopicEngineHost, Protocol):
         ...
 
     def add(self, engine: TopicEngine) -> TopicEngine:
-        """Start the ioLoop of a topic, and return the engine."""
+        """Start the engine of a topic, and return it."""
         ...
 
     def new_topic(self, name: str) -> TopicEngine:
-        """Start an ioLoop for a topic whose files the first message or channel will create."""
+        """Start the engine of a topic whose files the first message or channel will create."""
         ...
 
     def channel_engine(self, engine: TopicEngine, channel: str, kind: type[InFlight]) -> ChannelEngine[Any]:
@@ -79,7 +79,7 @@ def take_over(store: TakingStore, opened: OpenedStore, kind: type[InFlight], ado
 
 
 def _start_topic(store: TakingStore, name: str, topic: OpenedTopic, kind: type[InFlight]) -> TopicEngine:
-    """Start a topic's ioLoop, with the channels and options found on disk."""
+    """Start a topic's engine, with the channels and options found on disk."""
     meta = topic.log.meta
     engine = store.add(TopicEngine(name, holding(None, meta.options, store.given), store, topic.log))
     paused = meta.paused

@@ -110,7 +110,7 @@ class TopicEngine:
         *,
         unusable: StorageError | None = None,
     ) -> None:
-        """Serve an opened log, or one that is created only when needed; `run` does the work."""
+        """Serve an opened log, or one that is created only when needed; its ioLoop's `run` does the work."""
         self.unusable = unusable
         self.name = name
         self.options: StoreOptions = options
