@@ -72,14 +72,17 @@ class StoreClosing:
 
         Cancellation: closing goes on in the store's own task.
         """
-        if self._task is None:
-            self._store.begin_closing()
-            self._task = self._store.loop.create_task(self._store.finish())
+        task = self._task or self._begin()
         try:
-            await asyncio.shield(self._task)
+            await asyncio.shield(task)
         except asyncio.CancelledError:
             self._left = True
             raise
+
+    def _begin(self) -> asyncio.Task[None]:
+        self._store.begin_closing()
+        self._task = self._store.loop.create_task(self._store.finish())
+        return self._task
 
     # --- without being asked
 
@@ -114,9 +117,7 @@ class StoreClosing:
 
     def _let_go(self) -> None:
         if self._task is None and self._store.live:
-            self._store.begin_closing()
-            self._task = self._store.loop.create_task(self._store.finish())
-            self._task.add_done_callback(self._gone)
+            self._begin().add_done_callback(self._gone)
 
     def _gone(self, closed: asyncio.Task[None]) -> None:
         error = None if closed.cancelled() else closed.exception()

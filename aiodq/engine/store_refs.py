@@ -27,9 +27,6 @@ class StoreRef:
         self._dropped()
 
 
-def _no_lease() -> None:
-    """Return no reference."""
-
-
-nobody: Final[Callable[[], object]] = _no_lease
-"""The `store_ref` of what belongs to no store."""
+def nobody() -> object:
+    """Return no reference: the `store_ref` of what belongs to no store."""
+    return None

@@ -33,7 +33,7 @@ LONGEST_TAG: Final = 1 << 16
 LONGEST_KEY: Final = 1 << 20
 MOST_HEADERS: Final = 1 << 16
 RESERVED_HEADER: Final = "aiodq-for"
-"""See `aiodq.engine.channel.addressed`, which is above this."""
+"""The header that names the one channel that a message is for (`aiodq.engine.channel.addressed`): nobody may set it."""
 
 
 def checked(draft: Draft, now_ns: Callable[[], int]) -> Accepted:

@@ -10,6 +10,7 @@ from itertools import repeat
 from operator import contains
 from typing import TYPE_CHECKING, Final
 
+from aiodq.engine.batch.validation import RESERVED_HEADER
 from aiodq.format.columns import Flags
 from aiodq.storage.read.log_reader import batches_with
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FOR", "addressed_in", "aimed_since", "shown"]
 
-FOR: Final = "aiodq-for"
+FOR: Final = RESERVED_HEADER
 """The header that names the channel."""
 
 
