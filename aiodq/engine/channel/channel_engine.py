@@ -169,12 +169,12 @@ class ChannelEngine(Settlement, Generic[M]):
         return messages_of(self.kind, lease, 0, batch.columns.bodies, store_ref)
 
     def _deadline(self, now: float) -> int | None:
-        """Return the deadline of what is handed out now, and set the alarm for it."""
+        """Return the deadline of what is handed out now, and set the timer for it."""
         if self._timeout is None:
             return None
         deadline = round(now * SECOND) + self._timeout
-        if self._alarm.at is None or self._alarm.at > deadline:
-            self._alarm.set(deadline)
+        if self._timer.at is None or self._timer.at > deadline:
+            self._timer.set(deadline)
         return deadline
 
     def lend(self, most: int) -> tuple[int, int]:
@@ -272,7 +272,7 @@ class ChannelEngine(Settlement, Generic[M]):
         if out_of_turn.may_go_on(now):
             self._settle_out_of_turn(state)
         elif out_of_turn.until > now:
-            self._alarm.set(out_of_turn.until)
+            self._timer.set(out_of_turn.until)
         if out_of_turn.ended or (out_of_turn.ranges and out_of_turn.may_go_on(now)):
             self.settle_ahead()
 
@@ -316,7 +316,7 @@ class ChannelEngine(Settlement, Generic[M]):
         ):
             # A wall clock that was set back does not prolong any wait.
             state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
-            self._set_alarm(state)
+            self._set_timer(state)
         elif self._filter.is_for_others(columns, number):
             count = max(state.plain_run(offset, batch.stop), 1)
             state.skip(offset, offset + self._filter.others(columns, number, count))
@@ -419,7 +419,7 @@ class ChannelEngine(Settlement, Generic[M]):
             place.go(self.state)
             self.sought += 1
             self._host.moved(place.offset)
-            self._set_alarm(self.state)
+            self._set_timer(self.state)
             self.reset()
             self._changed()
 
@@ -505,7 +505,7 @@ class ChannelEngine(Settlement, Generic[M]):
         if state is None or not offsets:
             return
         state.defer_all(offsets, later, now - wall)
-        self._set_alarm(state)
+        self._set_timer(state)
         self.source.keep_deferred(batch, offsets)
 
     def pass_over(self, addressed: list[tuple[int, str]]) -> None:
@@ -577,7 +577,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self._over = error
         if self.state is not None:
             self.state.detach()  # so that settling a message raises the error
-        self._alarm.stop()
+        self._timer.stop()
         self.end_getters(error)
         release(self._idlers)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
 
-__all__ = ["Alarm", "monotonic_ns"]
+__all__ = ["ClockTimer", "monotonic_ns"]
 
 _SECOND: Final = 1_000_000_000
 _LONGEST: Final = 86_400.0
@@ -28,7 +28,7 @@ def monotonic_ns(clock: Clock) -> int:
     return round(clock.monotonic() * _SECOND)
 
 
-class Alarm:
+class ClockTimer:
     """Rings at the earliest moment it was set to. A test's clock, which is moved by hand, makes it check when moved.
 
     Where the loop was held up, it rings a moment later still: an ack or a renewal that came in time comes first, though

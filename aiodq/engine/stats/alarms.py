@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.engine.loop.clock_timer import Alarm as Timer
-from aiodq.engine.loop.clock_timer import monotonic_ns
+from aiodq.engine.loop.clock_timer import ClockTimer, monotonic_ns
 from aiodq.engine.stats.topic_stats import backlogs
 from aiodq.options import seconds
 
@@ -86,7 +85,7 @@ class Thresholds:
         def ring() -> None:
             due.set()
 
-        timer = Timer(self._clock, ring)
+        timer = ClockTimer(self._clock, ring)
         try:
             while True:
                 await self._look()

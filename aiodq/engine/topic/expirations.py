@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
 
 from aiodq.delivery.end_times import EndTimes
 from aiodq.delivery.range_set import RangeSet
-from aiodq.engine.loop.clock_timer import Alarm, monotonic_ns
+from aiodq.engine.loop.clock_timer import ClockTimer, monotonic_ns
 from aiodq.format.columns import Flags
 from aiodq.storage.read.expiring import expiring_from, expiring_in
 
@@ -79,7 +79,7 @@ class Expirations:
         self._not_before = 0
         self._works: deque[Callable[[], None]] = deque()
         self._reading = self._entering = self._stored = False
-        self._alarm = Alarm(engine.clock, engine.guarded(self._ring))
+        self._timer = ClockTimer(engine.clock, engine.guarded(self._ring))
         self.opened()
 
     def opened(self) -> None:
@@ -112,7 +112,7 @@ class Expirations:
 
     def stop(self) -> None:
         """Settle nothing more."""
-        self._alarm.stop()
+        self._timer.stop()
         self._to_enter.clear()
 
     def _enter(self) -> None:
@@ -135,7 +135,7 @@ class Expirations:
         self._ring()
 
     def _ring(self) -> None:
-        """Tell the channels what has expired, and set the alarm for the rest."""
+        """Tell the channels what has expired, and set the timer for the rest."""
         if self._engine.stopped:
             return
         ended = self._ends.take(monotonic_ns(self._engine.clock), _AT_ONCE)
@@ -146,14 +146,14 @@ class Expirations:
             self._to_read.add(*rest)
         self._read()
         if (moment := self._ends.next()) is not None:
-            self._alarm.set(moment)
+            self._timer.set(moment)
 
     def _read(self) -> None:
         """Read the next piece, once everything read before is entered."""
         if self._reading or self._to_enter or not self._to_read or self._engine.stopped:
             return
         if monotonic_ns(self._engine.clock) < self._not_before:
-            self._alarm.set(self._not_before)
+            self._timer.set(self._not_before)
             return
         self._reading = True
         start, stop = next(iter(self._to_read))
@@ -171,7 +171,7 @@ class Expirations:
             # The getters of these messages are told what is wrong with the disk.
             self._to_read.add(start, stop)
             self._not_before = monotonic_ns(self._engine.clock) + _AGAIN
-            self._alarm.set(self._not_before)
+            self._timer.set(self._not_before)
             return
         parts, following = found
         self._to_read.add(following, stop)

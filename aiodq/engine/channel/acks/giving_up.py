@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
     from aiodq.engine.channel.channel_host import ChannelEngineHost
-    from aiodq.engine.loop.clock_timer import Alarm
+    from aiodq.engine.loop.clock_timer import ClockTimer
     from aiodq.options import ChannelOptions
 
 __all__ = ["EXPIRED", "GivenUpChannel", "GivingUp"]
@@ -52,7 +52,7 @@ class GivenUpChannel(Protocol):
 class GivingUp:
     """How the messages of one channel are given up."""
 
-    __slots__ = ("_alarm", "_changed", "_channel", "_clock", "_host", "_out_of_turn")
+    __slots__ = ("_changed", "_channel", "_clock", "_host", "_out_of_turn", "_timer")
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class GivingUp:
         host: ChannelEngineHost[Any],
         clock: Clock,
         *,
-        alarm: Alarm,
+        timer: ClockTimer,
         out_of_turn: OutOfTurn,
         changed: Callable[[], None],
     ) -> None:
@@ -70,14 +70,14 @@ class GivingUp:
             channel: the channel.
             host: the topic's engine.
             clock: the store's clock.
-            alarm: the channel's.
+            timer: the channel's.
             out_of_turn: counts the dead letters on their way.
             changed: called when the channel's state has changed after `give_up` has returned.
         """
         self._channel = channel
         self._host = host
         self._clock = clock
-        self._alarm = alarm
+        self._timer = timer
         self._out_of_turn = out_of_turn
         self._changed = changed
 
@@ -137,7 +137,7 @@ class GivingUp:
         state.nack(offset, attempts, due)
         self._out_of_turn.hinder(due, 1)
         self._out_of_turn.wait(offset, state)
-        self._alarm.set(due)
+        self._timer.set(due)
 
     def _posted(self, _: asyncio.Future[None]) -> None:
         """Go on after a dead letter was put or failed: others may follow."""

@@ -15,7 +15,7 @@ from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, 
 from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.source.message_source import MessageSource
 from aiodq.engine.channel.wait_queue import WaitQueue
-from aiodq.engine.loop.clock_timer import Alarm, monotonic_ns
+from aiodq.engine.loop.clock_timer import ClockTimer, monotonic_ns
 from aiodq.engine.loop.letting_go import let_go
 from aiodq.engine.monitoring.latency import LatencyMeter
 from aiodq.engine.store_refs import nobody
@@ -82,7 +82,7 @@ class Settlement(ABC):
         self.crash_suspects: CrashSuspects = host.crash_suspects
         self._host = host
         self._clock = clock
-        self._alarm = Alarm(clock, self._rung)
+        self._timer = ClockTimer(clock, self._rung)
         self._over: Exception | None = None
         self._timeout: int | None = None
         self._wait_queue = WaitQueue(self.wake)
@@ -92,7 +92,7 @@ class Settlement(ABC):
         self._renewed: dict[int, int] = {}
         self._out_of_turn = OutOfTurn()
         self._giving_up = GivingUp(
-            self, host, clock, alarm=self._alarm, out_of_turn=self._out_of_turn, changed=self._changed
+            self, host, clock, timer=self._timer, out_of_turn=self._out_of_turn, changed=self._changed
         )
         self.turn: LoopTurn = LoopTurn(clock.monotonic)
 
@@ -110,7 +110,7 @@ class Settlement(ABC):
         self._host.moved(state.floor)
         state.max_in_flight = self.options.max_in_flight
         state.counting = self.counting
-        self._set_alarm(state)
+        self._set_timer(state)
         self._look_at_spent(state)
         self.wake()
 
@@ -161,10 +161,10 @@ class Settlement(ABC):
         """Return the wall time and the monotonic time, in nanoseconds, with which a state is noted."""
         return self._clock.now_ns(), monotonic_ns(self._clock)
 
-    def _set_alarm(self, state: ChannelState) -> None:
+    def _set_timer(self, state: ChannelState) -> None:
         moment = state.next_moment()
         if moment is not None and self._over is None:
-            self._alarm.set(moment)
+            self._timer.set(moment)
 
     def _rung(self) -> int | None:
         """Do as `_ring` for the event loop: an exception stops the store, and so does Ctrl-C."""
@@ -195,7 +195,7 @@ class Settlement(ABC):
         self.source.prepare(state)
         self.settle_ahead()
         self.wake()
-        state.halt()  # the next message handed out sets the alarm
+        state.halt()  # the next message handed out sets the timer
         return state.next_moment()
 
     def _is_spent(self, state: ChannelState, offset: int) -> bool:
@@ -318,7 +318,7 @@ class Settlement(ABC):
         if due is None:
             self.source.keep(batch)
         else:
-            self._alarm.set(due)
+            self._timer.set(due)
         self._changed()
         if self._out_of_turn.back(offset):
             self.settle_ahead()
@@ -361,7 +361,7 @@ class Settlement(ABC):
         if timeout is not None:
             deadline = monotonic_ns(self._clock) + timeout
             state.touch(offset, deadline)
-            self._alarm.set(deadline)
+            self._timer.set(deadline)
 
     # --- messages that do not time out
 
