@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.batch.put_batch import columns_cost
-from aiodq.engine.loop.futures import settle
+from aiodq.engine.loop.futures import release, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StoreFailedError, again
 
@@ -68,7 +68,7 @@ class TopicAppender:
         self._under_way: int = 0
         self._failed: list[tuple[int, _Item]] = []
         self._error: BaseException | None = None
-        self._idlers: list[asyncio.Future[None]] = []
+        self._idlers: dict[asyncio.Future[None], None] = {}
 
     def add(self, columns: Columns, tried: Callable[[], None] | None = None, *, reserved: int | None = None) -> None:
         """Append these messages, all of them or none.
@@ -136,10 +136,7 @@ class TopicAppender:
         self._tell_all()
         if isinstance(error, AiodqError) and not isinstance(error, (StoreFailedError, QueueShutDown)):
             asyncio.get_running_loop().call_later(_RETRY, self._engine.guarded(self._start))
-        idlers, self._idlers = self._idlers, []
-        for idler in idlers:
-            if not idler.done():
-                idler.set_result(None)
+        release(self._idlers)
 
     def _tell_all(self) -> None:
         for item in self._waiting:
@@ -157,9 +154,7 @@ class TopicAppender:
     def fail(self, error: Exception) -> None:
         """Fail those who wait in `idle`."""
         self._error = self._error or error
-        idlers, self._idlers = self._idlers, []
-        for idler in idlers:
-            settle(idler, None, error)
+        release(self._idlers, error)
 
     async def idle(self) -> None:
         """Wait until everything is in the log.
@@ -170,8 +165,6 @@ class TopicAppender:
         Cancellation: nothing changes.
         """
         while self._under_way or (self._waiting and self._error is None and not self._engine.stopped):
-            idler: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idlers.append(idler)
-            await idler
+            await wait_in(self._idlers)
         if isinstance(self._error, AiodqError):
             raise again(self._error)

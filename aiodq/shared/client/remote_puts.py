@@ -18,6 +18,7 @@ from aiodq.engine.batch.put_batch import (
     PutResult,
     accepted_cost,
 )
+from aiodq.engine.loop.futures import settle
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.commit.group_commit import NOT_NOW
 from aiodq.errors import again
@@ -366,8 +367,7 @@ class RemotePuts(Acceptance):
         oldest = next(iter(self._under_way), self._number + 1)
         while self._waiting and self._waiting[0][0] < oldest:
             _, waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+            settle(waiter, None, None)
 
     def shut_down(self, over: QueueShutDown | None = None) -> None:
         """Accept no more, and tell those that wait for room."""

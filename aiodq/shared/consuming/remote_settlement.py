@@ -13,6 +13,7 @@ from aiodq.delivery.leases import ACKED
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
+from aiodq.engine.loop.futures import release, wait_in
 from aiodq.errors import AiodqError, NotInFlightError, again, not_in_flight
 from aiodq.options import ChannelOptions, seconds
 from aiodq.shared.consuming.counts import Counts
@@ -111,7 +112,7 @@ class RemoteSettlement:
         self._resumed = True
         self._asked = 0
         self._settling: dict[Settling, None] = {}
-        self._claimers: list[asyncio.Future[None]] = []
+        self._claimers: dict[asyncio.Future[None], None] = {}
         self._unsaid: list[Settling] = []
         self._last: Settling | None = None
         self._unsure: dict[int, Settling] = {}
@@ -185,7 +186,7 @@ class RemoteSettlement:
         self._holdings.renumber(given, self._asked)
         self._resumed = True
         self._touch_again()
-        self._let_claimers_go()
+        release(self._claimers)
         self._unsaid.clear()
         for settling in list(self._settling):
             settling.lost = False
@@ -388,15 +389,7 @@ class RemoteSettlement:
 
     async def until_claimed(self) -> None:
         """Wait until `claimed` may have become true, or no answer will come."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._claimers.append(waiter)
-        await waiter
-
-    def _let_claimers_go(self) -> None:
-        claimers, self._claimers = self._claimers, []
-        for waiter in claimers:
-            if not waiter.done():
-                waiter.set_result(None)
+        await wait_in(self._claimers)
 
     def begin_commit(self, numbers: Iterable[int]) -> dict[int, Mine]:
         """Reserve held messages for a transaction; return them by number."""
@@ -509,7 +502,7 @@ class RemoteSettlement:
             if settling.final and settling.waiters:
                 self.remember(settling)
             settling.tell(error)
-        self._let_claimers_go()
+        release(self._claimers)
 
     def remember(self, settling: Settling) -> None:
         """Keep an ack or a rejection that nobody has answered for those who call again."""

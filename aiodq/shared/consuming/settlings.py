@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiodq.awaited import Awaited
+from aiodq.engine.loop.futures import settle
 from aiodq.errors import OwnerLostError, OwnerStalledError, again
 
 if TYPE_CHECKING:
@@ -61,12 +62,7 @@ class Settling:
         """Wake all waiters."""
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+            settle(waiter, None, error)
 
     async def wait(self) -> None:
         """Wait until an owner has settled them.

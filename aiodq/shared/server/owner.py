@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.engine.loop.futures import settle
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
 from aiodq.shared.connection.packet_protocol import PacketProtocol
@@ -374,15 +375,10 @@ def _came(listening: socket.socket) -> set[socket.socket]:
     return came
 
 
-def _set(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
 async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
     """Wait until somebody may be accepted."""
     waiter: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(sock, _set, waiter)
+    loop.add_reader(sock, settle, waiter, None, None)
     try:
         await waiter
     finally:

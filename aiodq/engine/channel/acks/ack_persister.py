@@ -383,8 +383,7 @@ class AckPersister:
     def _put_off(self, channel_engine: Settlement, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
         """Keep for later what could not be written. It stays settled; those who wait learn that it is not durable."""
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
+            settle(waiter, None, error)
         # A flush that needs all acks to be durable, such as that of a close, does not wait for the timer.
         self._dirty[channel_engine] = None
         asyncio.get_running_loop().call_later(_RETRY, self.settled, channel_engine)
