@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from aiodq.channel import Channel
+    from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.store import Store
 
     Arguments = Mapping[str, Any]
@@ -38,6 +39,7 @@ class Called(Protocol):
 
     pid: int
     own: int
+    engine: StoreEngine
     store: Store
 
     @property
@@ -101,9 +103,8 @@ async def call_store(owner: Called, name: str, arguments: Arguments) -> Any:  # 
 
 
 async def _given(owner: Called, arguments: Arguments) -> None:
-    engine = owner.store._store_engine  # noqa: SLF001 - the owner's own
     theirs = read_topic_options(_facts(arguments, "options"))
-    for field, (here, there) in differences(engine.options, theirs).items():
+    for field, (here, there) in differences(owner.engine.options, theirs).items():
         raise InvalidOptionError(
             f"the store is owned by process {owner.pid} with {field}={here!r}, and was opened here with "
             f"{field}={there!r}: name the same everywhere"
@@ -113,7 +114,7 @@ async def _given(owner: Called, arguments: Arguments) -> None:
 async def _look(owner: Called, arguments: Arguments) -> dict[str, Any]:
     after = str(arguments.get("after", ""))
     names = [name for name in owner.store.topics() if name > after]
-    engine = owner.store._store_engine  # noqa: SLF001 - as above
+    engine = owner.engine
     return {
         "topics": names[:_PAGE],
         "more": len(names) > _PAGE,
@@ -125,8 +126,8 @@ async def _look(owner: Called, arguments: Arguments) -> dict[str, Any]:
 
 
 async def _stats(owner: Called, arguments: Arguments) -> dict[str, Any] | None:
-    engine = owner.store._store_engine.topics.get(_text(arguments, "topic"))  # noqa: SLF001 - as above
-    return None if engine is None else topic_facts(Topic(owner.store._store_engine, engine).stats())  # noqa: SLF001
+    engine = owner.engine.topics.get(_text(arguments, "topic"))
+    return None if engine is None else topic_facts(Topic(owner.engine, engine).stats())
 
 
 async def _delete_topic(owner: Called, arguments: Arguments) -> None:
@@ -149,7 +150,7 @@ async def _letters(owner: Called, arguments: Arguments) -> dict[str, Any]:
     name = _text(arguments, "topic")
     if name not in owner.store.topics():
         return {"offsets": [], "next": None}
-    first, engine = whole(arguments, "from"), owner.store._store_engine  # noqa: SLF001 - as above
+    first, engine = whole(arguments, "from"), owner.engine
     offsets, following = await waiting_letters(engine, owner.store.topic(name), first, _PAGE)
     return {"offsets": offsets, "next": following}
 
@@ -157,7 +158,7 @@ async def _letters(owner: Called, arguments: Arguments) -> dict[str, Any]:
 async def _requeue_these(owner: Called, arguments: Arguments) -> int:
     offsets = whole_numbers(arguments, "offsets")
     topic = owner.store.topic(_text(arguments, "topic"))
-    return await requeue_these(owner.store._store_engine, topic, offsets)  # noqa: SLF001 - as above
+    return await requeue_these(owner.engine, topic, offsets)
 
 
 async def _requeue_dead(owner: Called, arguments: Arguments) -> int:
@@ -191,7 +192,7 @@ async def call_topic(owner: Called, topic: Topic, name: str, arguments: Argument
     does = _TOPIC.get(name)
     if does is None:
         raise InvalidOptionError(f"this owner knows no call {name!r} for a topic")
-    topic._engine.check()  # noqa: SLF001 - as above
+    topic._engine.check()  # noqa: SLF001 - a session is a topic's other half
     return await does(owner, topic, arguments)
 
 
@@ -199,12 +200,12 @@ async def _sync(_owner: Called, topic: Topic, _arguments: Arguments) -> None:
     await topic.sync()
 
 
-async def _purge_topic(_owner: Called, topic: Topic, _arguments: Arguments) -> int:
-    return await topic.purge()
+async def _purge(_: object, called: Topic | Channel, _arguments: Arguments) -> int:
+    return await called.purge()
 
 
-async def _pause_topic(_owner: Called, topic: Topic, arguments: Arguments) -> None:
-    await (topic.pause() if arguments.get("paused") else topic.resume())
+async def _pause(_: object, called: Topic | Channel, arguments: Arguments) -> None:
+    await (called.pause() if arguments.get("paused") else called.resume())
 
 
 async def _configure_topic(_owner: Called, topic: Topic, arguments: Arguments) -> None:
@@ -213,7 +214,7 @@ async def _configure_topic(_owner: Called, topic: Topic, arguments: Arguments) -
 
 async def _name_topic(owner: Called, topic: Topic, arguments: Arguments) -> None:
     check_topic_name(topic.name, (topic.name,))
-    owner.store._store_engine.engine(topic.name, read_topic_options(_facts(arguments, "options")))  # noqa: SLF001
+    owner.engine.engine(topic.name, read_topic_options(_facts(arguments, "options")))
 
 
 async def _delete_channel(_owner: Called, topic: Topic, arguments: Arguments) -> None:
@@ -231,8 +232,8 @@ async def _view(_owner: Called, topic: Topic, _arguments: Arguments) -> tuple[in
 
 _TOPIC: Final[Mapping[str, Callable[[Called, Topic, Arguments], Awaitable[Any]]]] = {
     "sync": _sync,
-    "purge": _purge_topic,
-    "pause": _pause_topic,
+    "purge": _purge,
+    "pause": _pause,
     "configure": _configure_topic,
     "name": _name_topic,
     "delete_channel": _delete_channel,
@@ -256,14 +257,6 @@ async def call_channel(topic: Topic, channel: Channel, name: str, arguments: Arg
 async def _seek(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
     position: Any = arguments.get("position")  # of any type that a client sends: `seek` refuses invalid ones
     await channel.seek(moment(whole(position, "ns")) if isinstance(position, dict) else position)
-
-
-async def _purge(_topic: Topic, channel: Channel, _arguments: Arguments) -> int:
-    return await channel.purge()
-
-
-async def _pause(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
-    await (channel.pause() if arguments.get("paused") else channel.resume())
 
 
 async def _configure(topic: Topic, channel: Channel, arguments: Arguments) -> None:

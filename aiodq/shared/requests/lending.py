@@ -72,11 +72,13 @@ class Lending:
         self._wire = wire
         self._handle = handle
         self._channel = channel
+        self._channel_engine = channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
+        self._engine = channel._engine  # noqa: SLF001 - as above
         self._lent: NumberRuns[LentRun] = NumberRuns()
         self.stirred: bool = False
         self._wanted = 0
         self._given = 0
-        self._place = channel._channel_engine.place  # noqa: SLF001 - a session is a channel's other half
+        self._place = self._channel_engine.place
         self._changed = asyncio.Event()
         self._idle = False
         self._ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
@@ -107,7 +109,7 @@ class Lending:
     @property
     def error(self) -> Exception | None:
         """Why the channel cannot be used any more, once the client has been told; None otherwise."""
-        return self._channel._channel_engine.error if self._ended.done() else None  # noqa: SLF001 - as above
+        return self._channel_engine.error if self._ended.done() else None
 
     def stop(self) -> asyncio.Task[Any]:
         """Stop delivering; return the task that ends."""
@@ -157,7 +159,7 @@ class Lending:
 
     def _say(self, error: Exception) -> None:
         """Report to the client why it gets no message now; `look` reports a deleted channel."""
-        if not self._ended.done() and self._channel._channel_engine.error is None:  # noqa: SLF001 - as above
+        if not self._ended.done() and self._channel_engine.error is None:
             self._ended.set_result(error)
 
     async def _give(self) -> bool:
@@ -173,7 +175,7 @@ class Lending:
 
     def _take_more(self, first: LentRun | None = None) -> list[LentRun]:
         """Return this run and what else is available, up to what the client wants and a packet holds."""
-        engine = self._channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
+        engine = self._channel_engine
         store_ref = self._owner.engine.store_ref()
         runs = [] if first is None else [first]
         taken = len(runs)
@@ -199,7 +201,7 @@ class Lending:
 
     def _take_run(self, most: int, size: int, store_ref: object) -> LentRun | None:
         """Return the next messages of one lease, at most `size` bytes if several; None if there are none."""
-        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        engine = self._channel_engine
         lease, bodies = engine.open_lease.lease, engine.open_lease.bodies
         most = fitting(bodies[lease.next : min(lease.next + most, lease.room)], size)
         first, stop = engine.lend(most)
@@ -210,7 +212,7 @@ class Lending:
 
     async def _wait(self, store_ref: object) -> Message | None:
         """Wait for a message; None if the request was withdrawn."""
-        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        engine = self._channel_engine
         getting = self._getting = asyncio.get_running_loop().create_task(engine.get(store_ref))
         try:
             message: Message = await getting
@@ -327,7 +329,7 @@ class Lending:
         """Settle messages that the client holds; return those that are no longer in flight."""
         lost: list[Range] = []
         if run.in_flight(start, stop):
-            self._channel._channel_engine.ack_run(run.lease, run.first + start, stop - start)  # noqa: SLF001 - as above
+            self._channel_engine.ack_run(run.lease, run.first + start, stop - start)
         else:
             for place in range(start, stop):
                 try:
@@ -356,11 +358,11 @@ class Lending:
             AlreadySettledError: it was settled before.
         """
         settlement, delivery = message._claim()  # noqa: SLF001 - as above
-        return HeldAck(self._channel._engine, settlement, message.offset, delivery)  # noqa: SLF001 - as above
+        return HeldAck(self._engine, settlement, message.offset, delivery)
 
     def keep(self, message: Message) -> None:
         """Return a message to the client, which may be gone by now."""
-        number, state = message._delivery, self._channel._channel_engine.state  # noqa: SLF001 - as above
+        number, state = message._delivery, self._channel_engine.state  # noqa: SLF001 - as above
         if self._over:
             with suppress(AiodqError, QueueShutDown):
                 message.release()
@@ -382,7 +384,7 @@ class Lending:
     @property
     def state(self) -> State:
         """The channel's options and whether it is paused."""
-        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        engine = self._channel_engine
         return State(engine.options, engine.pause_asked)
 
     async def called(self, said: Call, say_figures: Callable[..., None]) -> Done:
@@ -422,7 +424,7 @@ class Lending:
 
     def look(self) -> None:
         """Tell the client which messages were taken away, and whether the channel was deleted."""
-        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        engine = self._channel_engine
         if engine.error is not None and not self._ended.done():
             # A copy: raising it adds a traceback, which would keep this object and the messages alive.
             self._ended.set_exception(copy(engine.error))
@@ -469,7 +471,7 @@ class Lending:
             before: what earlier connections of the client have of this channel.
         """
         try:
-            moved = self._channel._channel_engine.sought and epoch != self._owner.epoch  # noqa: SLF001 - as above
+            moved = self._channel_engine.sought and epoch != self._owner.epoch
             given: list[tuple[int, int, int]] = []
             rest: Iterable[Held] = () if moved else held
             for one in before:
@@ -491,7 +493,7 @@ class Lending:
             yield Held(offset, delivery, count, row.attempts)
 
     async def _resume(self, held: Iterable[Held], given: list[tuple[int, int, int]]) -> Done:
-        await self._channel._engine.settle_in(self._channel.name)  # noqa: SLF001 - as above
+        await self._engine.settle_in(self._channel.name)
         for near in _near(held):
             rows = iter(near)
             one = next(rows)
@@ -509,7 +511,7 @@ class Lending:
 
     def _claim(self, seen: Message, attempts: int) -> int | None:
         """Hand out a ready message out of turn; return its delivery number, or None if it is not ready."""
-        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        engine = self._channel_engine
         state = engine.state
         if state is None or not state.is_ready(seen.offset):
             return None
@@ -523,14 +525,14 @@ class Lending:
 
     async def committed(self, failure: AiodqError | None = None) -> Done:
         """Wait until what was settled is durable; then raise `failure`, if some of it was not settled."""
-        await self._channel._channel_engine.committed()  # noqa: SLF001 - as above
+        await self._channel_engine.committed()
         if failure is not None:
             raise failure
         return Done()
 
     async def rejected(self, message: Message, said: Reject) -> Done:
         """Reject a message, and wait until that is durable."""
-        engine = self._channel._channel_engine  # noqa: SLF001 - as above
+        engine = self._channel_engine
         batch = message._batch()  # noqa: SLF001 - as above
         rejecting = engine.reject(batch, said.delivery, said.attempts, said.reason, Cause(error=said.error))
         message._committed()  # noqa: SLF001 - as above
@@ -540,9 +542,9 @@ class Lending:
     def figures(self) -> Figures:
         """Return the channel's counts."""
         channel = self._channel
-        engine = channel._engine  # noqa: SLF001 - as above
+        log = self._engine.log
         numbers = channel.qsize(), channel.in_flight(), channel.deferred()
-        return Figures(self._handle, *numbers, engine.log.begin, engine.log.end, engine.log.durable)
+        return Figures(self._handle, *numbers, log.begin, log.end, log.durable)
 
     def had(self, *, for_sure: bool) -> int:
         """Return how many messages, the oldest that the client holds, it has taken; with `for_sure`, at least."""
@@ -557,7 +559,7 @@ class Lending:
             taken: so many, the oldest, count as delivered, where deliveries are counted over the lives of a store.
         """
         self._over = True
-        counted = taken if self._channel._channel_engine.counting else 0  # noqa: SLF001 - as above
+        counted = taken if self._channel_engine.counting else 0
         count = 0
         for run in self._lent:
             for place in range(len(run.marks)):
