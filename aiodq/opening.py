@@ -318,10 +318,7 @@ def open_reader(path: str | PathLike[str]) -> StoreReader:
     return StoreReader(absolute_path(path))
 
 
-def _manner(
-    call: str, wait: float | timedelta, mode: str = "exclusive", failover: float | timedelta = _FAILOVER, *,
-    create: bool,
-) -> _Manner:  # fmt: skip
+def _manner(call: str, wait: float | timedelta, mode: str, failover: float | timedelta, *, create: bool) -> _Manner:
     check_flag("create", create)
     check_choice("mode", mode, _MODES, "shared")
     return _Manner(call, create, span_seconds("wait", wait), mode, span_seconds("failover", failover))

@@ -28,23 +28,22 @@ _LOCK_WAIT_SECONDS: Final = 0.5
 
 
 @asynccontextmanager
-async def open_store(path: str, *, create: bool = False, wait: float = _LOCK_WAIT_SECONDS) -> AsyncIterator[Store]:
+async def open_store(path: str, *, create: bool = False) -> AsyncIterator[Store]:
     """Have a store for a while: own it, or ask its owner, where that serves others (mode `"shared"`, `aiodq serve`).
 
     Args:
         path: its directory.
         create: it is made if it is not there.
-        wait: seconds to wait for an owner that serves nobody.
 
     Raises:
         CommandError: as `check_parent`.
-        StoreLockedError: another owner has it all that time, and serves nobody.
+        StoreLockedError: another owner has it for half a second, and serves nobody.
         StoreNotFoundError: it is not there, and not to be made.
         StorageError: as `aiodq.open`.
     """
     if create:
         check_parent(path)
-    async with await _own_or_ask(path, create=create, wait=wait) as store:
+    async with await _own_or_ask(path, create=create) as store:
         yield store
 
 
@@ -59,13 +58,13 @@ def check_parent(path: str) -> None:
         raise CommandError(f"there is no directory {parent}, in which to make the store")
 
 
-async def _own_or_ask(path: str, *, create: bool, wait: float) -> Store:
+async def _own_or_ask(path: str, *, create: bool) -> Store:
     try:
         return await open_to_tend(path, create=create, wait=0.0)
     except StoreLockedError:
         pass  # it is somebody's, who may serve others
     try:
-        return await open_to_tend(path, create=False, wait=0.0, mode="client", failover=wait)
+        return await open_to_tend(path, create=False, wait=0.0, mode="client", failover=_LOCK_WAIT_SECONDS)
     except OwnerLostError:
         return await open_to_tend(path, create=create, wait=0.0)  # by now it may be nobody's; else this says whose
 

@@ -434,7 +434,7 @@ class ChannelState:
         if offset >= self._cursor:
             self._passed.add(offset, offset + 1)
 
-    def defer_all(self, offsets: Sequence[int], dues: Sequence[int], ahead: int = 0) -> None:
+    def defer_all(self, offsets: Sequence[int], dues: Sequence[int], ahead: int) -> None:
         """Defer new messages as `defer` does, given their offsets in order and their due times less `ahead`."""
         start, stop = offsets[0], offsets[-1] + 1
         if stop - start > len(offsets) or start < max(self.fresh(), self._progress.settled.last, self._passed.last):

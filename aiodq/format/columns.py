@@ -29,7 +29,6 @@ __all__ = [
     "column_places",
     "decode_columns",
     "decode_headers",
-    "encode_columns",
 ]
 
 T = TypeVar("T")
@@ -155,12 +154,6 @@ def _joined(parts: Sequence[Columns], values: Sequence[list[T] | None], none: T)
     for part, column in zip(parts, values, strict=True):
         joined += [none] * len(part.bodies) if column is None else column
     return joined
-
-
-def encode_columns(columns: Columns) -> tuple[int, bytes]:
-    """Return the `Flags` of the columns present, and the payload."""
-    flags, parts = column_parts(columns)
-    return flags, b"".join(parts)
 
 
 def column_parts(columns: Columns) -> tuple[int, list[bytes]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aiodq.errors import CorruptionError
 from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
-from aiodq.format.columns import Columns
+from aiodq.format.columns import Columns, column_parts
 from aiodq.format.decode import decode_frames
 from aiodq.format.frame import FrameContext, check_frame, encode_frames, read_prefix
 from aiodq.format.layout import FRAME_PREFIX, FRAME_START, SEGMENT_HEADER, TRAILER
@@ -43,6 +43,12 @@ class Record(NamedTuple):
     tag: str | None = None
     key: bytes | None = None
     headers: Mapping[str, str] | None = None
+
+
+def encode_columns(columns: Columns) -> tuple[int, bytes]:
+    """Return the `Flags` of the columns present, and the payload."""
+    flags, parts = column_parts(columns)
+    return flags, b"".join(parts)
 
 
 def records_of(first: int, time_ns: int, columns: Columns) -> list[Record]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aiodq.errors import CorruptionError, FormatVersionError
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD, compress, raw_limit
-from aiodq.format.columns import Columns, Flags, decode_columns, encode_columns
+from aiodq.format.columns import Columns, Flags, decode_columns
 from aiodq.format.frame import check_frame, decode_frame, encode_frames, read_prefix
 from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_BATCH, KIND_COMPACT, MAX_RECORDS, NULL_LENGTH, TRAILER
 from aiodq.format.scan import frame_before
@@ -32,6 +32,7 @@ from tests.format.support import (
     columns_strategy,
     control_frame,
     decode,
+    encode_columns,
     encode_puts,
     first_frame,
     hostile_u32,

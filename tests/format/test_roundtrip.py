@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
-from aiodq.format.columns import Columns, Flags, decode_columns, encode_columns
+from aiodq.format.columns import Columns, Flags, decode_columns
 from aiodq.format.decode import decode_frames
 from aiodq.format.frame import FrameContext, decode_frame, encode_frames, read_prefix, slice_frames
 from aiodq.format.layout import (
@@ -29,6 +29,7 @@ from tests.format.support import (
     all_columns,
     columns_strategy,
     decode,
+    encode_columns,
     encode_puts,
     puts_strategy,
     records_in,

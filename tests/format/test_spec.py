@@ -13,11 +13,11 @@ import pytest
 import aiodq.format as spec
 from aiodq.errors import CorruptionError
 from aiodq.format import checksum, codecs, columns, layout
-from aiodq.format.columns import Columns, Flags, encode_columns
+from aiodq.format.columns import Columns, Flags
 from aiodq.format.footer import FooterTail, IndexEntry, SegmentIndex
 from aiodq.format.frame import encode_frames, read_prefix
 from aiodq.format.segment import SegmentHeader
-from tests.format.support import BASE, CONTEXT, TIME, all_columns
+from tests.format.support import BASE, CONTEXT, TIME, all_columns, encode_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from uuid import UUID
 from aiodq.diskqueue import DiskQueueReader
 from aiodq.engine.store.opening import open_topic
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError
-from aiodq.format.columns import decode_columns, encode_columns
+from aiodq.format.columns import decode_columns
 from aiodq.format.decode import decode_frames
 from aiodq.format.footer import FooterTail, SegmentIndex
 from aiodq.format.frame import FrameContext, check_frame, decode_frame, read_prefix
@@ -45,7 +45,7 @@ from aiodq.storage.segments.segment_contents import examine
 from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, TransactionFile, read_transactions
 from aiodq.testing import FakeClock, SimulatedFileSystem
 from tests.format.arrows import rows_expected, rows_of
-from tests.format.support import first_frame
+from tests.format.support import encode_columns, first_frame
 from tests.fuzz import mend
 from tests.fuzz.small_targets import commit_record, hold, identity, origins, slots, topic
 from tests.fuzz.stores import STORE, TOPICS, from_row, image_of

@@ -37,8 +37,7 @@ class Figures:
         acknowledged: by producer, the position before which everything was known to be durable at the kill.
         consumed: deliveries before the kill.
         recovered: messages found in the store after it.
-        torn_bytes: of unfinished writes, cut off when it was opened again.
-        opening: how long that took.
+        opening: how long opening the store after it took.
         fsyncs: of the log, by both processes.
         put_time: how long producers were at it.
         taken, taken_bytes, taken_time: deliveries, and how long consumers were at it.
@@ -49,7 +48,6 @@ class Figures:
     acknowledged: list[int]
     consumed: int = 0
     recovered: int = 0
-    torn_bytes: int = 0
     opening: float = 0.0
     fsyncs: int = 0
     put_time: float = 0.0
@@ -201,7 +199,6 @@ class Demonstration:
         async for message in topic.scan():
             self._stored.deliver(message.offset, message.body)
         self._figures.recovered = topic.end_offset - topic.begin_offset
-        self._figures.torn_bytes = topic.stats().recovered_bytes
         acknowledged = sum(self._figures.acknowledged)
         self._positions = [self._stored.reached(number) for number in range(len(self._positions))]
         self._told.put = sum(self._positions)

@@ -396,7 +396,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _places(self, topics: Mapping[str, int]) -> dict[tuple[str, str], int]:
         return {self._place(topic): offset for topic, offset in topics.items()}
 
-    def _logs(self, known: Iterable[str] = ()) -> dict[str, LogSnapshot]:
+    def _logs(self, known: Iterable[str]) -> dict[str, LogSnapshot]:
         """Return the topics that there are; those `known` need not be there any more, even if named in full."""
         fs = AnyFileSystem()
         found: dict[str, LogSnapshot] = {}

@@ -47,9 +47,9 @@ class SegmentCheck:
         """The number of messages that can be read."""
         return 0 if self.contents is None else self.contents.records
 
-    def damage(self, position: int, reason: str, first: int = 0, stop: int = 0) -> None:
+    def damage(self, position: int, reason: str) -> None:
         """Add a finding of damage."""
-        self.findings.append(("damage", position, reason, first, stop))
+        self.findings.append(("damage", position, reason, 0, 0))
 
 
 def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, promised: int, *, last: bool) -> SegmentCheck:

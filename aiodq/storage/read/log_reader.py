@@ -212,7 +212,7 @@ def transactions_in(fs: FileSystem, view: LogView, since: int) -> set[int]:
     return {number for number in found if number is not None}
 
 
-def batches_with(fs: FileSystem, view: LogView, flags: Flags, since: int = 0) -> Iterator[Batch]:
+def batches_with(fs: FileSystem, view: LogView, flags: Flags, since: int) -> Iterator[Batch]:
     """Yield the batches of segments that have all of these flags, from an offset on. Blocking.
 
     Raises:
