@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import InvalidNameError, StorageError
 from aiodq.storage.io.filesystem import OsFileSystem
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.values import refuse, shown
 
 if TYPE_CHECKING:
@@ -94,7 +94,5 @@ def list_queues(directory: str | os.PathLike[str], *, fs: FileSystem | None = No
 
 
 def _listed(fs: FileSystem, directory: str) -> list[str]:
-    try:
+    with os_errors(directory):
         return fs.listdir(directory)
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause

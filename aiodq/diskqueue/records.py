@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 
 if TYPE_CHECKING:
     from aiodq.diskqueue.options import Limits
@@ -36,10 +36,8 @@ class RecordFile:
         self._file = file
         self._data = b""
         self._start = 0
-        try:
+        with os_errors(path):
             self.size: int = file.size()
-        except OSError as cause:
-            raise storage_error(cause, path) from cause
 
     def length(self, position: int) -> int | None:
         """Return the length that stands at `position`, or None where the file ends inside it.
@@ -91,8 +89,6 @@ class RecordFile:
         return self._data[at : at + size]
 
     def _fill(self, position: int, size: int) -> None:
-        try:
+        with os_errors(self.path, position):
             self._data = self._file.read_at(min(size, self.size - position), position)
-        except OSError as cause:
-            raise storage_error(cause, self.path, position) from cause
         self._start = position

@@ -20,7 +20,7 @@ from aiodq.diskqueue.records import PREFIX
 from aiodq.errors import InvalidMessageTypeError, MessageSizeError, StorageError, StoreFailedError
 from aiodq.storage.io.durable_io import TEMPORARY, replace_file, sync_directory, sync_file, write_all
 from aiodq.storage.io.filesystem import OsFileSystem
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.values import check_whole, refuse, shown
 
 if TYPE_CHECKING:
@@ -203,15 +203,13 @@ class DiskQueueWriter:
         """Bring the file to the device, without what a write that failed may have left at its end."""
         if self._file is None:
             return
-        try:
+        with os_errors(self._path, self.metadata.write_position):
             if self._file.size() > self.metadata.write_position:
                 self._file.truncate(self.metadata.write_position)
             with self._remembering():
                 sync_file(self._file, self._path)
             file, self._file = self._file, None
             file.close()
-        except OSError as cause:
-            raise storage_error(cause, self._path, self.metadata.write_position) from cause
 
 
 def write(

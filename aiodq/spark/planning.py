@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.spark.visible import Place, store_uuid
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.store_layout import check_store_directory, list_topics
@@ -252,10 +252,8 @@ def is_wanted(topic: str, options: ReadOptions) -> bool:
 
 
 def _is_bare(fs: FileSystem, store: str) -> bool:
-    try:
+    with os_errors(store):
         return set(fs.listdir(store)) <= {"lost+found"}
-    except OSError as cause:
-        raise storage_error(cause, store) from cause
 
 
 def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -> tuple[int, int]:

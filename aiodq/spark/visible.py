@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.spark.objects import is_url
 from aiodq.storage.io.durable_io import read_file
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.store_identity import STORE_FILE, decode_identity, read_identity
 from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, decode_meta, describe
@@ -139,10 +139,8 @@ def _uuid(fs: FileSystem, directory: str, expected: UUID) -> UUID | None:
         said = None if data is None else _said(data, path)
         if said == expected:
             return expected
-    try:
+    with os_errors(directory):
         there = fs.is_directory(directory)
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
     if there and list_segments(fs, directory):
         return describe(fs, directory)[0].uuid
     return said

@@ -20,7 +20,7 @@ from aiodq.storage.bulk.commits import COMMITS, read_commits, staging_directory
 from aiodq.storage.io.durable_io import TEMPORARY, list_own, write_all
 from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.state.assessment import CHANNELS
 from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL
 from aiodq.storage.state.holds import HOLDS
@@ -117,15 +117,13 @@ class Backup:
         """
         self._refuse_place()
         fs, path = self._fs, self._unfinished
-        try:
+        with os_errors(path):
             if not directory_exists(fs, path):
                 fs.make_directory(path)
             self._lock = fs.lock(path)
             for name in fs.listdir(path):
                 if name != LOCK_NAME:
                     self._remove(os.path.join(path, name))
-        except OSError as cause:
-            raise storage_error(cause, path) from cause
         self._directories[path] = None
 
     def _refuse_place(self) -> None:
@@ -213,14 +211,12 @@ class Backup:
     def _write_watermark(self, log: LogCopy) -> None:
         """Let whoever opens the backup tell damage from an unfinished write: nothing in here is unfinished."""
         path = os.path.join(self._unfinished, log.name, WATERMARK)
-        try:
+        with os_errors(path):
             file = self._fs.open(path, create=True)
             try:
                 self._copied[path] = write_all(file, [bytes(SLOT_FILE_BYTES)], 0)
             finally:
                 file.close()
-        except OSError as cause:
-            raise storage_error(cause, path) from cause
         watermark = WatermarkFile(self._fs, path)
         try:
             watermark.write(log.view.stop, topic_salt(log.log.meta.uuid))
@@ -255,17 +251,13 @@ class Backup:
             from_file.close()
 
     def _copy_bytes(self, from_file: File, source: str, to_file: File, size: int | None) -> int:
-        try:
+        with os_errors(source):
             end = from_file.size() if size is None else size
-        except OSError as cause:
-            raise storage_error(cause, source) from cause
         at = 0
         while at < end:
             self._check()
-            try:
+            with os_errors(source, at):
                 data = from_file.read_at(min(end - at, _PIECE), at)
-            except OSError as cause:
-                raise storage_error(cause, source, at) from cause
             if not data:
                 raise StorageError(f"the file ends at byte {at}, not at {end}", source, at)
             at = write_all(to_file, [data], at)
@@ -314,29 +306,23 @@ class Backup:
             StorageError: as mapped from the system's error; if that was the last sync, it is there, and a power cut may
                 take it.
         """
-        try:
+        with os_errors(self.target):
             # CRASH: 20. Everything in it is durable. Before the rename, or if that is lost, it has the other name.
             self._fs.rename(self._unfinished, self.target)
-        except OSError as cause:
-            raise storage_error(cause, self.target) from cause
         self._release()
         self._sync_directory(os.path.dirname(self.target))
 
     def _sync(self, path: str) -> None:
-        try:
+        with os_errors(path):
             file = self._fs.open(path, write=True)
             try:
                 file.sync()
             finally:
                 file.close()
-        except OSError as cause:
-            raise storage_error(cause, path) from cause
 
     def _sync_directory(self, path: str) -> None:
-        try:
+        with os_errors(path):
             self._fs.sync_directory(path)
-        except OSError as cause:
-            raise storage_error(cause, path) from cause
 
     def discard(self) -> None:
         """Remove what there is of it, as far as the system allows it; the next backup to that place does the rest."""

@@ -12,7 +12,7 @@ from aiodq.storage.bulk.commits import COMMITS, STAGING, linked_writers, read_co
 from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY, read_file
 from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME, RECORD_LIMIT, is_owner_record
-from aiodq.storage.io.os_errors import is_lasting, storage_error
+from aiodq.storage.io.os_errors import is_lasting, os_errors, storage_error
 from aiodq.storage.io.quarantine import is_quarantined
 from aiodq.storage.state.assessment import CHANNELS
 from aiodq.storage.state.format_versions import refuse_newer, refuse_newer_transactions
@@ -196,10 +196,8 @@ def list_topics(fs: FileSystem, path: str) -> list[str]:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    try:
+    with os_errors(path):
         return [name for name in fs.listdir(path) if _is_topic(fs, path, name, unreadable=True)]
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def has_topic(fs: FileSystem, path: str, name: str) -> bool:
@@ -208,10 +206,8 @@ def has_topic(fs: FileSystem, path: str, name: str) -> bool:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    try:
+    with os_errors(path):
         return _is_topic(fs, path, name, unreadable=True)
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def has_topics(fs: FileSystem, path: str) -> bool:
@@ -220,10 +216,8 @@ def has_topics(fs: FileSystem, path: str) -> bool:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    try:
+    with os_errors(path):
         return any(_is_topic(fs, path, name, unreadable=True) for name in fs.listdir(path))
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def owed_topics(fs: FileSystem, store: str) -> set[str]:
@@ -300,7 +294,7 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
         StorageError: another store lies there, which stays; or as mapped from the system's error.
     """
     directory, doomed = os.path.join(path, name), os.path.join(path, name + _DELETED)
-    try:
+    with os_errors(path):
         if not has_own_directory(fs, directory):
             return
         if fs.exists(os.path.join(directory, LOCK_NAME)):
@@ -311,8 +305,6 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
         fs.rename(directory, doomed)
         fs.sync_directory(path)
         remove_tree(fs, doomed)
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def remove_channel_files(fs: FileSystem, directory: str) -> None:
@@ -321,11 +313,9 @@ def remove_channel_files(fs: FileSystem, directory: str) -> None:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    try:
+    with os_errors(directory):
         if has_own_directory(fs, directory):
             remove_tree(fs, directory)
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
 
 
 def sweep_deleted(fs: FileSystem, path: str) -> None:
@@ -335,7 +325,7 @@ def sweep_deleted(fs: FileSystem, path: str) -> None:
         FormatVersionError: a file of the store has a newer version; nothing was touched.
         StorageError: as mapped from the system's error.
     """
-    try:
+    with os_errors(path):
         refuse_newer_transactions(fs, path)
         read_commits(fs, path)
         for name in list_topics(fs, path):
@@ -343,8 +333,6 @@ def sweep_deleted(fs: FileSystem, path: str) -> None:
         for name in fs.listdir(path):
             if name.endswith(_DELETED) and fs.is_directory(os.path.join(path, name)):
                 remove_tree(fs, os.path.join(path, name))
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def _refuse_newer_topic(fs: FileSystem, directory: str) -> None:

@@ -14,7 +14,7 @@ from aiodq.errors import StoreLockedError
 from aiodq.format.layout import BytesLike
 from aiodq.storage.io.filesystem import File, Lock
 from aiodq.storage.io.lock import LOCK_NAME
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.testing.disk import (
     ROOT,
     Disk,
@@ -363,12 +363,10 @@ class SimulatedFileSystem:
 
     def lock(self, path: str) -> Lock:
         """See `aiodq.storage.io.filesystem.FileSystem.lock`."""
-        try:
+        with os_errors(path):
             self._enter("lock", path)
             with self._mutex:
                 return self._locked(path)
-        except OSError as cause:
-            raise storage_error(cause, path) from cause
 
     def _locked(self, path: str) -> Lock:
         self._tree.names(path)

@@ -19,7 +19,7 @@ from aiodq.format.frame import Frame, FrameContext, decode_frame
 from aiodq.format.layout import FOOTER_TAIL, INDEX_ENTRY, KIND_BATCH, KIND_COMPACT, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.filesystem import File, OsFileSystem
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.read.stored_message import records_of
 from aiodq.storage.segments.frame_scan import Bad, scan_units
 from aiodq.storage.segments.segment_files import written_end
@@ -63,14 +63,12 @@ class _Dump:
 
     def parts(self) -> Iterator[Part]:
         """Yield what there is, from the first byte to the last."""
-        try:
+        with os_errors(self._path):
             file = OsFileSystem().open(self._path)
             try:
                 yield from self._parts(file)
             finally:
                 file.close()
-        except OSError as cause:
-            raise storage_error(cause, self._path) from cause
 
     def _parts(self, file: File) -> Iterator[Part]:
         size = file.size()

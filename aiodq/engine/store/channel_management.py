@@ -11,7 +11,7 @@ from aiodq.engine.topic.effective_options import check_channel
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.errors import AiodqError, InvalidNameError, StorageError, StoreFailedError
 from aiodq.names import is_ephemeral
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.read.delayed_index import delayed
 from aiodq.storage.state.assessment import channel_directory
 from aiodq.storage.store_layout import remove_channel_files
@@ -130,10 +130,8 @@ def _require_no_files(fs: FileSystem, directory: str, name: str) -> None:
     """
     # CRASH: files of a channel that was deleted, or half created, may be left; they are not this channel's.
     remove_channel_files(fs, directory)
-    try:
+    with os_errors(directory):
         taken = fs.is_directory(directory)
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
     if taken:
         what = f"this file system takes {name!r} for a channel that differs in case alone: use that name"
         raise InvalidNameError(what)

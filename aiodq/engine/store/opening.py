@@ -32,7 +32,7 @@ from aiodq.storage.io.durable_io import ensure_directory, sync_directory
 from aiodq.storage.io.file_pool import PooledFileSystem
 from aiodq.storage.io.filesystem import directory_exists, locked, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
-from aiodq.storage.io.os_errors import is_lasting, storage_error
+from aiodq.storage.io.os_errors import is_lasting, os_errors
 from aiodq.storage.log.topic_log import LogOptions, TopicLog
 from aiodq.storage.read.delayed_index import delayed
 from aiodq.storage.read.log_reader import transactions_in
@@ -405,15 +405,13 @@ def _make_identity(identity: StoreIdentity, topic: OpenedTopic) -> None:
 def _require_own_directory(fs: FileSystem, store: str, name: str) -> None:
     """Ensure that a missing topic does not find what is not its own under its name."""
     directory = os.path.join(store, name)
-    try:
+    with os_errors(store):
         there = fs.is_directory(directory)
         taken = there and name not in fs.listdir(store)
         # INVARIANT: no store lies in a topic's directory, with which it would be deleted.
         is_store = there and fs.exists(os.path.join(directory, LOCK_NAME))
         # INVARIANT: nor does anything else of somebody's.
         is_other = there and holds_other_things(fs, store, name)
-    except OSError as cause:
-        raise storage_error(cause, store) from cause
     if is_store:
         raise StorageError("another store lies where this topic would: use another name, or move that store", directory)
     if is_other:

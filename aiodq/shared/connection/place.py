@@ -8,7 +8,7 @@ from typing import Final
 from aiodq.errors import StorageError, StoreNotFoundError
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.mounts import file_system_type
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.state.store_identity import STORE_FILE
 
 __all__ = ["Place", "refuse_network"]
@@ -68,10 +68,8 @@ class Place:
         Raises:
             StorageError: as mapped from the system's error.
         """
-        try:
+        with os_errors(self._directory):
             self._seen = os.stat(self._directory)
-        except OSError as cause:
-            raise storage_error(cause, self._directory) from cause
 
     def look(self) -> None:
         """Note whether the store has topics by now, so that what is deleted later is missed."""

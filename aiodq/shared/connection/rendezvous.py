@@ -27,7 +27,7 @@ from aiodq.errors import NotAStoreError, ProtocolError, ReadOnlyError, StorageEr
 from aiodq.shared.connection.inherited import keep_from_children
 from aiodq.storage.io.belonging import socket_belongs
 from aiodq.storage.io.lock import lock_holder
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.store_layout import NO_DIRECTORY, SOCKET
 
 if TYPE_CHECKING:
@@ -164,10 +164,8 @@ def connect(directory: str) -> socket.socket | None:
 
 
 def _socket(path: str) -> socket.socket:
-    try:
+    with os_errors(path):
         return keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def is_served(directory: str) -> bool:

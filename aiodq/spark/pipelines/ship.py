@@ -20,7 +20,7 @@ from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.durable_io import TEMPORARY, read_file
 from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.lock import LOCK_NAME, in_turn
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.segments.segment_files import segment_base
 from aiodq.storage.state.holds import Hold, read_hold
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
@@ -138,10 +138,8 @@ def _check_target(fs: FileSystem, target: str) -> None:
         StorageError: as mapped from the system's error; fsspec knows no such kind, or it cannot be told.
     """
     local_path(target)
-    try:
+    with os_errors(target):
         find_objects(target)
-    except OSError as cause:
-        raise storage_error(cause, target) from cause
     if name_exists(fs, f"{target.rstrip('/')}/{LOCK_NAME}"):
         raise InvalidOptionError(f"{target} is a store: name a place of its own for what is shipped")
 
@@ -225,7 +223,7 @@ def _make(url: str, data: bytes) -> None:
         StorageError: as mapped from the system's error.
     """
     fs, path = find_objects(url)
-    try:
+    with os_errors(url):
         with numbered():
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         try:
@@ -240,8 +238,6 @@ def _make(url: str, data: bytes) -> None:
             if not (_is_local(fs) and data.startswith(there)):
                 raise InvalidOptionError(f"at {url!r} is something else than what is to be shipped there") from cause
             _replace(url, data)
-    except OSError as cause:
-        raise storage_error(cause, url) from cause
 
 
 def _is_local(fs: Any) -> bool:  # noqa: ANN401 - fsspec has no types
@@ -253,13 +249,10 @@ def _replace(url: str, data: bytes) -> None:
     fs, path = find_objects(url)
     # An object in a bucket appears whole; a file is written bit by bit, and somebody may read it, or this be killed.
     place = f"{path}.{uuid4().hex}{TEMPORARY}" if _is_local(fs) else path
-    try:
-        with numbered():
-            fs.pipe_file(place, data)
-            if place != path:
-                fs.mv(place, path)
-    except OSError as cause:
-        raise storage_error(cause, url) from cause
+    with os_errors(url), numbered():
+        fs.pipe_file(place, data)
+        if place != path:
+            fs.mv(place, path)
 
 
 def _checksum(data: bytes) -> str:

@@ -31,7 +31,7 @@ from aiodq.names import check_name, is_ephemeral
 from aiodq.storage.bulk.commit_lock import COMMITS, lock_commits
 from aiodq.storage.io.durable_io import LARGEST_FILE, TEMPORARY, list_own, read_file, replace_file
 from aiodq.storage.io.filesystem import directory_exists, name_exists
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.io.quarantine import Damage, quarantined
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 
@@ -272,10 +272,8 @@ def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
 def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
     """Check that nobody has swept what is to be committed: another writer of the same name, or the sweep by age."""
     directory = staging_directory(store, commit.key.name)
-    try:
+    with os_errors(directory):
         there = set(fs.listdir(directory)) if fs.is_directory(directory) else set()
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
     for staged in (staged for files in commit.topics.values() for staged in files):
         if staged.file not in there:
             path = os.path.join(directory, staged.file)
@@ -404,7 +402,7 @@ def finish_commit(fs: FileSystem, store: str, commit: Commit) -> None:
         StoreFailedError: it is unknown whether it was noted.
     """
     directory = os.path.join(store, COMMITS)
-    try:
+    with os_errors(directory):
         if commit.key.once:
             # CRASH: 12. The record may come back; then everything is already in its place.
             fs.remove(os.path.join(directory, commit.key.file))
@@ -415,8 +413,6 @@ def finish_commit(fs: FileSystem, store: str, commit: Commit) -> None:
                 key = earlier.key
                 if earlier.done and key.name == commit.key.name and (key.number or 0) < (commit.key.number or 0):
                     fs.remove(os.path.join(directory, key.file))
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
     if commit.key.number is None:
         with suppress(OSError):  # anything else in it is swept later
             fs.remove_directory(staging_directory(store, commit.key.name))

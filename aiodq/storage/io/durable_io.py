@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import StorageError, StoreFailedError
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors, storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -172,13 +172,11 @@ def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | N
         return None  # somebody deleted it just now
     except OSError as cause:
         raise storage_error(cause, path) from cause
-    try:
+    with os_errors(path):
         try:
             return file.read_at(min(file.size(), limit), 0)
         finally:
             file.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def list_own(fs: FileSystem, directory: str) -> list[str]:
@@ -207,13 +205,11 @@ def sweep_temporaries(fs: FileSystem, directory: str) -> int:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    try:
+    with os_errors(directory):
         paths = [os.path.join(directory, name) for name in fs.listdir(directory) if name.endswith(TEMPORARY)]
         files = [path for path in paths if not fs.is_directory(path)]
         for path in files:
             fs.remove(path)
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
     return len(files)
 
 
@@ -223,7 +219,7 @@ def ensure_directory(fs: FileSystem, path: str) -> bool:
     Raises:
         StorageError: something else has that name, or the system refused.
     """
-    try:
+    with os_errors(path):
         if fs.is_directory(path):
             # An owner that was killed may have created it without syncing its name. Where the parent may not be opened,
             # it was not aiodq that created the directory.
@@ -239,6 +235,4 @@ def ensure_directory(fs: FileSystem, path: str) -> bool:
                 raise
             made = False
         sync_directory(fs, os.path.dirname(path) or ".")
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
     return made

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aiodq.errors import StoreLockedError
 from aiodq.storage.io.belonging import belong
 from aiodq.storage.io.lock import StoreLock
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.io.write_window import mapped
 
 if TYPE_CHECKING:
@@ -325,10 +325,8 @@ def name_exists(fs: FileSystem, path: str) -> bool:
     Raises:
         StorageError: as mapped from the system's error; it cannot be told.
     """
-    try:
+    with os_errors(path):
         return fs.exists(path)
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def directory_exists(fs: FileSystem, path: str) -> bool:
@@ -337,10 +335,8 @@ def directory_exists(fs: FileSystem, path: str) -> bool:
     Raises:
         StorageError: as mapped from the system's error; it cannot be told.
     """
-    try:
+    with os_errors(path):
         return fs.is_directory(path)
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def close_file(file: File, path: str) -> None:
@@ -349,10 +345,8 @@ def close_file(file: File, path: str) -> None:
     Raises:
         StorageError: the system reported a deferred write error; the file is closed all the same.
     """
-    try:
+    with os_errors(path):
         file.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def locked(fs: FileSystem, path: str) -> Lock:
@@ -362,10 +356,8 @@ def locked(fs: FileSystem, path: str) -> Lock:
         StoreLockedError: another owner has it.
         StorageError: as mapped from the system's error.
     """
-    try:
+    with os_errors(path):
         return fs.lock(path)
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
 
 
 def locked_in_turn(fs: FileSystem, path: str, *, leaving: Callable[[], bool] = lambda: True) -> Lock:
@@ -396,11 +388,9 @@ def opened(fs: FileSystem, path: str, *, write: bool = False) -> Iterator[File]:
     Raises:
         StorageError: as mapped from the system's error, also from within the block.
     """
-    try:
+    with os_errors(path):
         file = fs.open(path, write=write)
         try:
             yield file
         finally:
             file.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause

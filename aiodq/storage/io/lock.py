@@ -25,7 +25,7 @@ from filelock import lock_descriptor, unlock_descriptor
 
 from aiodq.errors import NotAStoreError, StoreLockedError
 from aiodq.storage.io.belonging import belong
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
@@ -166,13 +166,13 @@ class StoreLock(Uncopied):
     def _take_directory(self) -> None:
         if not _DIRECTORY:
             return
-        with _os_errors(self.directory):
+        with os_errors(self.directory):
             self._directory_fd = os.open(self.directory, os.O_RDONLY | _DIRECTORY)
             if not _lock_directory(self._directory_fd):
                 raise self._refusal()
 
     def _take_file(self) -> None:
-        with _os_errors(self._path):
+        with os_errors(self._path):
             # O_NOFOLLOW is not everywhere, and stops only links; checking first also keeps devices from being opened.
             with suppress(FileNotFoundError):
                 self._check(os.stat(self._name(), dir_fd=self._directory_fd, follow_symlinks=False))
@@ -297,7 +297,7 @@ def lock_holder(directory: str) -> int | None:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    with _os_errors(directory):
+    with os_errors(directory):
         found = os.stat(directory)
         shown = _shown_holder(f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}")
         if shown is not None:
@@ -349,7 +349,7 @@ def is_locked(directory: str) -> bool:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    with _os_errors(directory):
+    with os_errors(directory):
         fd = os.open(directory, os.O_RDONLY | _DIRECTORY)
         try:
             free = _lock_directory(fd)
@@ -371,7 +371,7 @@ def in_turn(directory: str) -> Iterator[None]:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    with _os_errors(directory):
+    with os_errors(directory):
         fd = os.open(directory, os.O_RDONLY | _DIRECTORY)
     try:
         with suppress(OSError):
@@ -381,14 +381,6 @@ def in_turn(directory: str) -> Iterator[None]:
         with suppress(OSError):
             unlock_descriptor(fd)
         os.close(fd)
-
-
-@contextmanager
-def _os_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        raise storage_error(exc, path) from exc
 
 
 # A fork waits for any thread that has opened a descriptor but not recorded it; the child could not know of that one.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError, DiskFullError, ReadOnlyError, StorageError, StoreNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from os import PathLike
 
-__all__ = ["is_lasting", "is_refused", "storage_error"]
+__all__ = ["is_lasting", "is_refused", "os_errors", "storage_error"]
 
 _FULL: Final = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -47,6 +49,19 @@ def storage_error(cause: OSError, path: str | PathLike[str], position: int | Non
     if number in {errno.ENOENT, errno.ENOTDIR}:
         return StoreNotFoundError(f"not there: {reason}", path, position, errno=number)
     return StorageError(f"the system refused: {reason}", path, position, errno=number, retriable=number in _PASSING)
+
+
+@contextmanager
+def os_errors(path: str | PathLike[str], position: int | None = None) -> Iterator[None]:
+    """Raise what `storage_error` makes of an `OSError` that the block raises. For what every put passes, it costs much.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    try:
+        yield
+    except OSError as cause:
+        raise storage_error(cause, path, position) from cause
 
 
 def is_refused(error: StorageError) -> bool:

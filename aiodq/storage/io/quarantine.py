@@ -7,7 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.storage.io.durable_io import TEMPORARY, sync_directory, sync_file, write_all
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,10 +51,8 @@ def is_quarantined(name: str) -> bool:
 
 def quarantined(fs: FileSystem, directory: str) -> list[str]:
     """Return the names of the quarantined files in a directory."""
-    try:
+    with os_errors(directory):
         return [name for name in fs.listdir(directory) if is_quarantined(name)]
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
 
 
 def quarantine(fs: FileSystem, path: str, position: int, end: int) -> str:
@@ -69,7 +67,7 @@ def quarantine(fs: FileSystem, path: str, position: int, end: int) -> str:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    try:
+    with os_errors(path):
         source = fs.open(path)
         try:
             for target in _names(quarantine_path(path, position)):
@@ -80,8 +78,6 @@ def quarantine(fs: FileSystem, path: str, position: int, end: int) -> str:
                     return target
         finally:
             source.close()
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
     raise AssertionError("there is always a free name")  # pragma: no cover
 
 
@@ -91,13 +87,11 @@ def quarantine_file(fs: FileSystem, path: str) -> str:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    try:
+    with os_errors(path):
         target = next(name for name in _names(quarantine_path(path, 0)) if not fs.exists(name))
         # CRASH: 7. The file exists under one of its two names.
         fs.rename(path, target)
         sync_directory(fs, os.path.dirname(path))
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
     return target
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiodq.format.footer import SegmentIndex, encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_again, write_all
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.io.quarantine import Damage, quarantine, quarantine_file
 from aiodq.storage.segments.segment_contents import Contents, examine, examine_growing
 from aiodq.storage.segments.segment_files import (
@@ -86,10 +86,8 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copie
     for path, found in foreign:
         _take_out(fs, path, found, result)
     for one in own:
-        try:
+        with os_errors(one.path):
             segment = _recover_file(_Task(fs, one.path, one.found, one.promised, one.last, copied, result))
-        except OSError as cause:
-            raise storage_error(cause, one.path) from cause
         if segment is not None:
             _append(result, segment, fs)
     # CRASH: 1. A killed owner may have created a file whose name is not durable yet; from here on all are.

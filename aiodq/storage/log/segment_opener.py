@@ -8,7 +8,7 @@ from aiodq.errors import DiskFullError, StorageError
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.layout import MAX_BASE
 from aiodq.format.segment import SegmentHeader, topic_salt
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.log.active_segment import ActiveSegment
 from aiodq.storage.segments.segment_files import load_index, segment_path
 
@@ -74,10 +74,8 @@ class SegmentOpener:
             StorageError: as mapped from the system's error, or somebody has made it where there are no offsets.
         """
         self._require_offsets(segment.base)
-        try:
+        with os_errors(segment.path):
             file = self._fs.open(segment.path, write=True)
-        except OSError as cause:
-            raise storage_error(cause, segment.path) from cause
         try:
             index = load_index(file, segment) if segment.sealed else segment.index
         except BaseException:

@@ -12,7 +12,7 @@ from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.io.durable_io import sync_directory, sync_file, write_all
 from aiodq.storage.io.filesystem import opened
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.segments.segment_files import inspect_file, sealed_segment, segment_path
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -
     Raises:
         StorageError: as mapped from the system's error; retrying is safe.
     """
-    try:
+    with os_errors(directory):
         moving = [(path, base) for path, base in staged if fs.exists(path)]
         for path, base in moving:
             # The first one takes the name of the empty segment that the log would have continued with.
@@ -78,8 +78,6 @@ def move_in(fs: FileSystem, directory: str, staged: Sequence[tuple[str, int]]) -
         if staged and fs.exists(directory):
             sync_directory(fs, directory)
             _sync_staging(fs, os.path.dirname(staged[0][0]))
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
 
 
 def _sync_staging(fs: FileSystem, directory: str) -> None:

@@ -19,7 +19,7 @@ from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, read_commits
 from aiodq.storage.io.durable_io import TEMPORARY, read_file, replace_file, sweep_temporaries
 from aiodq.storage.io.filesystem import directory_exists, locked
-from aiodq.storage.io.os_errors import is_refused, storage_error
+from aiodq.storage.io.os_errors import is_refused, os_errors
 from aiodq.storage.io.quarantine import quarantine, quarantine_file
 from aiodq.storage.offline.repair_segment import repair_segment
 from aiodq.storage.offline.verify import verify_store
@@ -175,11 +175,9 @@ def _holds(fs: FileSystem, store: str) -> Iterator[RepairAction]:
 
 
 def _sweep(fs: FileSystem, directory: str) -> list[RepairAction]:
-    try:
+    with os_errors(directory):
         paths = [os.path.join(directory, name) for name in fs.listdir(directory) if name.endswith(TEMPORARY)]
         files = [path for path in paths if not fs.is_directory(path)]
-    except OSError as cause:
-        raise storage_error(cause, directory) from cause
     sweep_temporaries(fs, directory)
     return [RepairAction(path, "removed an unfinished file") for path in files]
 
@@ -251,10 +249,8 @@ class _TopicRepair:
 
     def _channel_names(self, meta: TopicMeta) -> list[str]:
         directory = os.path.join(self._directory, CHANNELS)
-        try:
+        with os_errors(directory):
             names = {*meta.channels, *(self._fs.listdir(directory) if self._fs.is_directory(directory) else ())}
-        except OSError as cause:
-            raise storage_error(cause, directory) from cause
         return sorted(n for n in names if directory_exists(self._fs, channel_directory(self._directory, n)))
 
     def _channels(self, meta: TopicMeta) -> None:

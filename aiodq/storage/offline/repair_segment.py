@@ -9,7 +9,7 @@ from aiodq.errors import CorruptionError
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.durable_io import TEMPORARY, sync_directory, sync_file, write_all
 from aiodq.storage.io.filesystem import opened
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.io.quarantine import quarantine
 from aiodq.storage.offline.verify_segment import footer_of
 from aiodq.storage.segments.segment_contents import Contents, examine
@@ -43,10 +43,8 @@ def repair_segment(
         StorageError: as mapped from the system's error.
     """
     if any(lost.position < lost.end for lost in contents.lost):
-        try:
+        with os_errors(path):
             return [_rewrite(fs, path, check, contents, end)]
-        except OSError as cause:
-            raise storage_error(cause, path) from cause
     with opened(fs, path, write=True) as file:
         done = _header(fs, file, path, check)
         if last and check.found.tail is None and end == contents.end and not contents.lost:

@@ -15,7 +15,7 @@ from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY, read_file
 from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
-from aiodq.storage.io.os_errors import is_refused, storage_error
+from aiodq.storage.io.os_errors import is_refused, os_errors
 from aiodq.storage.io.quarantine import is_quarantined
 from aiodq.storage.offline.verify_segment import SegmentCheck, check_segment
 from aiodq.storage.segments.offset_ranges import without
@@ -166,7 +166,7 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
         StorageError: the system refused; damage is listed in the report instead.
     """
     check_store_directory(fs, path)
-    try:
+    with os_errors(path):
         names = fs.listdir(path)
         topics, wrong = list_topics(fs, path), misplaced(fs, path)
         # What is owed to topics cannot be told without the store's own directories.
@@ -180,8 +180,6 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
         for name, check in _CHECKS.items():
             if name in names and os.path.join(path, name) not in wrong:
                 files += _whole_or_by_hand(check, fs, path)
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
     for topic in topics:
         files += _topic(fs, os.path.join(path, topic), topic)
     return StoreReport(path, tuple(files))
@@ -257,10 +255,8 @@ class _TopicCheck:
 
     def _names(self, *below: str) -> list[str]:
         directory = os.path.join(self._directory, *below)
-        try:
+        with os_errors(directory):
             return _listed(self._fs, directory)
-        except OSError as cause:
-            raise storage_error(cause, directory) from cause
 
     def _add(self, path: str, kind: Kind, size: int, records: int, findings: list[Finding]) -> None:
         self._seen.add(os.path.relpath(path, self._directory))

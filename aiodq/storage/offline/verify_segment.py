@@ -9,7 +9,7 @@ from aiodq.errors import CorruptionError
 from aiodq.format.footer import encode_footer
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.io.filesystem import opened
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.segments.frame_scan import frames_backward
 from aiodq.storage.segments.segment_contents import Contents, examine_growing
 from aiodq.storage.segments.segment_files import Inspection, inspect
@@ -124,10 +124,8 @@ def _check_sealed(file: File, check: SegmentCheck, contents: Contents, path: str
         check.damage(contents.data_end, contents.unfinished)
     if any(lost.position < lost.end for lost in contents.lost):
         return  # the footer may have been made before or after the damage
-    try:
+    with os_errors(path, tail.data_end):
         written = file.read_at(check.size - tail.data_end, tail.data_end)
-    except OSError as cause:
-        raise storage_error(cause, path, tail.data_end) from cause
     if written != footer_of(contents, check.found, check.end, tail.data_end):
         check.damage(tail.data_end, "footer and index do not say what the frames are")
 

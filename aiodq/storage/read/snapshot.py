@@ -11,7 +11,7 @@ from aiodq.errors import StoreNotFoundError
 from aiodq.format.decode import index_singles
 from aiodq.format.segment import topic_salt
 from aiodq.storage.io.filesystem import name_exists
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.read.log_reader import LogView
 from aiodq.storage.segments.segment_contents import Contents, examine_growing
@@ -219,10 +219,8 @@ class LogSnapshot:
 
     def _mark(self, file: File, path: str, contents: Contents) -> bytes:
         start = max(contents.data_end - _MARK, 0)
-        try:
+        with os_errors(path, start):
             return file.read_at(contents.data_end - start, start)
-        except OSError as cause:
-            raise storage_error(cause, path, start) from cause
 
     def lost(self, start: int, stop: int) -> Damage | None:
         """Return the first damage that cost messages between two offsets, as far as the files' ends show it.

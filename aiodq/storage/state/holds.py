@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 from aiodq.errors import CorruptionError, FormatVersionError, InvalidOptionError
 from aiodq.storage.io.durable_io import ensure_directory, list_own, read_file, replace_file
 from aiodq.storage.io.filesystem import locked_in_turn
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 
 if TYPE_CHECKING:
@@ -149,12 +149,9 @@ def release_hold(fs: FileSystem, store: str, name: str) -> bool:
         StorageError: as mapped from the system's error.
     """
     path = hold_path(store, name)
-    try:
-        with suppress(FileNotFoundError):
-            fs.remove(path)
-            return True
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
+    with os_errors(path), suppress(FileNotFoundError):
+        fs.remove(path)
+        return True
     return False
 
 

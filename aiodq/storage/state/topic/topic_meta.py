@@ -19,7 +19,7 @@ from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.names import check_name
 from aiodq.storage.io.durable_io import read_file, replace_file
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.io.quarantine import Damage, quarantine
 from aiodq.storage.segments.offset_ranges import joined
 from aiodq.storage.segments.segment_files import list_segments
@@ -244,11 +244,9 @@ def _rebuilt(fs: FileSystem, directory: str) -> TopicMeta:
     meta = TopicMeta(most[0][0] if most else uuid4(), segments[0][0] if segments else 0)
     meta.options = unknown()  # the rules by which its messages may be deleted are lost
     channels = os.path.join(directory, "channels")
-    try:
+    with os_errors(channels):
         for name in fs.listdir(channels) if fs.is_directory(channels) else ():
             with suppress(InvalidNameError):
                 if fs.is_directory(os.path.join(channels, name)):
                     meta.channels[check_name(name, "channel")] = meta.begin
-    except OSError as cause:
-        raise storage_error(cause, channels) from cause
     return meta

@@ -18,7 +18,7 @@ from aiodq.format.transactions import Commit, Header
 from aiodq.names import is_topic_name
 from aiodq.storage.io.durable_io import ensure_directory, list_own, replace_file, sweep_temporaries, sync_directory
 from aiodq.storage.io.filesystem import directory_exists
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.io.quarantine import quarantine_file
 from aiodq.storage.state.transactions.transaction_log import FoundTransactions, mended, read_blocks
 
@@ -128,7 +128,7 @@ def drop_owed(fs: FileSystem, owed: Sequence[Owed]) -> None:
         StorageError: as mapped from the system's error; retrying is safe.
     """
     for one in owed:
-        try:
+        with os_errors(one.path):
             if not fs.exists(one.path):
                 continue
             if one.damages:
@@ -137,5 +137,3 @@ def drop_owed(fs: FileSystem, owed: Sequence[Owed]) -> None:
             fs.remove(one.path)
             # CRASH: 13. Until the name is durably gone, no message may be deleted that shows that it was applied.
             sync_directory(fs, os.path.dirname(one.path))
-        except OSError as cause:
-            raise storage_error(cause, one.path) from cause

@@ -20,7 +20,7 @@ from aiodq.format.transactions import (
 )
 from aiodq.storage.io.durable_io import read_file, sync_directory, sync_file, write_again, write_all
 from aiodq.storage.io.filesystem import close_file
-from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine
 from aiodq.storage.state.transactions.transaction_origins import TransactionOrigins
 
@@ -199,13 +199,11 @@ class TransactionFile:
             StoreFailedError: it is unknown what is on disk.
             StorageError: nothing was committed.
         """
-        try:
+        with os_errors(self._path, self._end):
             file = self._file or self._make(now_ns)
             salt, numbers = self._header.salt, list(range(self._number, self._number + len(commits)))
             blocks = [encode_commit(c, n, self._durable, salt) for n, c in zip(numbers, commits, strict=True)]
             end = self._write(file, blocks)
-        except OSError as cause:
-            raise storage_error(cause, self._path, self._end) from cause
         # CRASH: 19. Until then a block may be there or not, and nothing of it was put or settled.
         sync_file(file, self._path)
         self._end = end
@@ -260,13 +258,11 @@ class TransactionFile:
             return
         self.origins.keep(now_ns)
         header = self._fresh_header(now_ns)
-        try:
+        with os_errors(self._path):
             if file.size() > _MOST_KEPT:
                 file.truncate(_MOST_KEPT)
             # CRASH: 19. The header lies within one sector. After the old one, all blocks are valid again.
             write_all(file, [encode_header(header)], 0)
-        except OSError as cause:
-            raise storage_error(cause, self._path) from cause
         sync_file(file, self._path)
         self._header, self._end, self.stale = header, FIRST_BLOCK, False
 
