@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
 
-__all__ = ["loop_factory", "run"]
+__all__ = ["loop_factory", "loop_runs_here", "run"]
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         name = getattr(main, "__name__", "main")
         example = f"write aiodq.run({name}())" if callable(main) else "write aiodq.run(main())"
         raise InvalidOptionTypeError(f"aiodq.run takes a coroutine, not {main!r:.100}: {example}")
-    if _runs_here():
+    if loop_runs_here():
         main.close()
         raise WrongContextError("an event loop runs here already: write await main() instead of aiodq.run(main())")
     if _trio_runs_here():
@@ -65,7 +65,8 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         return result
 
 
-def _runs_here() -> bool:
+def loop_runs_here() -> bool:
+    """Return whether an event loop runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -78,7 +78,7 @@ async def _batch(
     """Return the batch that holds a message, perhaps the `last` one; None if the message is lost."""
     if last is not None and last.first <= offset < last.stop:
         return last
-    found = channel_engine.source.at_hand(offset)
+    found = channel_engine.source.in_memory(offset)
     if found is not None:
         return found
     result = await engine.reader.look(partial(LogReader.read, view=engine.view(), offset=offset, max_bytes=1))

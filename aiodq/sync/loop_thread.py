@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StorageError, WrongContextError
-from aiodq.running import loop_factory
+from aiodq.running import loop_factory, loop_runs_here
 from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ class LoopThread(Uncopied):
 
     def show(self, thing: object) -> str:
         """Return the `repr` of something, from any context."""
-        if self._loop.pid != os.getpid() or _loop_runs_here():
+        if self._loop.pid != os.getpid() or loop_runs_here():
             return repr(thing)
         return self.look(repr, thing)
 
@@ -419,14 +419,6 @@ def _closed() -> QueueShutDown:
     return QueueShutDown("the store is closed")
 
 
-def _loop_runs_here() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def _in_notebook() -> bool:
     """Return whether a notebook's cell runs here: its kernel's loop waits for each cell in any case."""
     module = sys.modules.get("IPython")
@@ -439,7 +431,7 @@ def refuse_running_loop() -> None:
     Raises:
         WrongContextError: one runs in this thread.
     """
-    if _loop_runs_here() and not _in_notebook():
+    if loop_runs_here() and not _in_notebook():
         raise WrongContextError(
             "an event loop runs in this thread, and aiodq.sync would block it: use aiodq.open with `async with` and "
             "`await` here, or call this from a thread, as by asyncio.to_thread"

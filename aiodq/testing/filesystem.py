@@ -14,7 +14,7 @@ from aiodq.errors import StoreLockedError
 from aiodq.format.layout import BytesLike
 from aiodq.storage.io.filesystem import File, Lock
 from aiodq.storage.io.lock import LOCK_NAME
-from aiodq.storage.io.os_errors import os_errors
+from aiodq.storage.io.os_errors import os_error, os_errors
 from aiodq.testing.disk import (
     ROOT,
     Disk,
@@ -33,7 +33,7 @@ from aiodq.testing.disk import (
 from aiodq.testing.faults import Call, Fault, FaultPlan
 from aiodq.testing.handles import SimulatedFile, SimulatedLock
 from aiodq.testing.replay import replayed
-from aiodq.testing.tree import Node, Tree, os_error, parents
+from aiodq.testing.tree import Node, Tree, parents
 
 __all__ = ["SimulatedFileSystem"]
 

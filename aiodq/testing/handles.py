@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from aiodq.format.layout import BytesLike
+from aiodq.storage.io.os_errors import os_error
 from aiodq.testing.faults import Call, Fault
-from aiodq.testing.tree import Node, os_error
+from aiodq.testing.tree import Node
 
 __all__ = ["SimulatedFile", "SimulatedLock", "SimulatedWindow"]
 

@@ -6,17 +6,13 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from aiodq.storage.io.os_errors import os_error
 from aiodq.testing.disk import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Node", "Tree", "os_error", "parents"]
-
-
-def os_error(number: int, path: str) -> OSError:
-    """Return what the system raises."""
-    return OSError(number, os.strerror(number), path)
+__all__ = ["Node", "Tree", "parents"]
 
 
 def _parts(path: str) -> list[str]:

@@ -280,7 +280,7 @@ class ChannelEngine(Settlement, Generic[M]):
         """Give up some of the messages to be checked, as far as they qualify. Those not in memory are read first."""
         missing: list[int] = []
         for offset in self._out_of_turn.take(state, _MOST_AT_ONCE):
-            batch = self.source.at_hand(offset)
+            batch = self.source.in_memory(offset)
             if batch is None:
                 missing.append(offset)
             else:

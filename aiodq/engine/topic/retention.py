@@ -415,7 +415,7 @@ class TopicRetention:
                 return False
             # INVARIANT: what could not be read is in quarantine before its file goes, even if that failed before.
             for damage in damaged:
-                _set_aside(log, damage)
+                _quarantine(log, damage)
             log.description.give_up(begin)
             log.description.note_deleted(segments, log.segments[0].base)
             self._reader.forget([segment.path for segment in segments])
@@ -460,9 +460,9 @@ class TopicRetention:
             if damage.end == damage.position or key in known or key in self._damaged:
                 continue  # a gap, of which there is no byte; or found before
             self._damaged[key] = damage
-            self._persister.submit(Job(partial(_set_aside, log, damage), partial(self._was_set_aside, log, damage)))
+            self._persister.submit(Job(partial(_quarantine, log, damage), partial(self._quarantined, log, damage)))
 
-    def _was_set_aside(self, log: TopicLog, damage: Damage, there: object, error: Exception | None) -> None:
+    def _quarantined(self, log: TopicLog, damage: Damage, there: object, error: Exception | None) -> None:
         if there or isinstance(error, StorageError):
             log.damages.append(damage)
             self._engine.reporter.damaged(self._engine.name, damage)
@@ -562,7 +562,7 @@ class TopicRetention:
         return log.begin - before
 
 
-def _set_aside(log: TopicLog, damage: Damage) -> bool:
+def _quarantine(log: TopicLog, damage: Damage) -> bool:
     """Copy damaged bytes to quarantine; return whether their file is there, and not deleted meanwhile. Blocking.
 
     Raises:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
+from aiodq.errors import ExclusiveOnlyError
 from aiodq.message import look_at
 from aiodq.names import is_ephemeral
 from aiodq.shared.encoding.answers import read_span
-from aiodq.shared.encoding.exclusive_only import only_exclusive
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.read.snapshot import LogSnapshot
 
@@ -55,7 +55,10 @@ class History:
             ExclusiveOnlyError: the topic is only in its owner's memory.
         """
         if is_ephemeral(topic.name):
-            raise only_exclusive(f"reading from the ephemeral topic {topic.name!r} without consuming")
+            raise ExclusiveOnlyError(
+                f"reading from the ephemeral topic {topic.name!r} without consuming cannot be used yet in a store that "
+                'is open in mode "shared" or "client", only in mode "exclusive"'
+            )
         self._topic = topic
         self._snapshot = LogSnapshot(topic.fs, os.path.join(topic.store, topic.name))
 

@@ -7,6 +7,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from aiodq.storage.io.os_errors import os_error
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -68,11 +70,11 @@ class MemoryFileSystem:
         with self._mutex:
             if create:
                 if path in self._nodes:
-                    raise _error(errno.EEXIST, path)
+                    raise os_error(errno.EEXIST, path)
                 self._nodes[path] = bytearray()
             data = self._nodes.get(path)
             if data is None:
-                raise _error(errno.EISDIR if path in self._nodes else errno.ENOENT, path)
+                raise os_error(errno.EISDIR if path in self._nodes else errno.ENOENT, path)
             return _MemoryFile(data)
 
     def listdir(self, path: str) -> list[str]:
@@ -80,7 +82,7 @@ class MemoryFileSystem:
         with self._mutex:
             names = sorted(os.path.basename(node) for node in self._nodes if os.path.dirname(node) == path)
             if not names and not self.is_directory(path):
-                raise _error(errno.ENOENT, path)
+                raise os_error(errno.ENOENT, path)
             return names
 
     def is_directory(self, path: str) -> bool:
@@ -96,14 +98,14 @@ class MemoryFileSystem:
         """See `FileSystem.make_directory`."""
         with self._mutex:
             if path in self._nodes:
-                raise _error(errno.EEXIST, path)
+                raise os_error(errno.EEXIST, path)
             self._nodes[path] = None
 
     def rename(self, source: str, target: str) -> None:
         """See `FileSystem.rename`."""
         with self._mutex:
             if source not in self._nodes:
-                raise _error(errno.ENOENT, source)
+                raise os_error(errno.ENOENT, source)
             # A file has nothing below it, and is renamed each time that a topic's description is replaced.
             moved = [source] if self._nodes[source] is not None else self._tree(source)
             for node in moved:
@@ -116,14 +118,14 @@ class MemoryFileSystem:
         """See `FileSystem.remove`."""
         with self._mutex:
             if self._nodes.get(path) is None:
-                raise _error(errno.ENOENT, path)
+                raise os_error(errno.ENOENT, path)
             del self._nodes[path]
 
     def remove_directory(self, path: str) -> None:
         """See `FileSystem.remove_directory`."""
         with self._mutex:
             if self.listdir(path):
-                raise _error(errno.ENOTEMPTY, path)
+                raise os_error(errno.ENOTEMPTY, path)
             del self._nodes[path]
 
     def sync_directory(self, path: str) -> None:
@@ -131,8 +133,4 @@ class MemoryFileSystem:
 
     def lock(self, path: str) -> Lock:
         """Raise ENOTSUP: only parts of a store live in memory."""
-        raise _error(errno.ENOTSUP, path)
-
-
-def _error(code: int, path: str) -> OSError:
-    return OSError(code, os.strerror(code), path)
+        raise os_error(errno.ENOTSUP, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from os import PathLike
 
-__all__ = ["is_lasting", "is_refused", "os_errors", "storage_error"]
+__all__ = ["is_lasting", "is_refused", "os_error", "os_errors", "storage_error"]
 
 _FULL: Final = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG})
 _REFUSED: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -28,6 +29,11 @@ _ADVICE: Final = {
     errno.ELOOP: "this is a symbolic link, or below a circle of them; put the file itself there, as aiodq follows none",
     errno.EIO: "the device reported an error; check it before trusting it further",
 }
+
+
+def os_error(number: int, path: str) -> OSError:
+    """Return what the system raises for an errno."""
+    return OSError(number, os.strerror(number), path)
 
 
 def storage_error(cause: OSError, path: str | PathLike[str], position: int | None = None) -> StorageError:

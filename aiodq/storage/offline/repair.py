@@ -44,7 +44,7 @@ from aiodq.storage.state.watermark import (
 from aiodq.storage.store_layout import check_store_directory, in_the_way, list_topics, require_own_directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
 
     from aiodq.storage.io.filesystem import FileSystem
@@ -91,7 +91,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
         verify_store(path, fs)
         require_own_directories(fs, path)
         actions = [*_in_the_way(fs, path), *_sweep(fs, path), *_transactions(fs, path), *_owed(fs, path)]
-        actions += [*_identity(fs, path), *_origins(fs, path)]
+        actions += [*_unreadable(fs, path, STORE_FILE, read_identity), *_unreadable(fs, path, ORIGINS, read_origins)]
         actions += [*_commits(fs, path), *_holds(fs, path)]
         for topic in list_topics(fs, path):
             actions += _TopicRepair(fs, os.path.join(path, topic)).run()
@@ -100,11 +100,13 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     return actions
 
 
-def _identity(fs: FileSystem, store: str) -> Iterator[RepairAction]:
-    """Quarantine an unreadable `#store`; the next owner makes another one."""
-    path = os.path.join(store, STORE_FILE)
+def _unreadable(
+    fs: FileSystem, store: str, name: str, read: Callable[[FileSystem, str], object]
+) -> Iterator[RepairAction]:
+    """Quarantine a file of the store's own that cannot be read; the next owner does without it, or makes another."""
+    path = os.path.join(store, name)
     try:
-        read_identity(fs, store)
+        read(fs, store)
     except CorruptionError as error:
         yield RepairAction(path, f"quarantined the file: {error.message}", quarantine_file(fs, path))
 
@@ -120,15 +122,6 @@ def _transactions(fs: FileSystem, store: str) -> Iterator[RepairAction]:
         kept = [quarantine(fs, path, 0, found.size)]
         replace_file(fs, path, mended(found))
         yield from (RepairAction(path, f"took out what cannot be read: {d.reason}", kept[0]) for d in found.damages)
-
-
-def _origins(fs: FileSystem, store: str) -> Iterator[RepairAction]:
-    """Quarantine an unreadable `#origins`."""
-    path = os.path.join(store, ORIGINS)
-    try:
-        read_origins(fs, store)
-    except CorruptionError as error:
-        yield RepairAction(path, f"quarantined the file: {error.message}", quarantine_file(fs, path))
 
 
 def _in_the_way(fs: FileSystem, store: str) -> Iterator[RepairAction]:

@@ -75,7 +75,7 @@ class MessageSource:
             cold: read a little from disk at once instead of leaving it to the prefetching reader.
         """
         while (offset := state.again.first()) is not None and offset <= state.fresh():
-            batch = self.at_hand(offset)
+            batch = self.in_memory(offset)
             if batch is not None:
                 return batch, offset - batch.first
             if not cold:
@@ -110,13 +110,13 @@ class MessageSource:
             self.requeue_cache.discard(offset)
         return batch.cut(found[0].start, found[0].stop), *found[1:]
 
-    def at_hand(self, offset: int) -> Batch | None:
+    def in_memory(self, offset: int) -> Batch | None:
         """Return the batch that holds a message, or None if it is not in memory."""
         return self.requeue_cache.get(offset) or self._tail.find(offset)
 
     def put_at(self, offset: int) -> int | None:
         """Return when a message was put, nanoseconds since the epoch, or None if it is not in memory."""
-        batch = self.at_hand(offset)
+        batch = self.in_memory(offset)
         if batch is None:
             return None
         times = batch.columns.times
