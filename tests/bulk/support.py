@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from aiodq.format.columns import Columns
 from aiodq.storage.bulk.commits import STAGING, Commit, CommitKey, commit_staged, read_commits
 from aiodq.storage.bulk.staging import StagingWriter
+from tests.queue.support import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     import aiodq
     from tests.channels.support import Machine
@@ -51,14 +51,7 @@ def left(machine: Machine) -> list[str]:
 
 async def adopted(machine: Machine) -> None:
     """Wait until an owner is done with all that was committed."""
-    await eventually(lambda: not read_commits(machine.fs, STORE).pending)
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    """Wait until something is so that another thread brings about."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
+    await until(lambda: not read_commits(machine.fs, STORE).pending)
 
 
 async def shown(topic: aiodq.Topic | aiodq.Queue) -> list[bytes]:

@@ -29,8 +29,9 @@ from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.json_file import encode_checked
 from aiodq.testing import Fault
-from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, numbered, shown, staged
+from tests.bulk.support import STORE, STREAM, adopted, left, load, numbered, shown, staged
 from tests.channels.support import Machine, counts, ready, soon
+from tests.queue.support import until
 from tests.transactions.test_commit import transact
 from tests.watching.support import at_hand, flip
 
@@ -106,10 +107,10 @@ async def test_what_has_a_time_to_live_is_settled_when_that_ends(machine: Machin
         writer.put("jobs", Columns([bytes(100)], expiries=[expiry]))
     files = tuple(writer.finish()["jobs"])
     assert commit_staged(machine.fs, STORE, Commit(ONCE, {"jobs": files}, machine.clock.now_ns()))
-    await eventually(lambda: queue.depth == 41)
+    await until(lambda: queue.depth == 41)
     await adopted(machine)
     machine.clock.advance(10)
-    await eventually(lambda: queue.depth == 21)
+    await until(lambda: queue.depth == 21)
     assert ready(queue) == [b"head", *[bytes(100)] * 20]
 
 
@@ -177,7 +178,7 @@ async def test_what_is_consumed_goes_and_stays_away(machine: Machine) -> None:
         for message in await soon(queue.get_many(21, linger=20)):
             await message.ack()
         await queue.sync()
-        await eventually(lambda: len([n for n in machine.fs.listdir(f"{STORE}/jobs") if n.endswith(".seg")]) == 1)
+        await until(lambda: len([n for n in machine.fs.listdir(f"{STORE}/jobs") if n.endswith(".seg")]) == 1)
         machine.crash()
     async with machine.store() as store:
         assert counts(store.queue("jobs")) == (0, 0, 0)
@@ -311,7 +312,7 @@ async def test_what_a_transaction_put_into_the_same_new_topic_is_there_as_well(m
     machine.fs.plan.add(Fault("write", 1, "ENOSPC", match="/made/"))
     async with machine.store() as store:
         await adopted(machine)
-        await eventually(lambda: store.topic("made").end_offset == 2)
+        await until(lambda: store.topic("made").end_offset == 2)
         assert sorted(await shown(store.topic("made"))) == [b"by load", b"by transaction"]
     async with machine.store() as store:
         assert sorted(await shown(store.topic("made"))) == [b"by load", b"by transaction"]
@@ -445,7 +446,7 @@ async def test_what_a_killed_writer_left_is_swept_by_an_owner_that_stays(machine
         working = staged(machine, "at work", {"jobs": numbered(1)})
         (killed,) = (name for name in left(machine) if name not in names_of(machine, "at work"))
         machine.clock.advance(120)
-        await eventually(lambda: killed not in left(machine))
+        await until(lambda: killed not in left(machine))
         assert len(left(machine)) == 2, "what a writer at work staged long ago may be committed still"
         assert commit_staged(machine.fs, STORE, working)
         await adopted(machine)

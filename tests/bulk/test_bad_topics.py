@@ -11,7 +11,8 @@ from aiodq.storage.bulk.commits import CommitKey, read_commits
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.testing import Fault, SimulatedFileSystem
-from tests.bulk.support import STORE, STREAM, adopted, eventually, left, load, shown
+from tests.bulk.support import STORE, STREAM, adopted, left, load, shown
+from tests.queue.support import until
 
 if TYPE_CHECKING:
     from tests.channels.support import Machine
@@ -38,12 +39,12 @@ async def test_it_waits_until_the_place_is_free(machine: Machine, caplog: pytest
     for _ in range(2):
         async with machine.store() as store:
             # The batch is there whole or not at all, and the stream's next one does not overtake it.
-            await eventually(lambda: len(read_commits(machine.fs, STORE).pending) == 2)
+            await until(lambda: len(read_commits(machine.fs, STORE).pending) == 2)
             assert await shown(store.topic("jobs")) == [b"j", b"k"]
             assert await shown(store.topic("also")) == []
             assert damaged(machine) == ["/s/made"]
     async with machine.store() as store:
-        await eventually(lambda: any("the bulk load 'stream' waits" in text for text in caplog.messages))
+        await until(lambda: any("the bulk load 'stream' waits" in text for text in caplog.messages))
         machine.fs.remove("/s/made")
         await adopted(machine)
         assert await shown(store.topic("made")) == [b"m"]

@@ -14,7 +14,7 @@ from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.holds import HOLDS, Hold, read_hold, read_holds, release_hold, write_hold
 from aiodq.testing import Fault
-from tests.bulk.support import STORE, eventually, numbered, shown
+from tests.bulk.support import STORE, numbered, shown
 from tests.channels.support import Machine, soon
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ async def nudged(queue: aiodq.Queue, count: int) -> None:
     for _ in range(200):
         if await few():
             return
-        await eventually(lambda: True)
     raise AssertionError(f"{len(await shown(queue))} messages are left")
 
 

@@ -17,7 +17,8 @@ from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.filesystem import locked
 from aiodq.storage.log.staged_segments import move_in
 from aiodq.testing import WrappedFileSystem
-from tests.bulk.support import STORE, eventually, left, load, numbered, shown, staged
+from tests.bulk.support import STORE, left, load, numbered, shown, staged
+from tests.queue.support import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +162,7 @@ async def test_one_topic_that_cannot_be_keeps_neither_the_store_shut_nor_others_
     async with machine.store() as store:
         assert await shown(store.topic("t")) == numbered(2)
         load(machine, CommitKey("later"), {"t": numbered(1, b"later")})
-        await eventually(lambda: store.topic("t").end_offset == 3)
+        await until(lambda: store.topic("t").end_offset == 3)
 
 
 async def test_all_of_a_commit_is_taken_over_or_nothing(machine: Machine) -> None:
@@ -190,7 +191,7 @@ async def test_who_opens_a_store_waits_for_a_writer_that_owns_it_for_a_moment(
         assert held == []
         held.append(lock_commits(machine.fs, STORE))
         assert load(machine, CommitKey("w"), {"t": numbered(1)}), "a writer waits for another one as well"
-        await eventually(lambda: store.topic("t").end_offset == 1)
+        await until(lambda: store.topic("t").end_offset == 1)
 
 
 async def test_for_another_owner_nobody_waits(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Wait until something is so that nobody tells."""
     async with asyncio.timeout(PATIENCE):
         while not condition():

@@ -16,25 +16,16 @@ import aiodq
 from aiodq.clock import SystemClock
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import WatchedFileSystem
-from tests.queue.support import Tasks, fill, numbered, outcome
+from tests.queue.support import PATIENCE, Tasks, fill, numbered, outcome, soon
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     from aiodq.testing import Passed
 
 
 T = TypeVar("T")
-
-PATIENCE: Final = 5.0
-"""Seconds after which what should have ended counts as hanging. No test waits for it to pass."""
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    """Return what comes of it; a hang is a failure."""
-    async with asyncio.timeout(PATIENCE):
-        return await awaitable
 
 
 class InjectedError(MemoryError):

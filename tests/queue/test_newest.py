@@ -17,11 +17,9 @@ from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.holds import Hold, write_hold
 from tests.channels.fixtures import machine
 from tests.channels.support import Machine, counts, ready
-from tests.queue.support import soon
+from tests.queue.support import soon, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["machine"]
@@ -34,12 +32,6 @@ def files(machine: Machine, topic: str = "jobs") -> list[tuple[int, int]]:
     image = machine.fs.image()
     found = [path for path in image if path.startswith(f"/s/{topic}/") and path.endswith(".seg")]
     return [(int(path.rsplit("/", 1)[1][:-4]), len(image[path] or b"")) for path in sorted(found)]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def ticks(store: aiodq.Store, count: int = 3) -> None:

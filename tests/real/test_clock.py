@@ -11,7 +11,8 @@ import pytest
 
 import aiodq
 from aiodq.testing import FakeClock
-from tests.system.support import QuickFileSystem, bodies, drain, until
+from tests.queue.support import until
+from tests.system.support import QuickFileSystem, bodies, drain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,9 @@ import pytest
 import aiodq
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import WatchedFileSystem
+from tests.queue.support import until
 from tests.real.mounts import small_disk
-from tests.system.support import bodies, descriptors_under, drain, until
+from tests.system.support import bodies, descriptors_under, drain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

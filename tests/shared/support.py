@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiodq
 from aiodq.format.columns import Columns
@@ -156,3 +156,10 @@ async def until(condition: Callable[[], object]) -> None:
 async def counts(queue: aiodq.Channel) -> tuple[int, int, int]:
     await queue.refresh()
     return queue.qsize(), queue.in_flight(), queue.deferred()
+
+
+async def cut(link: Any) -> None:
+    """Cut a client's connection, and wait until there is another one."""
+    before = link._wire
+    before.abort()
+    await until(lambda: link._ready and link._wire is not before)

@@ -19,7 +19,7 @@ from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Call, Done, Fail, Held, Open, Ping, Pong, Put, Resume, Txn
 from aiodq.wire.stream import encode_packet
-from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, owned, two, until
+from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, cut, owned, two, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,13 +230,6 @@ async def test_who_is_gone_waits_no_more(tmp_path: Path, monkeypatch: pytest.Mon
         for client in (second, first):
             client.writer.transport.abort()
         await until(lambda: not (owner.incoming._taken or owner.incoming._line or owner.clients))
-
-
-async def cut(link: Any) -> None:
-    """Cut a connection, and wait until there is another one."""
-    before = link._wire
-    before.abort()
-    await until(lambda: link._ready and link._wire is not before)
 
 
 async def test_as_many_channels_as_may_be_open_ask_for_more_and_do_so_over_another_connection(

@@ -48,19 +48,12 @@ from aiodq.wire.packets import (
     Want,
 )
 from aiodq.wire.stream import Packet, encode_packet
-from tests.shared.support import NO_PROCESS, PATIENCE, RawClient, owned
+from tests.shared.support import NO_PROCESS, PATIENCE, RawClient, owned, until
 from tests.wire.support import EXAMPLES
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
     from pathlib import Path
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def joined(path: Path, producer: int = 7) -> RawClient:

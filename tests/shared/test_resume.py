@@ -35,7 +35,7 @@ from aiodq.wire.packets import (
     Welcome,
 )
 from aiodq.wire.stream import PacketReader, encode_packet
-from tests.shared.support import PATIENCE, RawClient, owned, two, until
+from tests.shared.support import PATIENCE, RawClient, cut, owned, two, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -301,13 +301,6 @@ async def test_who_comes_back_too_late_is_not_given_anew_what_it_has_in_hand(tmp
 
 
 MANY = aiodq.ChannelOptions(max_in_flight=5_000)
-
-
-async def cut(link: Any) -> None:
-    """Cut a connection, and wait until there is another one."""
-    before = link._wire
-    before.abort()
-    await until(lambda: link._ready and link._wire is not before)
 
 
 async def test_what_is_in_hand_stays_there_though_the_connection_is_cut_and_others_wait(tmp_path: Path) -> None:

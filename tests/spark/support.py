@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import aiodq
 from aiodq.format.vectorized.arrow import COLUMNS
 from aiodq.spark.objects import AnyFileSystem
-from aiodq.spark.options import read_options
+from aiodq.spark.options import read_options, stream_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.reading import Partition, read_partition
+from aiodq.spark.stream.streaming import StreamReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +47,11 @@ def as_row(message: StoredMessage) -> dict[str, Any]:
 def scanned(path: Path, topic: str = "orders") -> list[dict[str, Any]]:
     """Return a topic's messages as a reader beside its owner gives them."""
     return [as_row(message) for message in aiodq.open_reader(path).topic(topic).scan()]
+
+
+def reader_of(path: Path | str, **options: str) -> StreamReader:
+    """Return the reader of a stream."""
+    return StreamReader(stream_options({"path": str(path), **options}))
 
 
 def read(path: Path | str, **options: str) -> list[dict[str, Any]]:

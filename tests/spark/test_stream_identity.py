@@ -13,14 +13,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import aiodq
-from aiodq.spark.options import read_options, stream_options
+from aiodq.spark.options import read_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
 from aiodq.spark.stream.lag import lag
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_hold
-from tests.spark.support import KEEP
+from tests.spark.support import KEEP, reader_of
 from tests.spark.test_lag import checkpoint_of
 from tests.spark.test_streaming import pytest_spark, read
 from tests.storage.logs import flip, segments
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
 ALL = ReadAllAvailable()
 BODY = b"no header has this in it"
-
-
-def reader_of(path: Path | str, **options: str) -> StreamReader:
-    return StreamReader(stream_options({"path": str(path), **options}))
 
 
 async def put(path: Path, topic: str, count: int, body: bytes = b"x", *, anew: bool = False) -> None:

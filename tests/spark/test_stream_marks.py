@@ -17,8 +17,8 @@ from aiodq.spark.options import stream_options
 from aiodq.spark.pipelines.ship import ship
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.read.frame_marks import FramePlace
-from tests.spark.support import KEEP, fill
-from tests.spark.test_stream_identity import damage_first, put, reader_of, taken
+from tests.spark.support import KEEP, fill, reader_of
+from tests.spark.test_stream_identity import damage_first, put, taken
 from tests.spark.test_streaming import read
 from tests.storage.logs import segments
 

@@ -18,7 +18,7 @@ from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.state.holds import Hold, read_hold, release_hold
-from tests.spark.support import KEEP, fill
+from tests.spark.support import KEEP, fill, reader_of
 from tests.spark.support import read as rows_of
 from tests.storage.logs import flip, segments
 
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 SMALL = aiodq.StoreOptions(segment_bytes=3000, retention=KEEP)
 pytest_spark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
-
-
-def reader_of(path: Path, **options: str) -> StreamReader:
-    return StreamReader(stream_options({"path": str(path), **options}))
 
 
 def read(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int]]:

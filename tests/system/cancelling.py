@@ -13,7 +13,8 @@ import anyio
 
 import aiodq
 from tests.processes import WATCHDOG
-from tests.system.support import QuickFileSystem, bodies, descriptors_under, drain, steps
+from tests.queue.support import turns
+from tests.system.support import QuickFileSystem, bodies, descriptors_under, drain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +109,7 @@ class Case:
         """Run the operation, cancel it after the step, and return how it ended."""
         task, cancel = started(self.kind, operation)
         meanwhile()
-        await steps(self.number)
+        await turns(self.number)
         if not task.done():
             cancel()
         return await ended(task)

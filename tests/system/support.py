@@ -44,19 +44,6 @@ def run_script(script: str, *arguments: str, check: bool = True) -> subprocess.C
     return done
 
 
-async def steps(number: int) -> None:
-    """Let the loop go round that often."""
-    for _ in range(number):
-        await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop go round until the condition holds; a hang is a failure."""
-    async with asyncio.timeout(WATCHDOG):
-        while not condition():
-            await asyncio.sleep(0.0005)
-
-
 def drain(channel: Channel | Queue) -> list[Message]:
     """Take everything that is ready."""
     messages: list[Message] = []

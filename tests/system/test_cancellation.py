@@ -18,17 +18,9 @@ import pytest
 import aiodq
 from aiodq.engine.store import store_engine
 from aiodq.testing import SimulatedFileSystem
+from tests.queue.support import turns, until
 from tests.system.cancelling import KINDS, MOST_STEPS, Case, Kind, opened_at_last
-from tests.system.support import (
-    InlineOffload,
-    QuickFileSystem,
-    bodies,
-    descriptors_under,
-    drain,
-    nothing_left,
-    steps,
-    until,
-)
+from tests.system.support import InlineOffload, QuickFileSystem, bodies, descriptors_under, drain, nothing_left
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +35,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def after_steps(number: int, call: Callable[[], Any]) -> Any:
-    await steps(number)
+    await turns(number)
     result = call()
     return await result if asyncio.iscoroutine(result) else result
 
@@ -69,7 +61,7 @@ async def put(case: Case) -> bool:
 async def put_to_getter(case: Case) -> bool:
     async with case.open_queue() as queue:
         getter = asyncio.create_task(queue.get())
-        await steps(2)
+        await turns(2)
         outcome = await case.cancel(lambda: queue.put(b"x"))
         await queue.topic.settle_in()
         there = queue.end_offset == 1
@@ -111,7 +103,7 @@ async def put_beside_others(case: Case) -> bool:
     async with case.open_queue() as queue:
         first = case.beside(queue.put(b"1"))
         case.beside(queue.put_many([b"2", b"3"]))
-        await steps(1)
+        await turns(1)
         outcome = await case.cancel(lambda: queue.put(b"x"), lambda: case.beside(queue.put(b"4")))
         await case.others_end()
         assert first.result() == 0
@@ -311,7 +303,7 @@ async def nack(case: Case) -> bool:
         await queue.put(b"a")
         message = await queue.get()
         second = asyncio.create_task(queue.get())
-        await steps(2)
+        await turns(2)
         outcome = await case.cancel(message.nack)
         assert message.settled
         again = await second
@@ -386,7 +378,7 @@ async def consume(case: Case) -> bool:
     done: list[bytes] = []
 
     async def handler(message: Message) -> None:
-        await steps(2)
+        await turns(2)
         done.append(message.body)
 
     async with case.open_queue() as queue:
@@ -407,14 +399,14 @@ async def stop(case: Case) -> bool:
     done: list[bytes] = []
 
     async def handler(message: Message) -> None:
-        await steps(10)
+        await turns(10)
         done.append(message.body)
 
     async with case.open_queue() as queue:
         await queue.put_many([b"a", b"b"])
         consuming = asyncio.create_task(queue.consume(handler))
         while not queue.in_flight():
-            await steps(1)
+            await turns(1)
         outcome = await case.cancel(lambda: queue.stop(HOUR))
         await consuming
         assert (done, queue.in_flight(), queue.depth) == ([b"a"], 0, 1)
@@ -427,7 +419,7 @@ async def stop_store(case: Case) -> bool:
     done: list[bytes] = []
 
     async def handler(message: Message) -> None:
-        await steps(10)
+        await turns(10)
         done.append(message.body)
 
     async with case.open() as store:
@@ -435,7 +427,7 @@ async def stop_store(case: Case) -> bool:
         await queue.put_many([b"a", b"b"])
         consuming = asyncio.create_task(queue.consume(handler))
         while not queue.in_flight():
-            await steps(1)
+            await turns(1)
         outcome = await case.cancel(lambda: store.stop(HOUR))
         await consuming
         await store.stop()
@@ -465,7 +457,7 @@ async def delete_channel(case: Case) -> bool:
         channel, other = topic.channel("default"), topic.channel("other")
         await topic.put(b"a")
         waiting = case.beside(ends_with(aiodq.QueueShutDown, channel.get(), channel.get()))
-        await steps(3)
+        await turns(3)
         outcome = await case.cancel(lambda: topic.delete_channel("default"))
         await until(lambda: topic.channels() == ["other"])
         await case.others_end()
@@ -491,7 +483,7 @@ async def drain_store(case: Case) -> bool:
         message = await queue.get()
 
         async def work() -> None:
-            await steps(10)
+            await turns(10)
             await message.ack()
             await (await queue.get()).ack()
 
@@ -788,7 +780,7 @@ async def aclose(case: Case) -> bool:
     message = await queue.get()
     message.ack_nowait()
     getter = asyncio.create_task(queue.join())
-    await steps(1)
+    await turns(1)
     outcome = await case.cancel(queue.aclose)
     await queue.aclose()
     assert await given == 2
@@ -807,7 +799,7 @@ async def aclose_store(case: Case) -> bool:
     await channel.get()
     await channel.get()
     getter = asyncio.create_task(channel.get())
-    await steps(1)
+    await turns(1)
     outcome = await case.cancel(store.aclose)
     await store.aclose()
     with pytest.raises(aiodq.QueueShutDown):

@@ -32,16 +32,8 @@ from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.testing import FakeClock, WrappedFileSystem
 from tests.processes import WATCHDOG
-from tests.system.support import (
-    QuickFileSystem,
-    StallingFileSystem,
-    bodies,
-    descriptors_under,
-    drain,
-    nothing_left,
-    steps,
-    until,
-)
+from tests.queue.support import turns, until
+from tests.system.support import QuickFileSystem, StallingFileSystem, bodies, descriptors_under, drain, nothing_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +67,7 @@ async def test_slow_sync_does_not_hold_up_the_loop(tmp_path: Path) -> None:
         async with aiodq.open_queue(tmp_path, fs=fs) as queue:
             await queue.put_many([b"a", b"b"])
             put = await stalled(fs, queue, b"c")
-            await steps(TICKS)
+            await turns(TICKS)
             assert fs.in_flight == 1
             assert not put.done()
             # What was there before can be worked on as if nothing were.
@@ -239,7 +231,7 @@ async def begun(fs: StallingReads, queue: Queue) -> asyncio.Task[list[Message]]:
     fs.go_on.clear()
     getting = asyncio.create_task(queue.get_many(150))
     await until(lambda: fs.began)
-    await steps(TICKS)
+    await turns(TICKS)
     assert not getting.done(), "what has to be read is not read on the loop"
     assert 1 < queue.in_flight() < 150
     return getting
@@ -263,7 +255,7 @@ async def test_slow_read_of_more_holds_up_neither_the_loop_nor_what_was_taken(tm
         elif end == "paused":
             queue.pause()
         closing = asyncio.create_task(queue.aclose() if end == "closed" else asyncio.sleep(0))
-        await steps(3)
+        await turns(3)
         fs.go_on.set()
         messages = await getting
         assert [message.offset for message in messages] == list(range(1, 1 + len(messages)))
@@ -280,7 +272,7 @@ async def test_slow_read_of_what_is_looked_at_does_not_hold_up_the_loop(tmp_path
         looks = [asyncio.create_task(queue.peek()) for _ in range(2)]
         await until(lambda: fs.began)
         looks.pop().cancel()
-        await steps(TICKS)
+        await turns(TICKS)
         assert not looks[0].done()
         fs.go_on.set()
         message = await looks[0]
@@ -313,7 +305,7 @@ async def test_aclose_waits_for_the_disk_beside_the_loop(tmp_path: Path) -> None
         put = await stalled(fs, queue, b"b")
         receipt = queue.put_nowait(b"c")
         closing = asyncio.create_task(queue.aclose())
-        await steps(TICKS)
+        await turns(TICKS)
         assert not closing.done()
         with pytest.raises(aiodq.StoreLockedError):
             await aiodq.open(tmp_path)
@@ -332,10 +324,10 @@ async def test_what_waits_for_a_slow_disk_is_bounded(tmp_path: Path) -> None:
         with pytest.raises(aiodq.QueueFull):
             while True:
                 receipts.append(queue.put_nowait(bytes(10_000)))
-                await steps(3)
+                await turns(3)
                 assert len(receipts) * 10_000 <= MIB
         more = [asyncio.create_task(queue.put(bytes(10_000))) for _ in range(100)]
-        await steps(TICKS)
+        await turns(TICKS)
         assert not put.done()
         assert not any(receipt.done() for receipt in receipts)
         assert not any(task.done() for task in more)
@@ -374,12 +366,12 @@ async def test_puts_during_a_sync_share_the_next(tmp_path: Path) -> None:
         events = len(fs.events)
         others = [asyncio.create_task(queue.put(b"other%d" % number)) for number in range(50)]
         many = asyncio.create_task(queue.put_many([b"many1", b"many2"]))
-        await steps(TICKS)
+        await turns(TICKS)
         assert len(fs.events) == events, "something was written beside the sync"
         fs.let_go()
         assert await first == 1
         await until(lambda: fs.syncs == before + 2)
-        await steps(TICKS)
+        await turns(TICKS)
         assert not any(task.done() for task in (*others, many))
         fs.let_go()
         assert sorted(await asyncio.gather(*others)) + list(await many) == list(range(2, 54))
@@ -395,11 +387,11 @@ async def test_sync_under_way_does_not_acknowledge_what_came_later(tmp_path: Pat
         before = fs.syncs
         first = await stalled(fs, queue, b"first")
         later = asyncio.create_task(queue.put(bytes(2 * MIB)))
-        await steps(TICKS)
+        await turns(TICKS)
         fs.let_go()
         await first
         await until(lambda: fs.syncs == before + 2)
-        await steps(TICKS)
+        await turns(TICKS)
         assert not later.done()
         assert queue.durable_offset == 2
         fs.let_go()
@@ -424,7 +416,7 @@ async def test_each_acknowledged_put_was_covered_by_a_sync(tmp_path: Path, seed:
         fs.hold = True
         producers = asyncio.gather(*(produce(queue, producer) for producer in range(8)))
         while not producers.done():
-            await steps(rng.randrange(50))
+            await turns(rng.randrange(50))
             if fs.in_flight:
                 fs.let_go()
         await producers

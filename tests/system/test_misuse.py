@@ -23,6 +23,7 @@ from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
 from tests.loops import LOOPS, run_on
 from tests.processes import ROOT, WATCHDOG
+from tests.queue.support import turns, until
 from tests.system.support import (
     QuickFileSystem,
     StallingFileSystem,
@@ -32,8 +33,6 @@ from tests.system.support import (
     engine_threads,
     nothing_left,
     run_script,
-    steps,
-    until,
 )
 from tests.system.surface import VALUES, Surface, calls, settlements, uncovered
 
@@ -86,7 +85,7 @@ def test_loop_ends_with_everything_pending(loop: str, tmp_path: Path) -> None:
         pending = [queue.put(b"p1"), queue.put_many([b"p2", b"p3"]), other.get(), other.join(), queue.join()]
         kept = [asyncio.create_task(coroutine) for coroutine in pending]
         receipts.extend(queue.put_nowait(b"r%d" % number) for number in range(3))
-        await steps(3)
+        await turns(3)
         ended = [task.done() for task in kept[:2]]
         threading.Timer(0.1, fs.release).start()
         assert ended == [False, False]
@@ -119,7 +118,7 @@ def test_receipts_tell_the_truth_when_the_loop_ends(loop: str, before_the_end: i
         options = aiodq.StoreOptions(segment_bytes=100_000)
         queue = await aiodq.open_queue(tmp_path, options, fs=QuickFileSystem())
         receipts.extend(queue.put_nowait(body) for body in sent)
-        await steps(before_the_end)
+        await turns(before_the_end)
 
     with pytest.warns(ResourceWarning, match="never closed"):
         run_on(loop, main())
@@ -139,7 +138,7 @@ def test_loop_ends_amid_a_sync(loop: str, tmp_path: Path) -> None:
         puts = [asyncio.create_task(queue.put(b"b")), asyncio.create_task(queue.put(b"c"))]
         await until(lambda: fs.in_flight)
         puts.append(asyncio.create_task(queue.put(b"d")))
-        await steps(2)
+        await turns(2)
         threading.Timer(0.1, fs.release).start()
 
     with pytest.warns(ResourceWarning, match="never closed"):
@@ -156,7 +155,8 @@ import aiodq
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
 from tests.loops import LOOPS
-from tests.system.support import StallingFileSystem, until
+from tests.queue.support import until
+from tests.system.support import (StallingFileSystem)
 
 fs = StallingFileSystem()
 loop = LOOPS[sys.argv[2]]()
@@ -281,7 +281,7 @@ async def test_store_stays_open_for_what_is_in_use(kept: str, tmp_path: Path) ->
         if kept == "getter":
             getting = asyncio.create_task(store.topic("t").channel("later", aiodq.ChannelOptions(start="latest")).get())
             await topic.settle_in()
-            await steps(1)
+            await turns(1)
             return getting
         return {"topic": topic, "channel": channel, "message": await channel.get(), "transaction": store.transaction()}[
             kept
@@ -664,9 +664,9 @@ async def test_handles_of_a_deleted_topic_say_so(tmp_path: Path) -> None:
         await topic.put_many([b"a", b"b"])
         message = await queue.get()
         waiting = [asyncio.create_task(queue.join()), asyncio.create_task(store.topic("x").channel("idle").get())]
-        await steps(1)
+        await turns(1)
         deleting = asyncio.create_task(store.delete_topic("x"))
-        await steps(1)
+        await turns(1)
         calls: list[Callable[[], Any]] = [
             lambda: topic.put(b"c"), lambda: topic.put_many([b"c"]), lambda: topic.put_nowait(b"c"), topic.sync,
             topic.purge, lambda: topic.channel("new"), queue.get, queue.get_nowait, queue.join, message.ack,
@@ -702,10 +702,10 @@ async def test_deleting_twice_in_a_row_spares_what_comes_after(tmp_path: Path) -
         async with aiodq.open(tmp_path) as store:
             await store.topic("t").put(b"1")
             first = asyncio.create_task(store.delete_topic("t"))
-            await steps(1)
+            await turns(1)
             second_put = store.topic("t").put_nowait(b"2")
             second = asyncio.create_task(store.delete_topic("t"))
-            await steps(1)
+            await turns(1)
             third = store.topic("t")
             assert await third.put(b"3") == 0
             await asyncio.gather(first, second)
@@ -733,9 +733,9 @@ async def test_aclose_tells_everyone_who_waits(tmp_path: Path) -> None:
                 empty.get_many(2),
             )
         ]
-        await steps(5)
+        await turns(5)
         acking = asyncio.create_task(held[0].ack())
-        await steps(1)
+        await turns(1)
         async with asyncio.timeout(WATCHDOG):
             await store.aclose()
             results = await asyncio.gather(*waiting, acking, return_exceptions=True)
@@ -752,7 +752,7 @@ async def test_ack_beside_aclose_is_durable_or_refused(tmp_path: Path) -> None:
         await queue.put_many([b"a", b"b"])
         message = await queue.get()
         closing = asyncio.create_task(queue.aclose())
-        await steps(number)
+        await turns(number)
         told = await outcome(message.ack)
         await closing
         assert told is None or isinstance(told, aiodq.QueueShutDown), told
@@ -770,7 +770,7 @@ async def test_reject_beside_aclose_is_told_its_outcome(tmp_path: Path) -> None:
         await dead.put(b"b")
         message = await channel.get()
         closing = asyncio.create_task(store.aclose())
-        await steps(number)
+        await turns(number)
         async with asyncio.timeout(WATCHDOG):
             told = await outcome(message.reject)
         await closing

@@ -12,15 +12,9 @@ import pytest
 
 import aiodq
 from tests.processes import WATCHDOG
+from tests.queue.support import turns
 from tests.system.cancelling import KINDS, Outcome, ended, started
-from tests.system.support import (
-    QuickFileSystem,
-    descriptors_under,
-    drain,
-    engine_threads,
-    nothing_left,
-    steps,
-)
+from tests.system.support import QuickFileSystem, descriptors_under, drain, engine_threads, nothing_left
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,7 +45,7 @@ class Schedule:
         task, cancel = started(self.rng.choice(KINDS), operation)
         try:
             if self.rng.random() < 0.6:
-                await steps(1 + int(self.rng.expovariate(0.1)))
+                await turns(1 + int(self.rng.expovariate(0.1)))
                 if not task.done():
                     cancel()
             return await ended(task)
