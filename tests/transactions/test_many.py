@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.batch.put_batch import columns_cost, columns_of
 from aiodq.engine.topic.puts import put_buffer
 from aiodq.engine.transactions import group_committer, pending_puts, topic_appender
+from aiodq.format.columns import Columns
 from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import PATIENCE, Machine, counts, until
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from aiodq.engine.batch.put_batch import Accepted
-    from aiodq.format.columns import Columns
 
 MANY = 600
 """Messages of which every other one is settled, each a run of its own."""
@@ -324,3 +325,28 @@ async def test_whoever_gives_up_waiting_for_a_commit_is_not_searched_for(
         assert all(each.cancelled() for each in settling)
         assert not committer._waiting
     assert compared <= 2 * len(messages)
+
+
+async def test_what_waits_for_earlier_puts_is_put_some_at_a_time(
+    store: aiodq.Store, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.topic("t")
+    await topic.put(b"0")
+    engine = store._store_engine.topics["t"]
+    accept, accepted = put_buffer.PutBuffer.accept_committed, Counter[int]()
+
+    def accepting(buffer: put_buffer.PutBuffer, columns: Columns, cost: int) -> asyncio.Future[range]:
+        accepted[turns.number] += 1
+        return accept(buffer, columns, cost)
+
+    monkeypatch.setattr(put_buffer.PutBuffer, "accept_committed", accepting)
+    # Of an appender that the committer does not know, nobody waits for its end amid the test.
+    appender = topic_appender.TopicAppender(engine)
+    for number in range(1, 2 * MANY):  # in one step: the first is under way, and all others wait for it
+        appender.add(Columns([b"%d" % number], transaction=number))
+    assert accepted.total() == 1
+    await appender.idle()
+    assert accepted.total() == 2 * MANY - 1
+    assert max(accepted.values()) == topic_appender._MOST_AT_ONCE
+    assert engine.put_buffer.pending == 0
+    assert [message.body async for message in topic.scan()] == [b"%d" % number for number in range(2 * MANY)]
