@@ -9,6 +9,8 @@ import random
 import stat
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -19,8 +21,7 @@ from tests.real.mounts import bound_read_only
 from tests.system.support import bodies, drain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     Record = Callable[[str, Any], None]
 
@@ -39,6 +40,22 @@ def script(source: str, *arguments: object, limit: tuple[str, int] | None = None
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """Give a directory that another user reaches, too.
+
+    `tmp_path` is none: whenever a run begins, pytest takes from others what it is in, for all runs of this user.
+    """
+    if os.geteuid() != 0:
+        # Root passes every permission, and another user cannot give files away: it takes root to have two of them.
+        pytest.skip("needs a process that becomes another user, and only root can")
+    with tempfile.TemporaryDirectory() as name:
+        for directory in (Path(name), *Path(name).parents):
+            if not directory.stat().st_mode & stat.S_IXOTH:
+                directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
+        yield Path(name)
 
 
 async def fill(path: Path, number: int) -> None:
@@ -106,24 +123,18 @@ asyncio.run(main())
 """
 
 
-async def test_another_user_s_store_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        # Root passes every permission, and another user cannot give files away: it takes root to have two of them.
-        pytest.skip("needs a process that becomes another user, and only root can")
-    for directory in (tmp_path, *tmp_path.parents):
-        if not directory.stat().st_mode & stat.S_IXOTH:
-            directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
-    theirs, half, open_to_all = tmp_path / "theirs", tmp_path / "half", tmp_path / "open"
+async def test_another_user_s_store_is_refused_and_stays_as_it_was(reachable: Path) -> None:
+    theirs, half, open_to_all = reachable / "theirs", reachable / "half", reachable / "open"
     await fill(theirs, 3)
     await fill(half, 3)
     half.chmod(0o777)
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    refused = (theirs, half, tmp_path / "new")
-    said = script(AS_SOMEBODY_ELSE, NOBODY, tmp_path / "root's", *refused, open_to_all / "new")
+    refused = (theirs, half, reachable / "new")
+    said = script(AS_SOMEBODY_ELSE, NOBODY, reachable / "root's", *refused, open_to_all / "new")
     assert said == "13 13 13 opened 0"
     assert await left(theirs) == await left(half) == [b"1", b"2"]
-    assert not (tmp_path / "new").exists()
+    assert not (reachable / "new").exists()
 
 
 async def test_a_read_only_mount_of_a_shared_store_is_refused_unless_its_owner_may_write(tmp_path: Path) -> None:
@@ -167,13 +178,8 @@ asyncio.run(main())
 """
 
 
-async def test_another_user_s_shared_store_is_refused_and_its_owner_is_not_disturbed(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs a process that becomes another user, and only root can")
-    for directory in (tmp_path, *tmp_path.parents):
-        if not directory.stat().st_mode & stat.S_IXOTH:
-            directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
-    theirs, half = tmp_path / "theirs", tmp_path / "half"
+async def test_another_user_s_shared_store_is_refused_and_its_owner_is_not_disturbed(reachable: Path) -> None:
+    theirs, half = reachable / "theirs", reachable / "half"
     async with (
         aiodq.open_queue(theirs, mode="shared") as first,
         aiodq.open_queue(half, mode="shared") as second,
@@ -212,24 +218,19 @@ asyncio.run(main())
 """
 
 
-async def test_what_root_makes_in_a_user_s_store_is_that_user_s(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs a process that becomes another user, and only root can")
-    for directory in (tmp_path, *tmp_path.parents):
-        if not directory.stat().st_mode & stat.S_IXOTH:
-            directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
-    store = tmp_path / "theirs"
+async def test_what_root_makes_in_a_user_s_store_is_that_user_s(reachable: Path) -> None:
+    store = reachable / "theirs"
     store.mkdir()
     os.chown(store, NOBODY, NOBODY)
     async with aiodq.open_queue(store, mode="shared") as queue:
         await queue.put_many([b"1", b"2", b"3"])
         await (await queue.get()).ack()
-        said = await asyncio.to_thread(script, AS_ITS_USER, NOBODY, tmp_path / "root's", store, "shared", "client")
+        said = await asyncio.to_thread(script, AS_ITS_USER, NOBODY, reachable / "root's", store, "shared", "client")
         assert said == "opened opened opened", "root serves whose the store is"
         made = [store, *store.rglob("*")]
         assert {each.lstat().st_uid for each in made} == {each.lstat().st_gid for each in made} == {NOBODY}
     assert [each.name for each in store.rglob("*") if each.lstat().st_uid != NOBODY] == []
-    said = await asyncio.to_thread(script, AS_ITS_USER, NOBODY, tmp_path / "root's", store, "exclusive", "shared")
+    said = await asyncio.to_thread(script, AS_ITS_USER, NOBODY, reachable / "root's", store, "exclusive", "shared")
     assert said == "opened opened opened"
 
 
@@ -366,13 +367,8 @@ print(*(command(sys.argv[2]) for command in (verify, repair, verify)))
 """
 
 
-async def test_a_repair_says_what_it_may_not_touch_and_does_the_rest(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs a process that becomes another user, and only root can")
-    for directory in (tmp_path, *tmp_path.parents):
-        if not directory.stat().st_mode & stat.S_IXOTH:
-            directory.chmod(directory.stat().st_mode | stat.S_IXOTH)
-    store = tmp_path / "store"
+async def test_a_repair_says_what_it_may_not_touch_and_does_the_rest(reachable: Path) -> None:
+    store = reachable / "store"
     await fill(store, 5)
     description = store / "queue" / "topic.json"
     description.write_bytes(b"{")
