@@ -16,9 +16,10 @@ from tests.proof.limits import HungError, limit
 from tests.proof.suite import _run
 from tests.proof.table import Report
 from tests.proof.workloads import WORKLOADS, Workload
+from tests.proof.world import run_world
 
 if TYPE_CHECKING:
-    from tests.proof.world import World
+    from tests.proof.world import Program, World
 
 
 async def spinning(_: World) -> None:
@@ -43,8 +44,8 @@ def test_what_waits_for_ever_is_interrupted_and_what_was_limited_before_stays_so
 
 
 def test_what_is_kept_from_the_processor_has_longer() -> None:
-    with limit(1.0):
-        time.sleep(1.5)
+    with limit(60.0):
+        signal.raise_signal(signal.SIGALRM)  # as after a minute in which others had the processor
     with pytest.raises(HungError), limit(0.2):
         while True:
             pass
@@ -58,7 +59,13 @@ def test_a_program_that_hangs_is_a_violation_that_says_where(monkeypatch: pytest
 
 
 def test_an_opening_that_hangs_is_a_violation_that_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exploring, "_LONGEST", 0.5)
+    run = run_world
+
+    def lived(world: World, program: Program) -> None:
+        run(world, program)
+        monkeypatch.setattr(exploring, "_LONGEST", 0.1)
+
+    monkeypatch.setattr(exploring, "run_world", lived)
     monkeypatch.setattr("tests.proof.oracle.Recoverer.open", lambda *_, **__: time.sleep(60))
     result = explore(Case("single puts", 1), WORKLOADS["single puts"])
     assert "operation" in result.violations[0].where
