@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import aiodq
@@ -11,6 +12,7 @@ from aiodq.spark.options import read_options, stream_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.stream.streaming import StreamReader
+from tests.storage.logs import segments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +31,12 @@ async def fill(path: Path, topic: str = "orders", rounds: int = 40, segment_byte
             await target.put_many([b"%d" % number, aiodq.Draft(b"x" * number, headers={"n": str(number)}), b""])
             await target.put(b"plain %d" % number)
             await target.put(b"red", tag="red" if number % 3 else "blue", key=b"k" * (number % 2))
+
+
+async def deleted(topic: aiodq.Topic | aiodq.Queue, directory: Path) -> None:
+    """Wait until no file is left of what is not in the topic any more: readers may see what is in a file until then."""
+    while int(segments(directory)[0].stem) < topic.begin_offset:
+        await asyncio.sleep(0.01)
 
 
 def as_row(message: StoredMessage) -> dict[str, Any]:

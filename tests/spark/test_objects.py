@@ -30,7 +30,7 @@ from aiodq.storage.state.store_identity import STORE_FILE
 from aiodq.storage.state.topic.topic_meta import describe, save_meta
 from tests.cli.support import aiodq as run
 from tests.cli.support import ok
-from tests.spark.support import KEEP, fill, read, scanned
+from tests.spark.support import KEEP, deleted, fill, read, scanned
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
@@ -312,6 +312,7 @@ async def test_what_was_deleted_before_it_was_shipped_is_missed(tmp_path: Path, 
                 ends.append(ship(tmp_path / "s", bucket).rows)
             else:
                 await store.topic("a").purge()
+                await deleted(store.topic("a"), tmp_path / "s" / "a")
                 for _ in range(60):
                     await store.topic("a").put(b"x" * 50)
         with pytest.raises(aiodq.OffsetError, match=f"the messages {ends[0]} to 119 .* were deleted before"):
@@ -340,6 +341,7 @@ async def test_past_what_a_purge_has_deleted_it_goes_on_where_it_is_told_to(
         end = ship(path, bucket, hold=hold).rows
         for times in (1, 2):
             await topic.purge()
+            await deleted(topic, path / "a")
             begin = topic.begin_offset
             await put_each(topic, 60)
             rows = len(read(bucket))

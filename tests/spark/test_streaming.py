@@ -18,7 +18,7 @@ from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.state.holds import Hold, read_hold, release_hold
-from tests.spark.support import KEEP, fill, reader_of
+from tests.spark.support import KEEP, deleted, fill, reader_of
 from tests.spark.support import read as rows_of
 from tests.storage.logs import flip, segments
 
@@ -120,6 +120,7 @@ async def test_where_a_topic_that_came_begins_is_on_record(tmp_path: Path) -> No
             await (await queue.get()).ack()
         while queue.begin_offset == 0:
             await asyncio.sleep(0.01)
+        await deleted(queue, tmp_path / "b")
         with pytest.raises(aiodq.OffsetError, match="the messages 0 to 59"):
             reader.partitions(between, end)
 
@@ -246,6 +247,7 @@ async def test_what_retention_deleted_is_told_or_left_out(tmp_path: Path) -> Non
         while queue.begin_offset < 20:
             await queue.sync()
             await asyncio.sleep(0.01)
+        await deleted(queue, tmp_path / "q")
         with pytest.raises(aiodq.OffsetError, match="let its retention keep them"):
             reader.partitions(start, end)
         begin = queue.begin_offset
