@@ -10,12 +10,12 @@ from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from _typeshed import ReadableBuffer
-    from rich.text import Text
 
 __all__ = ["Output", "printable", "whole_output"]
 
@@ -33,6 +33,12 @@ class Output(Console):
 
     It leaves it to the caller what it means that nobody reads any more.
     """
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:  # noqa: ANN401 - rich's, handed on
+        """Print text without a break of rich's: paths are whole in a pipe, and a terminal breaks lines by itself."""
+        if soft_wrap is None:
+            soft_wrap = all(isinstance(each, (str, Text)) for each in objects)
+        super().print(*objects, soft_wrap=soft_wrap, **how)
 
     def render_str(self, text: str, **how: Any) -> Text:  # noqa: ANN401 - rich's, handed on
         """Return text as it is to be shown."""

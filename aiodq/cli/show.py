@@ -52,7 +52,7 @@ _NARROWEST: Final = 8
 def stdout() -> Console:
     """Return a console on standard output that takes text as it is."""
     width = None if sys.stdout.isatty() else _WIDTH
-    return Output(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return Output(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
 def human_bytes(size: float) -> str:

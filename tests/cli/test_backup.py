@@ -41,3 +41,11 @@ def test_an_owner_that_serves_nobody_is_named(tmp_path: Path) -> None:
     assert done.code == 2
     assert str(owner.process.pid) in done.err
     assert not (tmp_path / "copy").exists()
+
+
+def test_what_it_says_is_one_line_however_long_a_path_is(tmp_path: Path) -> None:
+    place = tmp_path / ("a name with spaces " * 8).strip()
+    place.mkdir()
+    fill(place / "s", "jobs", [b"a"])
+    (line,) = ok("backup", place / "s", place / "copy").lines
+    assert line.decode().startswith(f"{place / 'copy'}: 1 topic, 1 message, ")

@@ -40,7 +40,7 @@ def _report_fields(report: StoreReport) -> dict[str, Any]:
 def _print_report(report: StoreReport) -> None:
     console = stdout()
     for found in report.findings:
-        console.print(_finding_text(found), soft_wrap=True)
+        console.print(_finding_text(found))
     total = f"{counted(len(report.files), 'file')}, {counted(report.records, 'message')}, {human_bytes(report.bytes)}"
     console.print(f"{total}: {_verdict(report)}")
 
@@ -81,7 +81,7 @@ def repair(store: Place, /, *, json: bool = False) -> int:
     else:
         console = stdout()
         for action in actions:
-            console.print(_action_text(action), soft_wrap=True)
+            console.print(_action_text(action))
         done = f"{counted(len(actions) - left, 'thing')} done" if actions else "nothing to do"
         console.print(f"{done}, {left} left alone" if left else done)
     return WRONG if left else DONE

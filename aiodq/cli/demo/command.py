@@ -112,7 +112,7 @@ def _print(outcome: Outcome, library: Library, consumers: int) -> None:
     for when, verdict in (("after the kill", outcome.recovery), ("in the end", outcome.verdict)):
         for problem in verdict.problems:
             where = f" (message {problem.offset})" if problem.offset >= 0 else ""
-            console.print(f"{when}: {problem.kind}: {problem.where}{where}", soft_wrap=True)
+            console.print(f"{when}: {problem.kind}: {problem.where}{where}")
     if outcome.figures.not_acked:
         console.print(f"{counted(outcome.figures.not_acked, 'message')} not acked, the store says")
     if outcome.figures.damages:
