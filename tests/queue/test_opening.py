@@ -19,7 +19,7 @@ import pytest
 
 import aiodq
 from aiodq.storage.io.filesystem import name_exists
-from aiodq.testing import WatchedFileSystem
+from aiodq.testing import SimulatedFileSystem, WatchedFileSystem
 from tests.processes import killed_at_last
 from tests.queue.support import Tasks, queue, ready_now, soon, store, until
 
@@ -65,6 +65,13 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
     monkeypatch.setattr("aiodq.engine.lock_wait._sleep", noticed)
     return waiting
+
+
+async def test_a_store_has_its_lock_durably_before_it_has_a_topic() -> None:
+    disk = SimulatedFileSystem()
+    async with aiodq.open("/s", fs=disk):
+        # After a power cut, a half-created topic in a directory without it would be anything.
+        assert "/s/LOCK" in disk.durable()
 
 
 class TestCreate:

@@ -37,7 +37,7 @@ def a_file_is_renamed_before_it_is_synced() -> Patch:
     return mock.patch("aiodq.storage.io.durable_io.sync_file", return_value=None)
 
 
-@mutant("the first message")
+@mutant(test="tests/queue/test_opening.py::test_a_store_has_its_lock_durably_before_it_has_a_topic")
 def the_store_has_no_durable_name_before_its_topics() -> Patch:
     return mock.patch("aiodq.engine.store.opening.sync_directory", return_value=None)
 
