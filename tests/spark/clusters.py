@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds in which a cluster has to be there."""
 
 

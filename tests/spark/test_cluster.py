@@ -49,12 +49,12 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
         return Outcome(run_job("master", running.url, path / "store", *([] if why_not else [hidden])), hidden, why_not)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_a_cluster_writes_reads_and_audits(outcome: Outcome) -> None:
     assert outcome.found["seen"] == SEEN
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_a_worker_that_does_not_see_the_store_fails_the_query_whatever_the_options(outcome: Outcome) -> None:
     """Its directory is there, and empty, as where a file system is not mounted: that is no loss of messages."""
     if outcome.why_not:
@@ -80,7 +80,7 @@ def hiding(store: Path) -> tuple[Sequence[str], str]:
     return command, ""
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_spark_connect_writes_reads_and_runs_every_pipeline(tmp_path: Path) -> None:
     found = run_job("remote", "local[2]", tmp_path / "store")
     assert found["seen"] == SEEN
@@ -98,7 +98,7 @@ def test_spark_connect_writes_reads_and_runs_every_pipeline(tmp_path: Path) -> N
 def run_job(where: str, url: str, *stores: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.spark.job", where, url, *map(str, stores)]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

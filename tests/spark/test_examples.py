@@ -18,7 +18,7 @@ from tests.processes import environment
 
 # What pyspark and py4j leave to the garbage collector is theirs.
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(1000),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
 ]
 
@@ -31,7 +31,7 @@ def run(name: str, *arguments: str | Path) -> list[str]:
         env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
-PATIENCE = 60.0
+PATIENCE = 200.0
 ROWS = [b"%d" % number for number in range(90)]
 
 

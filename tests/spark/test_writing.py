@@ -95,7 +95,7 @@ class TestABatch:
             queue = store.queue("orders")
             await queue.put(b"before")
             await asyncio.to_thread(self.save_elsewhere, spark, tmp_path / "s")
-            messages = await asyncio.wait_for(queue.get_many(501, linger=30), 30)
+            messages = await asyncio.wait_for(queue.get_many(501, linger=200), 200)
             assert [message.body for message in messages] == [b"before", *(b"%d" % number for number in range(500))]
             assert await queue.put(b"after") == 501
         assert left(tmp_path / "s") == []
