@@ -254,7 +254,7 @@ async def test_as_many_channels_as_may_be_open_ask_for_more_and_do_so_over_anoth
 
 async def test_what_one_has_open_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_MOST_OPEN", 3)
-    async with owned(tmp_path) as (store, _):
+    async with owned(tmp_path) as (store, owner):
         client, other = await connected(tmp_path, 7), await connected(tmp_path, 8)
         await client.open(2, "jobs", "c")
         await client.open(3, "others")
@@ -271,7 +271,8 @@ async def test_what_one_has_open_is_bounded(tmp_path: Path, monkeypatch: pytest.
         assert store.topics() == ["jobs"]
         await other.open(2, "more")
         await store.delete_topic("others")
-        await asyncio.sleep(0.3)  # an owner looks ten times a second for what was deleted
+        # An owner looks ten times a second for what was deleted.
+        await until(lambda: not any(3 in each._topics for each in owner.clients))
         await client.open(5, "more")
         await client.close()
         await other.close()
