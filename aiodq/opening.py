@@ -72,7 +72,8 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
             OwnerLostError, OwnerStalledError: in mode "shared" or "client": it has no owner, or the owner does not
                 answer.
             ProtocolError: in mode "shared" or "client": something other than the owner answers on its socket.
-            StoreNotFoundError: there is no store, and `create` is False.
+            StoreNotFoundError: there is no store, and `create` is False; or, in mode "client", nobody has made one
+                within `failover`.
             NotAStoreError: the directory holds something else, or lies inside another store.
             FormatVersionError: a newer aiodq wrote it; it was left untouched.
             StorageError: the system refused.
@@ -236,7 +237,8 @@ def open(  # noqa: PLR0913 - each by its name
         wait: seconds, or a `timedelta`, to wait for another process to release the store; in mode "exclusive".
         mode: "exclusive": this process alone has the store, and no other may open it. "shared": any number of processes
             use it; one of them owns it, the others talk to it over a socket in the directory, and when it ends another
-            takes over. "client": as "shared", but this process never owns it.
+            takes over. "client": as "shared", but this process never owns it; nor does it make one that is missing, but
+            waits for it.
         failover: seconds, or a `timedelta`, to look for an owner, at first and after one has ended; then waiting calls
             fail. In mode "shared" and "client".
         fs: the file system; for tests.

@@ -313,14 +313,16 @@ def open(
             when a volume was not mounted.
         wait: seconds, or a `timedelta`, to wait for another process to release the store; in mode "exclusive".
         mode: "exclusive": this process alone has the store. "shared": any number of processes have it; one of them owns
-            it, and when that ends, another takes over. "client": as shared, but this process never owns it.
+            it, and when that ends, another takes over. "client": as shared, but this process never owns it; nor does it
+            make one that is missing, but waits for it.
         failover: seconds, or a `timedelta`, to look for an owner, at first and after one is gone; then waiters get an
             error. In mode "shared" and "client".
 
     Raises:
         OwnerLostError: in mode "client": nobody serves the store.
         StoreLockedError: another owner has it, and did not release it within `wait`; `pid` is its process.
-        StoreNotFoundError: there is no store, and `create` is False.
+        StoreNotFoundError: there is no store, and `create` is False; or, in mode "client", nobody has made one within
+            `failover`.
         NotAStoreError: the directory holds something else, or lies inside another store.
         FormatVersionError: a newer aiodq wrote it; it was left untouched.
         InvalidOptionError: an option is invalid, or the path begins with `~`; also a `TypeError` if it has another

@@ -789,13 +789,32 @@ async def test_a_mode_that_is_none(tmp_path: Path, mode: Any) -> None:
             opening(tmp_path / "s", mode=mode)
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["missing", "empty"])
+async def test_a_client_waits_for_who_makes_the_store(tmp_path: Path, there: bool) -> None:
+    """As where a service and its workers start at the same moment, for the first time."""
+    path = tmp_path / "s"
+    if there:
+        path.mkdir()
+    opening = asyncio.create_task(aiodq.open_queue(path, mode="client", failover=PATIENCE)._open())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not opening.done()
+    assert path.exists() is there  # it has made nothing itself
+    async with aiodq.open_queue(path, mode="shared") as owner:
+        client = await opening
+        await client.put(b"x")
+        assert (await owner.get()).body == b"x"
+        await client.aclose()
+
+
 async def test_a_client_of_no_store_and_of_no_owner(tmp_path: Path) -> None:
-    with pytest.raises(aiodq.StoreNotFoundError):
-        await aiodq.open(tmp_path / "none", mode="client")
-    with pytest.raises(aiodq.StoreNotFoundError):
-        await aiodq.open(tmp_path / "none", mode="shared", create=False)
-    with pytest.raises(aiodq.StoreNotFoundError):
-        await aiodq.open(tmp_path, mode="client")
+    for path in tmp_path / "none", tmp_path:
+        with pytest.raises(aiodq.StoreNotFoundError, match=r"meanwhile.*aiodq serve"):
+            await aiodq.open(path, mode="client", failover=0.1)
+        with pytest.raises(aiodq.StoreNotFoundError):
+            await aiodq.open(path, mode="client", create=False)
+        with pytest.raises(aiodq.StoreNotFoundError):
+            await aiodq.open(path, mode="shared", create=False)
     async with aiodq.open(tmp_path / "s") as store:
         await store.topic("t").put(b"x")
     with pytest.raises(aiodq.OwnerLostError, match=r"0\.1 s") as raised:

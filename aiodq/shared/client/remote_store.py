@@ -25,6 +25,7 @@ from aiodq.errors import (
     AiodqError,
     InvalidOptionError,
     OwnerLostError,
+    StorageError,
     StoreFailedError,
     StoreLockedError,
     StoreNotFoundError,
@@ -118,7 +119,7 @@ class RemoteStore:
             may_own: whether this process may own the store if nobody else does.
 
         Raises:
-            StoreNotFoundError: there is none, and none is to be created.
+            StoreNotFoundError: there is none, and none is to be created, or nobody has created it meanwhile.
             OwnerLostError: nobody serves it, and this process may not.
             StoreLockedError: it has an owner that serves nobody.
             InvalidOptionError: the options differ from the owner's.
@@ -127,8 +128,11 @@ class RemoteStore:
         self._may_own = may_own
         try:
             refuse_network(self.path)
-            if not may_own or not self._create:
+            if not self._create:
                 self._check_there()
+            elif not may_own:
+                with suppress(StoreNotFoundError):  # who owns it makes it, and is waited for
+                    self._check_there()
             release_dead(self.path)
             await self._find_owner()
             if self._given is not None:
@@ -154,8 +158,19 @@ class RemoteStore:
             text = f"{self._locked.message}; it serves nobody, as a process does that has the store for itself"
             raise StoreLockedError(text, self.path, pid=self._locked.pid) from error
 
-    def _nobody_serves(self, error: OwnerLostError) -> OwnerLostError | StoreLockedError:
-        """Return what a client is told that has found no owner."""
+    def _nobody_serves(self, error: OwnerLostError) -> StorageError:
+        """Return what a client is told that has found no owner.
+
+        Raises:
+            StorageError: as `_check_there`, of anything but a missing store.
+        """
+        try:
+            self._check_there()
+        except StoreNotFoundError as missing:
+            text = f'{missing.message}, and nobody has made the store meanwhile: a process in mode "client" never does'
+            return StoreNotFoundError(
+                f'{text}; open it with mode="shared" in another, or run aiodq serve --create', self.path
+            )
         if not is_locked(self.path):
             text = f'{error.message}: a process in mode "client" never owns it; open it with mode="shared" in another'
             return OwnerLostError(f"{text}, or run aiodq serve", error.path)
