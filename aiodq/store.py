@@ -96,6 +96,8 @@ class StoreHandle(AsyncBlock):
 
         Raises:
             StoreFailedError: what was accepted could not be made durable.
+            OwnerLostError, OwnerStalledError: in mode "shared" or "client": nobody has taken what was accepted, within
+                the `failover` of `aiodq.open`. The store is closed all the same.
 
         Cancellation: it goes on in the store's own task; awaiting again is safe, and so is opening the store again on
         this event loop, which waits for it.
@@ -359,6 +361,7 @@ class Store(StoreHandle):
         Raises:
             InvalidOptionError: no such time; a `TypeError` too where it is of another type. Nothing was done.
             StoreFailedError: what was accepted could not be made durable.
+            OwnerLostError, OwnerStalledError: in mode "shared" or "client": as `aclose`.
             WrongContextError: another event loop, or a forked child.
 
         Cancellation: it goes on; calling it again waits for the same end.

@@ -55,7 +55,7 @@ async def test_what_is_in_hand_at_closing_counts_as_delivered(
             jobs = store.queue("jobs", COUNTED)
             if attempts == 1:
                 await jobs.put_many([b"left", b"released"])
-            left, released = await jobs.get_many(2)
+            left, released = await jobs.get_many(2, linger=PATIENCE)
             assert (left.attempts, released.attempts) == (attempts, 1)
             released.release()
     async with aiodq.open(tmp_path, QUICK, mode=mode) as store:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ import aiodq
 from aiodq.shared.connection import link, rendezvous
 from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.rendezvous import connect
+from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.server import owner as owner_module
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.store_layout import CLIENTS, SOCKET
@@ -30,7 +32,7 @@ from tests.shared.child import TOPIC
 from tests.shared.support import PATIENCE, RawClient, owned, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
     from aiodq.wire.packets import Message
@@ -219,6 +221,58 @@ async def test_a_store_whose_owner_hangs_or_is_gone_is_not_healthy(
         assert store.health().ok, "as that of a store of one process which was closed"
 
 
+async def nobody_comes(store: aiodq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have everybody told that nobody serves the store; nobody is told a second time."""
+    seeking = store._remote.link  # type: ignore[attr-defined]  # it is one that is shared
+    seeking._failover = 0.0
+    await until(lambda: seeking.failure)
+    monkeypatch.setattr(link.Link, "_find", lambda _: asyncio.Event().wait())
+
+
+async def test_who_begins_to_wait_once_nobody_serves_the_store_is_told_so_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(PATIENCE):
+        async with owned(tmp_path):
+            store = await aiodq.open(tmp_path, mode="client")
+            queue = store.queue("jobs")
+            await queue.put_many([b"x"] * 3)
+            messages = await queue.get_many(3, linger=PATIENCE)
+        await nobody_comes(store, monkeypatch)
+        acks: list[Callable[[], Awaitable[None]]] = [
+            messages[0].ack,
+            messages[0].ack,
+            partial(queue.ack_many, messages[1:]),
+        ]
+        for doing in (*acks, queue.sync, store.aclose):
+            with pytest.raises(aiodq.OwnerLostError):
+                await doing()
+
+
+async def test_a_transaction_ends_though_no_owner_has_said_what_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(PATIENCE):
+        async with owned(tmp_path):
+            store = await aiodq.open(tmp_path, mode="client")
+            queue = store.queue("jobs")
+            await queue.put(b"x")
+            message = await queue.get()
+        monkeypatch.setattr(RemoteChannel, "_claimed", lambda *_: None)
+        async with owned(tmp_path):
+            acking = asyncio.create_task(ack_in_transaction(store, message))
+            await until(lambda: queue._remote._claimers)  # type: ignore[attr-defined]  # likewise
+        await nobody_comes(store, monkeypatch)
+        with pytest.raises(aiodq.OwnerLostError):
+            await acking
+        await store.aclose()
+
+
+async def ack_in_transaction(store: aiodq.Store, message: aiodq.Message) -> None:
+    async with store.transaction() as tx:
+        tx.ack(message)
+
+
 @pytest.mark.usefixtures("patient")
 async def test_several_messages_are_acked_again_after_nobody_has_answered(tmp_path: Path) -> None:
     async with (
@@ -267,7 +321,7 @@ async def test_a_message_is_rejected_again_after_nobody_has_answered(tmp_path: P
                     await again()
             with pytest.raises(aiodq.AlreadySettledError):
                 await again()
-        async with dead.get_nowait() if dead.qsize() else await dead.get() as letter:
+        async with await dead.get() as letter:
             assert letter.headers["aiodq-reason"] == "bad"
         await queue.refresh()
         assert (queue.depth, dead.depth) == (0, 0)

@@ -44,7 +44,6 @@ _NOBODY: Final = 0
 _RENEWALS: Final = 3
 """How often in each `visibility_timeout` the timeout of messages being processed is restarted."""
 
-
 _SLACK: Final = 64
 """Messages that are held no more and still noted as touched, before such notes are dropped."""
 
@@ -388,7 +387,12 @@ class RemoteSettlement:
         return self._resumed or self.error is not None
 
     async def until_claimed(self) -> None:
-        """Wait until `claimed` may have become true, or no answer will come."""
+        """Wait until `claimed` may have become true.
+
+        Raises:
+            OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
+        """
+        self._topic.link.check()
         await wait_in(self._claimers)
 
     def begin_commit(self, numbers: Iterable[int]) -> dict[int, Mine]:
@@ -429,7 +433,7 @@ class RemoteSettlement:
         return self._begin(Settling(numbers, say, back=back, final=final))
 
     def _begin(self, settling: Settling) -> Settling:
-        self._last = settling
+        self._last, settling.awaited = settling, self._awaited
         if self._together is not None:
             self._together.those.append(settling)
         self._settling[settling] = None
@@ -499,10 +503,18 @@ class RemoteSettlement:
     def tell(self, error: Exception) -> None:
         """Tell those that wait for a settlement that nobody answers; it may be settled all the same."""
         for settling in list(self._settling):
-            if settling.final and settling.waiters:
-                self.remember(settling)
-            settling.tell(error)
+            self._tell(settling, error)
         release(self._claimers)
+
+    def _tell(self, settling: Settling, error: Exception) -> None:
+        if settling.final and settling.waiters:
+            self.remember(settling)
+        settling.tell(error)
+
+    def _awaited(self, settling: Settling) -> None:
+        """Have those told who begin to wait after all others were told that nobody answers."""
+        if (failure := self._topic.link.failure) is not None:
+            asyncio.get_running_loop().call_soon(self._tell, settling, failure)
 
     def remember(self, settling: Settling) -> None:
         """Keep an ack or a rejection that nobody has answered for those who call again."""

@@ -29,9 +29,12 @@ class Settling:
         lost: whether the owner has reported some as no longer in flight.
         over: whether it has answered; `refusal` is the reason if it refused.
         waiters: those that wait for the answer.
+        awaited: called when somebody begins to wait for it.
     """
 
-    __slots__ = ("back", "final", "heard_of", "lost", "numbers", "over", "refusal", "say", "superseded", "waiters")
+    __slots__ = (
+        "awaited", "back", "final", "heard_of", "lost", "numbers", "over", "refusal", "say", "superseded", "waiters",
+    )  # fmt: skip
 
     def __init__(
         self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
@@ -47,6 +50,7 @@ class Settling:
         self.over: bool = False
         self.refusal: Exception | None = None
         self.waiters: list[asyncio.Future[None]] = []
+        self.awaited: Callable[[Settling], None] | None = None
 
     @property
     def rejects(self) -> bool:
@@ -75,6 +79,8 @@ class Settling:
         if not self.over:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.waiters.append(waiter)
+            if self.awaited is not None:
+                self.awaited(self)
             await waiter
         elif self.refusal is not None:
             raise again(self.refusal)
