@@ -25,7 +25,14 @@ from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.loop.futures import to_its_end
 from aiodq.engine.monitoring.events import Events
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
-from aiodq.errors import OffsetError, WrongContextError
+from aiodq.errors import (
+    OffsetError,
+    OwnerLostError,
+    OwnerStalledError,
+    StorageError,
+    StoreFailedError,
+    WrongContextError,
+)
 from aiodq.message import Message, look_at
 from aiodq.names import check_name, check_topic_name
 from aiodq.options import (
@@ -471,8 +478,17 @@ class SharedStore(Store):
         """See `Store.delete_topic`."""
         name = check_name(name)
         self._remote.check()
-        asking = self._remote.link.call("delete_topic", {"topic": name})
-        await _to_its_end(asking, partial(self._remote.forget, name))
+        await _to_its_end(self._delete(name), partial(self._remote.forget, name))
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self._remote.link.call("delete_topic", {"topic": name})
+        except (OwnerLostError, OwnerStalledError, StoreFailedError):
+            raise
+        except StorageError:
+            # Its owner has ended it all the same: who names it again is told what is left of it.
+            self._remote.forget(name)
+            raise
 
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 _DELETED: Final = "#deleted"
-"""A name that no topic may have. Two deletions never collide here: the first is swept before the second begins."""
+"""A name that no topic may have. Two deletions never collide: what the first left goes before the second begins."""
 
 _NO_STORE: Final = "{}, so no store is opened and, with create=False, none is made; is its volume mounted?"
 
@@ -301,6 +301,8 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
             raise StorageError("another store lies where this topic would, and stays", directory)
         if holds_other_things(fs, path, name):
             return
+        if fs.exists(doomed):  # an earlier deletion could not remove it, and nothing is renamed to where something is
+            remove_tree(fs, doomed)
         # CRASH: 8. Under its new name it is no longer a topic, and the next owner sweeps it.
         fs.rename(directory, doomed)
         fs.sync_directory(path)

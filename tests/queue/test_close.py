@@ -422,10 +422,25 @@ class TestDeleting:
             with pytest.raises(aiodq.ReadOnlyError):
                 await soon(opened.delete_topic("a"))
             fs.heal()
+            left = opened.topic("a")
             await soon(opened.delete_topic("a"))
             assert opened.topics() == []
             assert not (path / "a").exists()
+            with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+                await soon(left.put(b"d"))
             assert await soon(opened.topic("a").put(b"new")) == 0
+
+    async def test_what_one_could_not_remove_is_in_no_other_s_way(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            await opened.topic("a").put(b"first")
+            fs.fail(errno.EIO, "remove", match="#deleted", times=1)
+            with pytest.raises(aiodq.StorageError):
+                await soon(opened.delete_topic("a"))
+            assert opened.topics() == []
+            assert await opened.topic("a").put(b"second") == 0
+            await soon(opened.delete_topic("a"))
+            assert not list(path.glob("a*"))
 
     async def test_a_channel_that_could_not_be_deleted_is_deleted_by_the_next_call(self, path: Path) -> None:
         fs = WatchedFileSystem()

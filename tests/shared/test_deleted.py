@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import warnings
 import weakref
@@ -16,6 +17,7 @@ from aiodq.format.columns import Columns
 from aiodq.shared.connection import handle_numbers, putting
 from aiodq.shared.server import refusals
 from aiodq.shared.server.refusals import Refusals
+from aiodq.testing import WatchedFileSystem
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Open, Ping, Pong, Put, Txn, Want
 from aiodq.wire.payload import Range
@@ -257,6 +259,32 @@ async def test_a_topic_that_another_process_deleted_can_be_put_into_anew(tmp_pat
         with pytest.raises(aiodq.QueueShutDown, match="deleted"):
             await topic.put(b"x")
         assert [message.body async for message in owner.topic("jobs").scan()] == [b"new"]
+
+
+async def test_a_topic_that_could_not_be_deleted_is_one_again_once_it_was(tmp_path: Path) -> None:
+    fs = WatchedFileSystem()
+    async with (
+        aiodq.open(tmp_path / "s", QUICK, mode="shared", fs=fs),
+        aiodq.open(tmp_path / "s", mode="client") as client,
+        aiodq.open(tmp_path / "s", mode="client") as other,
+    ):
+        await client.topic("jobs").put(b"x")
+        await other.topic("jobs").settle_in()
+        fs.fail(errno.EIO, "rename", match="#deleted")
+        with pytest.raises(aiodq.StorageError):
+            await client.delete_topic("jobs")
+        with pytest.raises(aiodq.StorageError, match="half deleted: delete it again"):
+            await client.topic("jobs").put(b"y")  # not that it was deleted
+        fs.heal()
+        with pytest.raises(aiodq.QueueShutDown):
+            await other.topic("jobs").put(b"y")
+        with pytest.raises(aiodq.StorageError, match="half deleted"):
+            await other.topic("jobs").put(b"y")
+        await client.delete_topic("jobs")
+        assert await client.topic("jobs").put(b"y") == 0
+        with pytest.raises(aiodq.QueueShutDown):
+            await other.topic("jobs").put(b"z")
+        assert await other.topic("jobs").put(b"z") == 1
 
 
 async def test_puts_that_a_drain_refuses_delete_no_topic(tmp_path: Path) -> None:

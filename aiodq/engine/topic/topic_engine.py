@@ -89,7 +89,8 @@ class TopicEngine:
         metrics: the metrics of the store.
         backlog_bytes: returns the bytes of a channel's backlog.
         lifetimes, expirations: when messages expire, and what settles them then.
-        unusable: why the topic cannot be used until the store is opened again, though it has files; else None.
+        unusable: why the topic cannot be used until the store is opened again, though it has files, or that it was
+            deleted since; else None.
     """
 
     serial: int = 0
@@ -111,7 +112,7 @@ class TopicEngine:
         unusable: StorageError | None = None,
     ) -> None:
         """Serve an opened log, or one that is created only when needed; its ioLoop's `run` does the work."""
-        self.unusable = unusable
+        self.unusable: Exception | None = unusable
         self.name = name
         self.options: StoreOptions = options
         self.log: TopicLog | NoLog = NoLog() if log is None else log
@@ -454,7 +455,7 @@ class TopicEngine:
             over: the error for what is asked later.
         """
         if self.unusable is not None:
-            self.closed = True
+            self.closed, self.unusable = True, over or self.unusable
             return
         over = over or QueueShutDown("the store is closed")
         self.put_buffer.shut_down(over)
