@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -425,3 +426,15 @@ async def test_somebody_else_makes_the_directory_meanwhile(tmp_path: Path) -> No
     with mock.patch("aiodq.engine.store.opening.name_exists", look):
         async with aiodq.open(path) as opened:
             await opened.queue("jobs").put(b"a")
+
+
+async def test_each_directory_is_synced_once_however_many_topics_are_opened(path: Path) -> None:
+    async with store(path) as opened:
+        for topic in "abcde":
+            await opened.queue(topic).put(b"x")
+    fs = WatchedFileSystem()
+    async with store(path, fs=fs):
+        synced = Counter(each.path for each in fs.named("sync_directory"))
+    for topic in "abcde":
+        assert (synced[f"{path / topic}"], synced[f"{path / topic / 'channels'}"]) == (1, 1)
+    assert synced[f"{path}"] == 1

@@ -173,6 +173,7 @@ class _Topics:
         Raises:
             StorageError: an error that may pass, or concerns more than one topic.
         """
+        # INVARIANT: the store's directory was synced before, so that the names found in it are durable.
         self._names = set(list_topics(self._fs, self._path))
         for name in sorted(self._names | self._brought.keys()):
             try:
@@ -196,8 +197,9 @@ class _Topics:
         if name not in self.there:
             try:
                 self.there[name] = open_topic(
-                    self._fs, self._clock, self._path, name, self._options, self._brought.get(name)
-                )
+                    self._fs, self._clock, self._path, name, self._options, self._brought.get(name),
+                    synced=name in self._names,
+                )  # fmt: skip
             except StorageError as refused:
                 if is_lasting(refused):
                     (self.unusable if name in self._names else self.owing)[name] = refused
@@ -305,6 +307,8 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
     options: StoreOptions | None,
     brought: Brought | None = None,
     record: StoredOptions | None = None,
+    *,
+    synced: bool = False,
 ) -> OpenedTopic:
     """Open or create one topic's files, and put into them what transactions brought. Blocking.
 
@@ -316,12 +320,13 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
         options: those given to the store, or None.
         brought: what transactions brought.
         record: the options to store if the topic is created now; None for those given, or the library's defaults.
+        synced: see `ensure_directory`, of the topic's directory.
 
     Raises:
         StorageError: as mapped from the system's error, or as raised by `TopicLog`.
     """
     record = record or StoredOptions(named=False, options=kept(options or StoreOptions()))
-    log = TopicLog(fs, os.path.join(store, name), LogOptions.of(record.options), clock, record)
+    log = TopicLog(fs, os.path.join(store, name), LogOptions.of(record.options), clock, record, synced=synced)
     log.configure(LogOptions.of(holding(None, log.meta.options, options)))
     topic = OpenedTopic(log)
     try:
@@ -329,7 +334,8 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
             topic.left = _put_missing(fs, clock, log, brought.puts)
         dues: Iterable[tuple[int, int, int]] = delayed(fs, log.view()) if log.meta.channels else ()
         for channel, start in log.meta.channels.items():
-            topic.channels[channel] = open_channel(fs, clock, log, channel, start, dues)
+            # Recovery has synced the topic's directory.
+            topic.channels[channel] = open_channel(fs, clock, log, channel, start, dues, synced=True)
         for acks in () if brought is None else brought.acks:
             if acks.channel in topic.channels:
                 for start, stop in acks.ranges:
@@ -421,7 +427,14 @@ def _require_own_directory(fs: FileSystem, store: str, name: str) -> None:
 
 
 def open_channel(  # noqa: PLR0917 - a channel hangs on that much
-    fs: FileSystem, clock: Clock, log: TopicLog, channel: str, start: int, dues: Iterable[tuple[int, int, int]]
+    fs: FileSystem,
+    clock: Clock,
+    log: TopicLog,
+    channel: str,
+    start: int,
+    dues: Iterable[tuple[int, int, int]],
+    *,
+    synced: bool = False,
 ) -> tuple[ChannelJournal, ChannelState]:
     """Open or create a channel's files, and return its state as far as the log still holds it. Blocking.
 
@@ -432,11 +445,12 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
         channel: its name.
         start: the offset at which it began.
         dues: what `delayed` found in the log.
+        synced: see `ensure_directory`, of the directory of the topic's channels.
 
     Raises:
         StorageError: as mapped from the system's error, or as raised by `ChannelJournal`.
     """
-    ensure_directory(fs, os.path.join(log.directory, "channels"))
+    ensure_directory(fs, os.path.join(log.directory, "channels"), synced=synced)
     journal = ChannelJournal(fs, os.path.join(log.directory, "channels", channel), start, log.meta.uuid)
     try:
         wall, now = clock.now_ns(), monotonic_ns(clock)

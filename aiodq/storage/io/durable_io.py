@@ -213,14 +213,21 @@ def sweep_temporaries(fs: FileSystem, directory: str) -> int:
     return len(files)
 
 
-def ensure_directory(fs: FileSystem, path: str) -> bool:
+def ensure_directory(fs: FileSystem, path: str, *, synced: bool = False) -> bool:
     """Create a directory durably, unless it exists; return whether it was created.
+
+    Args:
+        fs: the file system.
+        path: the directory.
+        synced: whether the directory that it is in was synced by who calls this, when all was there that is there now.
 
     Raises:
         StorageError: something else has that name, or the system refused.
     """
     with os_errors(path):
         if fs.is_directory(path):
+            if synced:
+                return False
             # An owner that was killed may have created it without syncing its name. Where the parent may not be opened,
             # it was not aiodq that created the directory.
             with suppress(PermissionError):

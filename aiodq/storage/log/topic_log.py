@@ -94,8 +94,9 @@ class TopicLog:
     )  # fmt: skip
 
     def __init__(
-        self, fs: FileSystem, directory: str, options: LogOptions, clock: Clock, record: StoredOptions | None = None
-    ) -> None:
+        self, fs: FileSystem, directory: str, options: LogOptions, clock: Clock, record: StoredOptions | None = None,
+        *, synced: bool = False,
+    ) -> None:  # fmt: skip
         """Open or create the topic's files, and recover.
 
         Args:
@@ -104,6 +105,7 @@ class TopicLog:
             options: the size of its segments, and their codec.
             clock: the store's.
             record: the options to store if the topic is created now.
+            synced: see `ensure_directory`.
 
         Raises:
             FormatVersionError: written by a newer aiodq; nothing was touched.
@@ -117,7 +119,7 @@ class TopicLog:
         self._skipped = 0
         self.closed: bool = False
         self.producers: ProducerTable = ProducerTable()
-        ensure_directory(fs, directory)
+        ensure_directory(fs, directory, synced=synced)
         meta, damages = load_meta(fs, directory, record)
         self.description: TopicDescription = TopicDescription(fs, directory, meta)
         self._opener = SegmentOpener(fs, directory, meta.uuid, clock, self.producers)
