@@ -389,6 +389,34 @@ async def test_handlers_that_fail_and_dead_letters(tmp_path: Path) -> None:
         assert await client.requeue_dead("dead", limit=1) == 1
 
 
+async def test_a_clock_set_back_while_puts_wait_for_an_owner_prolongs_no_wait(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with aiodq.open(tmp_path, QUICK, mode="shared", clock=clock):
+        client = await aiodq.open(tmp_path, mode="client", clock=clock)
+        queue = client.queue("jobs")
+        await queue.refresh()
+    putting = [
+        asyncio.create_task(queue.put(b"later", delay=5)),
+        asyncio.create_task(queue.put_many([b"over"], ttl=5)),
+        asyncio.create_task(put_in_transaction(client, "jobs", b"also later", delay=5)),
+    ]
+    await until(lambda: queue.topic.stats().pending == 2)
+    clock.jump(-3600)
+    async with aiodq.open(tmp_path, QUICK, mode="shared", clock=clock), asyncio.timeout(PATIENCE):
+        await asyncio.gather(*putting)
+        clock.advance(5)
+        found = await queue.get_many(2, linger=PATIENCE)
+        assert {message.body for message in found} == {b"later", b"also later"}
+        await queue.ack_many(found)
+        assert await counts(queue) == (0, 0, 0)
+        await client.aclose()
+
+
+async def put_in_transaction(store: aiodq.Store, topic: str, body: bytes, *, delay: float) -> None:
+    async with store.transaction() as tx:
+        tx.put(topic, body, delay=delay)
+
+
 async def test_a_message_times_out_and_its_holder_is_told(tmp_path: Path) -> None:
     clock = FakeClock()
     async with two(tmp_path / "s", QUICK, clock=clock) as (_, client):

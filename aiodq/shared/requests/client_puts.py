@@ -17,8 +17,9 @@ from aiodq.wire.frames import decode_lone, decode_messages
 from aiodq.wire.packets import Done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
+    from aiodq.clock import Clock
     from aiodq.engine.topic.puts.returning import Returning
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.shared.requests.serving import Owning, Wire
@@ -249,12 +250,23 @@ class ClientPuts:
         mark_retrieved(done)  # perhaps its client is gone
 
 
-def columns_of(said: Put) -> Columns:
-    """Return the messages of a put."""
+def columns_of(said: Put, clock: Clock) -> Columns:
+    """Return the messages of a put, in the owner's time."""
     body = decode_lone(said.frames, said.count)
     if body is not None:
         return Columns([body])
     batches = decode_messages(said.frames, 0, said.count)
+    for batch in batches:
+        # A wall clock that was set back since they were put, as when they waited for an owner, prolongs no wait.
+        ahead = 0 if batch.columns.dues is batch.columns.expiries is None else batch.time_ns - clock.now_ns()
+        if ahead > 0:
+            batch.columns.dues = _earlier(batch.columns.dues, ahead)
+            batch.columns.expiries = _earlier(batch.columns.expiries, ahead)
     columns = batches[0].columns if len(batches) == 1 else Columns.joined([batch.columns for batch in batches])
     columns.times = None
     return columns
+
+
+def _earlier(times: Sequence[int] | None, ahead: int) -> list[int] | None:
+    """Return times on disk that are earlier by so much; 0 says that there is none, and stays."""
+    return None if times is None else [each and max(each - ahead, 1) for each in times]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aiodq.engine.batch.put_batch import columns_cost
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError
-from aiodq.format.columns import Columns
-from aiodq.wire.frames import decode_messages
+from aiodq.shared.requests.client_puts import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.engine.transactions.group_committer import Committer
+    from aiodq.format.columns import Columns
     from aiodq.format.producers import Origin
     from aiodq.message import Message
     from aiodq.shared.requests.lending import Lending
@@ -59,7 +59,7 @@ class Asked(NamedTuple):
 
 
 def _messages(engine: TopicEngine, put: Put) -> tuple[Columns, int]:
-    columns = Columns.joined([batch.columns for batch in decode_messages(put.frames, 0, put.count)])
+    columns = columns_of(put, engine.clock)
     for body in columns.bodies:
         engine.put_buffer.body(body)
     return columns, columns_cost(columns)

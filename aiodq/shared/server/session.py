@@ -379,7 +379,7 @@ class Session:
             self._refusals.check(said.handle)
             raise ProtocolError(f"PUT: the handle {said.handle} is no topic's")
         engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
-        self._puts.put(engine, said.sequence, columns_of(said), request)
+        self._puts.put(engine, said.sequence, columns_of(said, engine.clock), request)
 
     # --- channels
 
