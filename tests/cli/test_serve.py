@@ -22,7 +22,7 @@ from tests.processes import WATCHDOG, killed_at_last
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from aiodq.shared.handles import SharedStore
@@ -100,6 +100,27 @@ def test_an_owner_whose_number_is_equal_in_another_container_is_another(capsys: 
         serving._tell(cast("SharedStore", SimpleNamespace(_remote=SimpleNamespace(owner=owner))), facts)
     said = [json.loads(line)["serving"] for line in capsys.readouterr().out.splitlines()]
     assert said == [False, True]
+
+
+async def test_it_goes_on_though_nobody_reads_what_it_says(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = asyncio.Event()
+
+    class Saying(_Serving):
+        def _say(self, facts: Mapping[str, Any], text: str) -> None:
+            said.set()
+            super()._say(facts, text)
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        serving = asyncio.create_task(Saying(str(store), json=True).run(create=False, failover=5))
+        await said.wait()
+        async with aiodq.open(store, mode="client", failover=5) as client:
+            assert await client.topic("jobs").put(b"d") == 3
+        assert not serving.done()
+        serving.cancel()
+        assert await serving == 0
 
 
 def test_it_ends_where_the_store_is_deleted(store: Path, serving: subprocess.Popen[str]) -> None:

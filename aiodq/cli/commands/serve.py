@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
@@ -12,7 +13,7 @@ from rich.live import Live
 
 from aiodq.cli.arguments import Place
 from aiodq.cli.commands.who import table
-from aiodq.cli.exits import DONE
+from aiodq.cli.exits import DONE, forget
 from aiodq.cli.loop import run_command
 from aiodq.cli.opening import check_parent
 from aiodq.cli.show import counted, print_json, stdout
@@ -45,6 +46,7 @@ def serve(
     A program that owns its store itself holds the others up whenever it blocks its event loop; this one has nothing
     else to do. Where another process owns the store already, this one waits and takes over when that ends. It ends in
     good order at SIGTERM and Ctrl-C: what was accepted is on disk, and programs in mode "shared" go on by themselves.
+    It goes on where nobody reads what it prints.
 
     Args:
         store: the store's directory.
@@ -105,11 +107,14 @@ class _Serving:
         self._say({"store": self._store, "owner": pid, "serving": serving}, text)
 
     def _say(self, facts: Mapping[str, Any], text: str) -> None:
-        if self._json:
-            print_json(facts, indent=None)
-        else:
-            stdout().print(text)
-        stdout().file.flush()
+        try:
+            if self._json:
+                print_json(facts, indent=None)
+            else:
+                stdout().print(text)
+            stdout().file.flush()
+        except OSError:
+            forget(sys.stdout)  # that nobody reads it any more, or a disk is full, is no reason to serve no more
 
 
 async def _look(store: SharedStore) -> Mapping[str, Any] | None:
