@@ -115,4 +115,14 @@ def _cache(environment: MutableMapping[str, str]) -> str:
             os.makedirs(place, exist_ok=True)
             if os.access(place, os.W_OK):
                 return place
-    return tempfile.mkdtemp(prefix="aiodq-java-")
+    # The same for all runs of this user: what is made anew each time nobody removes.
+    place = os.path.join(tempfile.gettempdir(), f"aiodq-java-{os.getuid()}")
+    with suppress(FileExistsError):
+        os.mkdir(place, stat.S_IRWXU)
+    return place if _is_private(place) else tempfile.mkdtemp(prefix="aiodq-java-")
+
+
+def _is_private(path: str) -> bool:
+    """Return whether nobody but this user can write to a directory: others might put a program of theirs there."""
+    found = os.lstat(path)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

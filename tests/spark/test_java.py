@@ -88,14 +88,40 @@ def test_where_the_way_to_the_extras_is_kept(
 
 
 @pytest.mark.parametrize("given", [{}, {"HOME": ""}, {"HOME": "/dev/null"}])
-def test_where_nothing_can_be_kept_it_is_made_each_time(
+def test_where_there_is_no_cache_it_is_kept_once_among_what_is_temporary(
     tmp_path: Path, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    homes = [java_home({"PATH": "", **given}) for _ in range(2)]
-    assert homes[0] != homes[1]
-    assert all(os.access(os.path.join(home, "bin", "java"), os.X_OK) for home in homes)
-    assert all(home.startswith(str(tmp_path)) for home in homes)
+    homes = {java_home({"PATH": "", **given}) for _ in range(2)}
+    assert [os.access(os.path.join(home, "bin", "java"), os.X_OK) for home in homes] == [True]
+    (kept,) = tmp_path.iterdir()
+    assert all(home.startswith(f"{kept}/java-") for home in homes)
+    assert kept.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("theirs", ["writable", "a link", "a file", "another's"])
+def test_what_others_may_have_put_there_is_not_run(
+    tmp_path: Path, theirs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    place = tmp_path / "tmp" / f"aiodq-java-{os.getuid()}"
+    if theirs == "a file":
+        place.touch()
+    elif theirs == "a link":
+        (tmp_path / "elsewhere").mkdir(0o700)
+        place.symlink_to(tmp_path / "elsewhere")
+    else:
+        place.mkdir(0o700)
+        place.chmod(0o777 if theirs == "writable" else 0o700)
+    if theirs == "another's":
+        uid = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+        place.rename(place.with_name(f"aiodq-java-{uid + 1}"))
+    home = java_home({"PATH": ""})
+    assert os.path.dirname(os.path.dirname(home)) == str(tmp_path / "tmp")
+    assert os.path.dirname(home) not in {str(place), str(place.with_name(f"aiodq-java-{os.getuid()}"))}
+    assert os.access(os.path.join(home, "bin", "java"), os.X_OK)
 
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "16"])
