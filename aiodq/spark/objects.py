@@ -26,19 +26,29 @@ if TYPE_CHECKING:
 __all__ = ["AnyFileSystem", "find_objects", "full_path", "is_url", "local_path", "numbered"]
 
 _FILE: Final = re.compile("file:(//(localhost)?)?(?=/)")
+_ONE_SLASH: Final = re.compile("([A-Za-z][A-Za-z0-9+]+:)/(?!/)")
+"""How a path begins that is a URL but for a slash."""
 
 
 def local_path(path: str) -> str:
     """Return this machine's path for one that is written as Spark does, `file:///data`; any other as it is.
 
     Raises:
-        InvalidOptionError: it names another machine, or begins with a `~` that no shell has replaced.
+        InvalidOptionError: it names another machine, begins with a `~` that no shell has replaced, or is a URL but for
+            a slash.
     """
     if path.startswith("~") and not os.path.lexists(path):
         raise InvalidOptionError(
             f"the path {path!r} begins with '~', which only a shell replaces: write os.path.expanduser({path!r})"
         )
     if not path.startswith("file:"):
+        one_slash = _ONE_SLASH.match(path)
+        if one_slash is not None and not os.path.lexists(one_slash[1]):
+            scheme = one_slash[1]
+            raise InvalidOptionError(
+                f"the path {path!r} has one slash behind {scheme!r}: write {scheme}/{path.removeprefix(scheme)} for a "
+                f"URL, or ./{path} for a directory of that name"
+            )
         return path
     found = _FILE.sub("", path, count=1)
     if found.startswith("//"):

@@ -269,6 +269,8 @@ def test_what_cannot_be_read_is_not_shipped_to(store: Path, tmp_path: Path, monk
     before = sorted(tmp_path.iterdir())
     with pytest.raises(aiodq.InvalidOptionError, match="names a machine, 'lake'"):
         ship(store, "file://lake/shop")
+    with pytest.raises(aiodq.InvalidOptionError, match="write s3://bucket/shop for a URL"):
+        ship(store, "s3:/bucket/shop")
     with pytest.raises(aiodq.StorageError, match="Protocol not known: nosuch"):
         ship(store, "nosuch://bucket/shop")
     assert sorted(tmp_path.iterdir()) == before

@@ -292,6 +292,7 @@ def test_a_relative_path_is_no_place_where_spark_deletes_the_directory(
         ("~/shop", r"write os.path.expanduser\('~/shop'\)"),
         ("~shop", "begins with '~', which only a shell replaces"),
         ("file://shop/a", "names a machine, 'shop': this one's are file:///shop"),
+        ("s3:/bucket/shop", r"one slash behind 's3:': write s3://bucket/shop for a URL, or \./s3:/bucket/shop for a"),
         (" ", "'path' is missing: a store's directory"),
     ],
 )
@@ -300,6 +301,14 @@ def test_a_path_that_would_be_another_place_is_refused(path: str, told: str) -> 
         read_options({"path": path})
     with pytest.raises(aiodq.InvalidOptionError, match=told):
         write_options({"path": path, "topic": "t"}, stream=False)
+
+
+def test_a_directory_may_be_called_as_a_url_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_options({"path": "./s3:/shop"}).stores == (f"{tmp_path}/./s3:/shop",)
+    (tmp_path / "s3:").mkdir()
+    assert read_options({"path": "s3:/shop"}).stores == (f"{tmp_path}/s3:/shop",)
+    assert write_options({"path": "s3:/shop", "topic": "t"}, stream=False).store == f"{tmp_path}/s3:/shop"
 
 
 def test_a_path_that_may_not_be_followed_is_for_the_read_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
