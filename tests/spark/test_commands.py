@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import aiodq as library
 from aiodq.spark import pipelines
-from tests.cli.support import aiodq, ok
+from tests.cli.support import Running, aiodq, ok
 from tests.spark.support import fill
 from tests.storage.logs import flip, segments
 
@@ -198,6 +199,16 @@ def test_a_ctrl_c_while_java_starts_counts_when_it_has_started(store: Path, monk
         aiodq("spark", "audit", store)
     assert (ended.value.code, told) == (130, ["started", "stopped"])
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_ctrl_c_ends_a_job_without_a_word(store: Path, tmp_path: Path) -> None:
+    """A call of Java's is under way, which py4j would break off with a stack, and fail at the next one."""
+    done = tmp_path / "lake" / "_checkpoint" / "commits" / "0"
+    with Running("spark", "archive", store, tmp_path / "lake", "--master", "local[1]") as running:
+        while not done.exists():
+            assert running.process.poll() is None
+            time.sleep(0.05)
+        assert running.ended(signal.SIGINT) == (130, b"", "")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from pyspark.sql import DataFrame, SparkSession
+    from rich.status import Status
 
 __all__ = ["spark"]
 
@@ -135,16 +137,18 @@ def _session(
     session: SparkSession | None = None
     over = threading.Event()
     try:
-        with _uninterrupted(), nullcontext() if verbose else _java_unheard():
+        with _ctrl_c_noted(), nullcontext() if verbose else _java_unheard():
             session = _pipelines().start_session(master, settings, f"aiodq {what}")
         status.update(what)
-        watcher = threading.Thread(target=_watch, args=(session, over, lambda text: status.update(f"{what}: {text}")))
-        watcher.start()
-        try:
-            yield session, lambda rows: status.update(f"{what}: {counted(rows, 'message')}")
-        finally:
-            over.set()
-            watcher.join()
+        with _ctrl_c_noted() as came:
+            told = partial(_tell, status, what)
+            watcher = threading.Thread(target=_watch, args=(session, over, came, told))
+            watcher.start()
+            try:
+                yield session, lambda rows: told(counted(rows, "message"))
+            finally:
+                over.set()
+                watcher.join()
     except (PySparkException, Py4JJavaError) as error:
         raise CommandError(_cause(error), WRONG) from error
     finally:
@@ -154,11 +158,17 @@ def _session(
             session.stop()
 
 
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Have a Ctrl-C count when Java has started: one that broke that off would leave a Java behind that nobody ends.
+def _tell(status: Status, what: str, text: str) -> None:
+    status.update(f"{what}: {text}")
 
-    pyspark gives up waiting for it to say how it is reached, and a Java that cannot say so waits for good.
+
+@contextmanager
+def _ctrl_c_noted() -> Iterator[list[int]]:
+    """Have a Ctrl-C count at the end, and give where it is noted until then.
+
+    One that broke off the start of Java would leave it behind: pyspark gives up waiting for it to say how it is
+    reached, and a Java that cannot say so waits for good. One that broke off a call of Java's would spoil the
+    connection to it, on which pyspark's own handler asks it to end its jobs.
     """
     came: list[int] = []
 
@@ -166,16 +176,19 @@ def _uninterrupted() -> Iterator[None]:
         came.append(number)
 
     before = signal.getsignal(signal.SIGINT)
-    if before in {signal.SIG_IGN, None} or threading.current_thread() is not threading.main_thread():
-        yield
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield came
         return
-    signal.signal(signal.SIGINT, note)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, note)
     try:
-        yield
+        yield came
+    except Exception:
+        # What was broken off has failed, in one way or another.
+        if not came:
+            raise
     finally:
-        # A session that was begun has a handler of its own, which ends its jobs.
-        if signal.getsignal(signal.SIGINT) is note:
-            signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before)
     if came:
         raise KeyboardInterrupt
 
@@ -208,10 +221,15 @@ def _java_unheard() -> Iterator[None]:
             os.close(heard)
 
 
-def _watch(session: SparkSession, over: threading.Event, tell: Callable[[str], None]) -> None:
-    """Tell of the tasks of the stages that run."""
+def _watch(session: SparkSession, over: threading.Event, came: list[int], tell: Callable[[str], None]) -> None:
+    """Tell of the tasks of the stages that run; at a Ctrl-C, end the session, and with it what waits for Java."""
     tracker = session.sparkContext.statusTracker()
     while not over.wait(0.3):
+        if came:
+            for running in session.streams.active:
+                running.stop()  # it would outlive its session, for as long as nothing comes
+            session.stop()
+            return
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         found = [stage for stage in stages if stage is not None]
         if found:
@@ -364,7 +382,8 @@ def query(
 ) -> int:
     """Ask the live backlog in SQL: the view `messages` is all of it, and each topic is a view of its own name.
 
-    Columns are topic, offset, timestamp, tag, key, headers, body, and text, which is the body as UTF-8.
+    Columns are topic, offset, timestamp, tag, key, headers, body, and text, which is the body as UTF-8. Spark takes
+    names of views that differ only in upper and lower case for one: topics of such names are in `messages` only.
 
     Args:
         stores: a store's directory, several with commas between, or a pattern.
