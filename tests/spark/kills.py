@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -102,8 +103,11 @@ class Carrying:
         """Start one; it is ready when its query is about to start."""
         places = [str(self.path / name) for name in ("source", "target", "checkpoint")]
         command = [sys.executable, "-m", "tests.spark.child", self.way, self.master, *places]
+        # A Java that is killed leaves what it has there.
+        (self.path / "tmp").mkdir(exist_ok=True)
+        options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={self.path / 'tmp'}"
         with (self.path / "log").open("wb") as log:
-            out, env = subprocess.PIPE, environment()
+            out, env = subprocess.PIPE, {**environment(), "SPARK_SUBMIT_OPTS": options}
             with killed_at_last(command, env=env, stdout=out, stderr=log, text=True, group=True) as child:
                 yield child
 
