@@ -9,7 +9,9 @@ import shutil
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -18,6 +20,8 @@ from pyspark.sql import SparkSession
 
 import aiodq as library
 from aiodq.spark import pipelines
+from aiodq.spark.pipelines import ArchiveSummary, AuditSummary, CompactSummary, ReplaySummary, ReportSummary
+from aiodq.spark.pipelines.audit import AuditFinding
 from tests.cli.support import Running, aiodq, ok
 from tests.spark.support import fill
 from tests.storage.logs import flip, segments
@@ -259,3 +263,160 @@ def test_no_java_is_started_for_what_is_not_there(
     done = aiodq("spark", *(word.format(store=store, other=store.with_name("other")) for word in wrong))
     assert (done.code, done.out) == (2, b"")
     assert complaint in done.err
+
+
+class Idle:
+    """A session in which nothing runs."""
+
+    sparkContext = property(lambda self: self)  # noqa: N815 - Spark's
+
+    def statusTracker(self) -> Idle:  # noqa: N802 - likewise
+        return self
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - likewise
+        return []
+
+    def stop(self) -> None:
+        """It has nothing to end."""
+
+
+FINDING = AuditFinding("/s", "orders", "/s/orders/0.seg", 24, "the checksum is wrong", 5, 8)
+SPAN = " --since 2026-01-31T12:00:00+00:00 --until 2026-02-01T00:00:00+00:00"
+MOMENTS = {"since": datetime(2026, 1, 31, 12, tzinfo=UTC), "until": datetime(2026, 2, 1, tzinfo=UTC)}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (
+            "archive {store} {lake} --topic orders --topic m* --every 2.5 --checkpoint c --hold h --lossy",
+            {
+                "topics": ["orders", "m*"],
+                "every": 2.5,
+                "checkpoint": "c",
+                "hold": "h",
+                "once": False,
+                "lossy": True,
+            },
+            ArchiveSummary("/lake", 7000, 3, 2.0, 1),
+            "archived 7,000 messages to /lake: 2.0 s, 3,500 a second, batches: 3, left out: 1 message that",
+        ),
+        (
+            "archive {store} {lake} --once",
+            {"topics": None, "every": 10.0, "checkpoint": None, "hold": None, "once": True, "lossy": False},
+            ArchiveSummary("/lake", 1, 1, 2.0),
+            "archived 1 message to /lake: 2.0 s, 0 a second, batches: 1\n",
+        ),
+        (
+            "replay {lake} {store} --into late --topic orders --tag red --tag blue --first 3 --stop 9 --txn-id one"
+            + SPAN,
+            {
+                "into": "late",
+                "topics": ["orders"],
+                "tags": ["red", "blue"],
+                "first": 3,
+                "stop": 9,
+                "txn_id": "one",
+                **MOMENTS,
+            },
+            ReplaySummary("/shop", 6, 0.25),
+            "replayed 6 messages into /shop: 0.2 s\n",
+        ),
+        (
+            "compact {store} orders latest --target {lake}2 --drop-empty --txn-id one",
+            {"target": "{lake}2", "drop_empty": True, "txn_id": "one"},
+            CompactSummary("latest", 0, 0, 0.25, repeated=True),
+            "nothing to do: 'one' was committed before into latest\n",
+        ),
+        (
+            "compact {store} orders latest",
+            {"target": None, "drop_empty": False, "txn_id": None},
+            CompactSummary("latest", 2000, 9, 0.25),
+            "kept 9 messages of 2,000 in latest: 0.2 s\n",
+        ),
+        (
+            "report {store} {lake}/r.html --topic orders",
+            {"topics": ["orders"]},
+            ReportSummary("/r.html", 1, 9, 0.25),
+            "wrote /r.html: 9 messages of 1 topic, 0.2 s\n",
+        ),
+        (
+            "audit {store} --topic orders",
+            {"topics": ["orders"]},
+            AuditSummary((), 2, 9, 4_000_000, 2.0),
+            "2 segments, 9 messages, 4.0 MB: no damage; 2.0 s, 2.0 MB/s\n",
+        ),
+    ],
+    ids=["archive", "archive-once", "replay", "compact", "compact-plain", "report", "audit"],
+)
+def test_what_is_asked_for_reaches_the_job_and_what_it_did_is_told(
+    store: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[str, dict[str, Any], Any, str]
+) -> None:
+    words, given, done, told = case
+    lake = store.with_name("lake")
+    lake.mkdir()
+    job, *rest = words.format(store=store, lake=lake).split()
+    asked: dict[str, Any] = {}
+
+    def work(session: Idle, *places: str, progress: Any = None, **options: Any) -> Any:
+        assert isinstance(session, Idle)
+        assert (progress is not None) == (job == "archive")
+        asked.update(options, places=list(places))
+        return done
+
+    def start(*how: Any) -> Idle:
+        asked["how"] = how
+        return Idle()
+
+    monkeypatch.setattr(pipelines, "start_session", start)
+    monkeypatch.setattr(pipelines, job, work)
+    spoken = ok("spark", job, *rest, "--master", "local[3]", "--conf", "a.b=c=d", "--conf", "e=")
+    assert spoken.out.decode().startswith(told)
+    wanted = {name: value.format(lake=lake) if isinstance(value, str) else value for name, value in given.items()}
+    places = [word for word in rest[: 3 if job == "compact" else 2] if not word.startswith("--")]
+    if job == "audit":
+        places = places[:1]
+    assert asked == {**wanted, "places": places, "how": ("local[3]", {"a.b": "c=d", "e": ""}, f"aiodq {job}")}
+
+
+def test_an_audit_tells_of_each_finding_and_which_messages_it_costs(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = replace(FINDING, position=8, reason="no header", first=5, stop=5)
+    monkeypatch.setattr(pipelines, "start_session", lambda *_: Idle())
+    monkeypatch.setattr(pipelines, "audit", lambda *_, **__: AuditSummary((FINDING, none), 2, 9, 0, 2.0))
+    done = aiodq("spark", "audit", store)
+    assert done.code == 1
+    assert done.out.endswith(b": 2 findings; 2.0 s, 0 B/s\n")
+    assert done.err.splitlines() == [
+        "aiodq: /s/orders/0.seg at byte 24: the checksum is wrong (messages 5 to 7)",
+        "aiodq: /s/orders/0.seg at byte 8: no header",
+    ]
+
+
+@pytest.mark.parametrize(("more", "level"), [((), None), (("--conf", "spark.log.level=INFO"), "INFO")])
+def test_verbose_shows_what_java_warns_of(
+    store: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], level: str | None
+) -> None:
+    def start(_: str, conf: dict[str, str], __: str) -> Idle:
+        assert conf.get("spark.log.level") == (level if unheard else level or "WARN")
+        os.write(2, b"a warning of Java's\n")
+        return Idle()
+
+    monkeypatch.setattr(pipelines, "start_session", start)
+    monkeypatch.setattr(pipelines, "audit", lambda *_, **__: AuditSummary((), 0, 0, 0, 1.0))
+    for unheard in (False, True):
+        done = aiodq("spark", "audit", store, *more, *(() if unheard else ("--verbose",)))
+        assert (done.code, done.err) == (0, "" if unheard else "a warning of Java's\n")
+
+
+def test_a_table_shows_bytes_times_and_what_is_not_there(store: Path, spark: SparkSession) -> None:
+    sql = "SELECT X'61FF' AS one, TIMESTAMP '2026-01-31 12:00:00Z' AS two, NULL AS three, 4.5 AS four"
+    shown = ok("spark", "query", store, sql).out.decode()
+    assert [cell.strip() for cell in shown.splitlines()[3].strip("│").split("│")] == [
+        r"a\xff",
+        "2026-01-31 12:00:00+00:00",
+        "",
+        "4.5",
+    ]
+    assert spark is not None
