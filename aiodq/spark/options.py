@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from glob import glob, has_magic
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -376,7 +377,8 @@ def _known(
         if elsewhere:
             other = "writes" if kind == "reads" else "reads"
             raise InvalidOptionError(f"{elsewhere[0]!r} is an option of {other}; those of {kind}: {', '.join(names)}")
-        hint = _HINTS.get(unknown[0].lower())
+        close = get_close_matches(unknown[0].lower(), known, n=1)
+        hint = _HINTS.get(unknown[0].lower(), known[close[0]] if close else None)
         meant = f" (is it {hint} that is meant?)" if hint else ""
         raise InvalidOptionError(f"unknown option {unknown[0]!r}{meant}; there are {', '.join(names)}")
     return {known[name.lower()]: value for name, value in given.items()}

@@ -113,7 +113,9 @@ def test_a_directory_that_is_there_is_meant_whatever_its_name(tmp_path: Path, na
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"pth": "/b"}, "unknown option 'pth'"),
+        ({"pth": "/b"}, "unknown option 'pth' .is it path that is meant?"),
+        ({"startingoffset": "5"}, "unknown option 'startingoffset' .is it startingOffsets that is meant"),
+        ({"inferSchema": "true"}, "unknown option 'inferSchema'; there are path"),
         ({"path": ""}, "'path' is missing"),
         ({"path": "/nowhere-*"}, "no store is found"),
         ({"topic": "a", "topics": "b"}, "exclude each other"),

@@ -259,6 +259,7 @@ async def test_a_hold_moves_by_what_adds_up(store: Path) -> None:
     moving.batch({"orders": 30}, {"orders": 70}, 40)
     moving.batch({"orders": 30}, {"orders": 70}, 40)
     moving.batch({"orders": 70}, {"orders": 70}, 0)
+    moving.batch(None, {"orders": 30}, 30)
     assert (held(store), moving.lost) == (70, 0)
 
 
