@@ -8,10 +8,12 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -19,6 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import aiodq as library
+from aiodq.cli.commands.spark import _watch
 from aiodq.spark import pipelines
 from aiodq.spark.pipelines import ArchiveSummary, AuditSummary, CompactSummary, ReplaySummary, ReportSummary
 from aiodq.spark.pipelines.audit import AuditFinding
@@ -249,6 +252,7 @@ def test_a_ctrl_c_ends_a_job_without_a_word(store: Path, tmp_path: Path) -> None
         (["replay", "{store}/orders", "{store}/LOCK"], "this is no directory"),
         (["replay", "{store}/orders", "{store}", "--first", "5", "--stop", "4"], "it is to stop before 4"),
         (["audit", "{store}", "--conf", "=5"], "KEY=VALUE"),
+        (["archive", "{store}", "{store}2", "--segments", "--checkpoint", "c"], "takes no --checkpoint"),
     ],
 )
 def test_no_java_is_started_for_what_is_not_there(
@@ -420,3 +424,41 @@ def test_a_table_shows_bytes_times_and_what_is_not_there(store: Path, spark: Spa
         "4.5",
     ]
     assert spark is not None
+
+
+class Busy(Idle):
+    """A session with two stages, of which one is over by the time it is looked at; it notes what is ended."""
+
+    streams = property(lambda self: self)
+
+    def __init__(self) -> None:
+        self.ended: list[object] = []
+
+    @property
+    def active(self) -> list[Busy]:
+        return [self] if not self.ended else []
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's
+        return [4, 5, 6]
+
+    def getStageInfo(self, stage: int) -> Any:  # noqa: N802 - likewise
+        return None if stage == 5 else SimpleNamespace(numCompletedTasks=stage - 4, numTasks=3)
+
+    def stop(self) -> None:
+        self.ended.append("query" if not self.ended else "session")
+
+
+def test_who_watches_tells_of_tasks_and_at_a_ctrl_c_ends_the_queries_and_the_session() -> None:
+    told: list[str] = []
+    came: list[int] = []
+    session, over = Busy(), threading.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        came.append(signal.SIGINT)
+
+    _watch(cast("SparkSession", session), over, came, tell)
+    assert (told, session.ended) == (["2 of 6 tasks"], ["query", "session"])
+    over.set()
+    _watch(cast("SparkSession", session), over, came, tell)
+    assert len(told) == 1

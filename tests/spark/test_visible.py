@@ -305,6 +305,15 @@ async def test_what_a_run_that_was_killed_had_of_a_topic_that_rests_is_counted(s
     assert held(store) == 10
 
 
+async def test_what_was_let_go_of_one_topic_does_not_make_up_for_what_another_has_not_written(store: Path) -> None:
+    await fill(store, "other", rounds=4)
+    moving = tally(store, 10)
+    write_hold(OsFileSystem(), str(store), "h", Hold({"orders": 10, "other": 10}))
+    with pytest.raises(aiodq.StorageError, match=r"of the messages 10 to 29 of topic 'orders' the store holds 20"):
+        moving.batch({"orders": 20, "other": 0}, {"orders": 30, "other": 20}, 30)
+    assert held(store) == 10
+
+
 async def test_a_topic_that_comes_later_is_held_from_where_it_begins(store: Path) -> None:
     moving = tally(store, 0)
     await fill(store, "later", rounds=4)
