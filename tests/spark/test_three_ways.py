@@ -97,7 +97,7 @@ def test_with_spark(spark: SparkSession, tmp_path: Path) -> None:
     stores = (golden, damaged)
     topics = [(store, topic) for store in stores for topic in list_topics(OsFileSystem(), str(store))]
     wanted = [row for store, topic in topics for row in scanned(store, topic)]
-    frame = load(spark, ",".join(map(str, stores)), failOnDataLoss="false", splitBytes="500")
+    frame = load(spark, list(map(str, stores)), failOnDataLoss="false", splitBytes="500")
     found = [row.asDict() for row in frame.collect()]
     for row in found:
         row["timestamp"] = row["timestamp"].astimezone(UTC)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from aiodq.spark.objects import AnyFileSystem
-from aiodq.spark.options import read_options
+from aiodq.spark.options import batch_options
 from aiodq.spark.pipelines.session import load
-from aiodq.spark.planning import topics_of
+from aiodq.spark.planning import read_topics
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +21,9 @@ __all__ = ["prepare_views", "query"]
 
 _TEXT: Final = "make_valid_utf8(CAST(body AS STRING))"
 """A body as text, whatever its bytes: what is no UTF-8 in it shows as U+FFFD. `decode` would fail the whole query."""
+
+_OF_TOPICS: Final = frozenset({"topic", "topics", "subscribepattern"})
+_BY_TOPIC: Final = frozenset({"startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp"})
 
 
 def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options: str) -> list[str]:
@@ -32,26 +37,36 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
     Args:
         spark: a session.
         stores: a store's directory, several with commas between, or a pattern.
-        options: of the data source.
+        options: of the data source; there are views of the topics that they say are read.
 
     Raises:
         PySparkException: Spark's, with the cause in its text.
         InvalidOptionError: an option is unknown, or has a value that it cannot have.
-        StoreNotFoundError: there is no such store.
+        StoreNotFoundError: there is no such store, or no topic of a name that was given in full.
     """
     fs = AnyFileSystem()
-    wanted = read_options({"path": str(stores)})
+    wanted = batch_options({"path": os.fspath(stores), **options})
     topics: dict[str, list[str]] = {}
     for store in wanted.stores:
-        for topic in topics_of(fs, store, None):
+        for topic in read_topics(fs, store, wanted):
             topics.setdefault(topic, []).append(store)
     names = Counter(name.lower() for name in ["messages", *topics])
     views = sorted(topic for topic in topics if names[topic.lower()] == 1)
     for topic in views:
-        there = ",".join(topics[topic])
-        _with_text(load(spark, there, [topic], **options)).createOrReplaceTempView(f"`{topic}`")
-    _with_text(load(spark, ",".join(wanted.stores), **options)).createOrReplaceTempView("messages")
+        frame = load(spark, topics[topic], topic=topic, **_of_topic(topic, options))
+        _with_text(frame).createOrReplaceTempView(f"`{topic}`")
+    _with_text(load(spark, list(wanted.stores), **options)).createOrReplaceTempView("messages")
     return ["messages", *views]
+
+
+def _of_topic(topic: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return options as they are for one topic: what they say of which topics are read, and of others, is left out."""
+    found = {name: value for name, value in options.items() if name.lower() not in _OF_TOPICS}
+    for name in [name for name in found if name.lower() in _BY_TOPIC and found[name].lstrip().startswith("{")]:
+        by_topic = json.loads(found.pop(name))
+        if topic in by_topic:
+            found[name] = str(by_topic[topic])
+    return found
 
 
 def _with_text(frame: DataFrame) -> DataFrame:

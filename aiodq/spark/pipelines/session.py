@@ -90,11 +90,6 @@ def use_here(spark: SparkSession) -> None:
     spark.createDataFrame([], "nothing INT")
 
 
-def load(
-    spark: SparkSession, stores: str | os.PathLike[str], topics: Sequence[str] | None = None, **options: str
-) -> DataFrame:
-    """Return a store's messages, or several stores', as they are now."""
-    reader = spark.read.format("aiodq")
-    for name, value in {**options, **topics_option(topics)}.items():
-        reader = reader.option(name, value)
-    return reader.load(os.fspath(stores))
+def load(spark: SparkSession, stores: list[str], **options: str) -> DataFrame:
+    """Return the messages of stores as they are now."""
+    return spark.read.format("aiodq").options(**options).load(stores)
