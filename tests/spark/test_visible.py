@@ -314,6 +314,20 @@ async def test_what_was_let_go_of_one_topic_does_not_make_up_for_what_another_ha
     assert held(store) == 10
 
 
+async def test_what_was_let_go_before_is_neither_counted_again_nor_lost(store: Path) -> None:
+    await fill(store, "other", rounds=4)
+    write_hold(OsFileSystem(), str(store), "h", Hold({"orders": 60, "other": 0}))
+    counted: list[str] = []
+
+    def written(topic: str, first: int, stop: int) -> int:
+        counted.append(topic)
+        return stop - first
+
+    moving = Tally(str(store), "h", written)
+    moving.batch({"orders": 20, "other": 0}, {"orders": 30, "other": 10}, 20)
+    assert (counted, moving.lost) == (["other"], 0)
+
+
 async def test_a_topic_that_comes_later_is_held_from_where_it_begins(store: Path) -> None:
     moving = tally(store, 0)
     await fill(store, "later", rounds=4)
