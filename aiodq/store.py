@@ -241,7 +241,7 @@ class Store(StoreHandle):
     def events(self) -> Events:
         """Return the events of the store, first those of its opening, then all from now on: `async for event in …`.
 
-        Each listener has a buffer of 10,000 events; beyond that, the oldest are dropped and counted in the iterator's
+        A listener may be 10,000 events behind; beyond that, the oldest are dropped and counted in the iterator's
         `dropped`. The iteration ends when the store is closed; of a closed store there is only what it told of its
         opening. Without listeners, no events are kept. In mode "shared" or "client", there are none while no owner
         answers, which `health` tells, and around a change of owners some may be reported twice or not at all.

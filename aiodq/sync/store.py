@@ -297,7 +297,7 @@ class Events:
 
     def _put_back(self, event: events.Event | None) -> None:
         if event is not None:
-            self._events._buffer.appendleft(event)  # noqa: SLF001 - it is the next one again
+            self._events.put_back(event)
 
 
 def open(

@@ -147,7 +147,7 @@ async def test_what_happens_is_told_in_every_process(tmp_path: Path) -> None:
         queue = stores[0].queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
         await queue.put_many([b"%d" % number for number in range(20)])
         listeners = stores[0]._store_engine.owner.engine.reporter.listeners  # type: ignore[attr-defined]
-        await until(lambda: len(listeners._streams) == len(heard))
+        await until(lambda: listeners and len(listeners._buffer()._waiting) == len(heard))
         for message in await queue.get_many(20):
             await message.reject("why")
         for events in heard:
@@ -168,7 +168,7 @@ async def test_what_an_owner_tells_after_a_stall_is_not_lost(tmp_path: Path) -> 
     async with two(tmp_path / "s") as (owner, client):
         events = client.events()
         engine: Any = owner._store_engine
-        await until(lambda: engine.owner.engine.reporter.listeners._streams)
+        await until(lambda: engine.owner.engine.reporter.listeners)
         remote: Any = client._store_engine
         remote.link._told_stalled()
         queue = owner.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))

@@ -187,7 +187,7 @@ async def test_an_owner_of_another_version_may_say_more_of_a_store_and_less(
             assert client.health()
             events, serving = client.events(), owner._store_engine
             listeners = serving.owner.engine.reporter.listeners  # type: ignore[attr-defined]
-            await until(lambda: listeners._streams)
+            await until(lambda: listeners)
             await topic.put(b"b")
             await (await client.topic("jobs").channel("c").get()).reject("bad")
             async with asyncio.timeout(PATIENCE):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -18,6 +19,7 @@ import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.leases import Lease
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
+from aiodq.engine.loop.futures import MOST_AT_ONCE
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.testing import FakeClock
@@ -484,3 +486,88 @@ async def test_whoever_gives_up_waiting_is_not_searched_for(
         await asyncio.wait(waiting)
         assert all(each.cancelled() for each in waiting)
         assert _Compared.times <= 2 * len(waiting)
+
+
+class _Settled(asyncio.Future[Any]):
+    """Notes in which turn of the loop each one is settled."""
+
+    turn = 0
+    turns: ClassVar[Counter[int]] = Counter()
+
+    def set_result(self, result: Any) -> None:
+        self.turns[self.turn] += 1
+        super().set_result(result)
+
+    def set_exception(self, exception: Any) -> None:
+        self.turns[self.turn] += 1
+        super().set_exception(exception)
+
+
+def _take_turns(loop: asyncio.AbstractEventLoop) -> None:
+    _Settled.turn += 1
+    loop.call_soon(_take_turns, loop)
+
+
+WAITING: dict[str, Callable[[aiodq.Store, Any], Coroutine[Any, Any, object]]] = {
+    "getters": lambda _, jobs: jobs.get(),
+    "joiners": lambda _, jobs: jobs.join(),
+    "putters": lambda _, jobs: jobs.put(SMALL),
+    "listeners": lambda store, _: anext(store.events(), None),
+}
+
+
+@pytest.mark.parametrize("line", WAITING)
+async def test_very_many_who_wait_are_told_some_in_each_turn(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with opened(tmp_path, max_messages=1) as store:
+        jobs = store.queue("t")
+        if line != "getters":
+            await jobs.put(SMALL)
+        _take_turns(loop)
+        monkeypatch.setattr(loop, "create_future", lambda: _Settled(loop=loop))
+        waiting = [asyncio.ensure_future(WAITING[line](store, jobs)) for _ in range(3 * MOST_AT_ONCE)]
+        await asyncio.sleep(0)
+        _Settled.turns.clear()
+        await store.aclose()
+        await asyncio.wait(waiting)
+        assert _Settled.turns.total() >= len(waiting)
+        assert max(_Settled.turns.values()) < 1.1 * MOST_AT_ONCE
+
+
+async def test_very_many_getters_are_woken_some_in_each_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    async with opened(tmp_path) as store:
+        jobs = store.queue("t", aiodq.ChannelOptions(max_in_flight=10_000))
+        await jobs.put(SMALL)
+        await (await jobs.get()).ack()
+        _take_turns(loop)
+        monkeypatch.setattr(loop, "create_future", lambda: _Settled(loop=loop))
+        waiting = [asyncio.ensure_future(jobs.get()) for _ in range(3 * MOST_AT_ONCE)]
+        await asyncio.sleep(0)
+        _Settled.turns.clear()
+        await jobs.put_many([SMALL] * len(waiting))
+        assert [message.offset for message in await asyncio.gather(*waiting)] == list(range(1, len(waiting) + 1))
+        assert max(_Settled.turns.values()) < 1.1 * MOST_AT_ONCE
+
+
+def tellings(path: Path, listeners: int) -> dict[str, float]:
+    """Count what it takes to tell so many listeners of an event."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        async with opened(path) as store:
+            listening = [store.events() for _ in range(listeners)]
+
+            async def tell() -> None:
+                store._store_engine.reporter.tell(aiodq.Event("dead"))
+
+            found = {"tell": await effort.of(tell)}
+            assert [(await anext(events)).kind for events in listening] == ["dead"] * listeners
+            return found
+
+    return counted(main)
+
+
+def test_telling_many_listeners(tmp_path: Path) -> None:
+    alike(tellings(tmp_path / "few", 1), tellings(tmp_path / "many", 500))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.monitoring.events import Events
+from aiodq.engine.monitoring.events import EventBuffer, Events
 from aiodq.testing import FakeClock, FaultPlan, SimulatedFileSystem
 from tests.channels.support import Machine, soon
 from tests.watching.support import at_hand, flip, kinds
@@ -160,9 +160,10 @@ class TestListening:
         assert kinds(await soon(hearing)) == ["failed"]
 
     async def test_who_is_slow_loses_the_oldest_and_can_tell_how_many(self) -> None:
-        events = Events((), most=3)
+        buffer = EventBuffer(most=3)
+        events = Events(buffer)
         for offset in range(10):
-            events.add(aiodq.Event("dead", "t", "c", offset))
+            buffer.add(aiodq.Event("dead", "t", "c", offset))
         assert [event.offset for event in at_hand(events)] == [7, 8, 9]
         assert events.dropped == 7
 

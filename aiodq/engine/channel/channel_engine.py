@@ -19,7 +19,7 @@ from aiodq.engine.channel.lease.open_lease import OpenLease
 from aiodq.engine.channel.loop_turn import LONGEST_TURN
 from aiodq.engine.channel.source.delivery_filter import NEVER, DeliveryFilter
 from aiodq.engine.loop.clock_timer import monotonic_ns
-from aiodq.engine.loop.futures import release, settle, wait_in
+from aiodq.engine.loop.futures import release, settle_all, wait_in
 from aiodq.engine.loop.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import again
@@ -584,6 +584,5 @@ class ChannelEngine(Settlement, Generic[M]):
     def end(self, error: Exception) -> None:
         """Refuse, as `refuse` does, and fail everyone who waits."""
         self.refuse(error)
-        for waiter in self.ack_waiters:
-            settle(waiter, None, error)
-        self.ack_waiters.clear()
+        waiters, self.ack_waiters = self.ack_waiters, []
+        settle_all(waiters, error)

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from aiodq.engine.loop.futures import ready_to_wake, settle
+from aiodq.engine.loop.futures import MOST_AT_ONCE, ready_to_wake, settle_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,8 @@ class WaitQueue:
         """Start empty.
 
         Args:
-            passed_on: called when a task was cancelled after it had been woken: another one is to be woken instead.
+            passed_on: called when others are to be woken, as a task was cancelled after it had been woken, or as there
+                are too many to be woken in one turn of the loop.
         """
         self.line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._passed_on = passed_on
@@ -50,9 +51,12 @@ class WaitQueue:
             raise
 
     def wake(self, number: int) -> None:
-        """Wake up to `number` tasks."""
+        """Wake up to `number` tasks. Where they are very many, the others are told of in a later turn of the loop."""
         if number > 0 and self.line:
             ready_to_wake()
+        if number > MOST_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._passed_on)
+            number = MOST_AT_ONCE
         while number > 0 and self.line:
             waiter, _ = self.line.popitem(last=False)
             if not waiter.done():
@@ -69,6 +73,6 @@ class WaitQueue:
 
     def end(self, error: Exception) -> None:
         """Raise `error` in all waiting tasks."""
-        for waiter in self.line:
-            settle(waiter, None, error)
+        waiters = list(self.line)
         self.line.clear()
+        settle_all(waiters, error)

@@ -9,11 +9,25 @@ from aiodq.awaited import mark_retrieved
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-__all__ = ["as_failure", "begin_later", "ready_to_wake", "release", "settle", "tell_all", "to_its_end", "wait_in"]
+__all__ = [
+    "MOST_AT_ONCE",
+    "as_failure",
+    "begin_later",
+    "ready_to_wake",
+    "release",
+    "settle",
+    "settle_all",
+    "tell_all",
+    "to_its_end",
+    "wait_in",
+]
 
 T = TypeVar("T")
+
+MOST_AT_ONCE: Final = 1000
+"""Futures settled in one turn of the loop: a millisecond's work."""
 
 _FRAMES: Final = 12
 """Frames that the loop needs to take a callback of a future; it is written in Python."""
@@ -74,12 +88,26 @@ async def wait_in(line: dict[asyncio.Future[None], None]) -> None:
 
 
 def release(line: dict[asyncio.Future[None], None], error: Exception | None = None) -> None:
-    """Release all who wait in line, or raise `error` in them."""
+    """Release all who wait in line, or raise `error` in them. Nobody is in line any more when this returns."""
     if line:
         ready_to_wake()
-    for waiter in line:
-        settle(waiter, None, error)
-    line.clear()
+        waiters = list(line)
+        line.clear()
+        settle_all(waiters, error)
+
+
+def settle_all(waiters: Sequence[asyncio.Future[None]], error: Exception | None = None, begin: int = 0) -> None:
+    """Settle futures from index `begin` on, in order: where they are very many, some in each turn of the loop."""
+    stop = begin + MOST_AT_ONCE
+    if stop < len(waiters):
+        waiters[stop].get_loop().call_soon(settle_all, waiters, error, stop)
+    for waiter in waiters[begin:stop]:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
 
 
 def as_failure(error: BaseException, path: str = "") -> StoreFailedError:

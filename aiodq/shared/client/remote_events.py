@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
-from aiodq.engine.monitoring.events import Event, Events
+from aiodq.engine.monitoring.events import Event, EventBuffer, Events
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
 from aiodq.shared.encoding.stats_json import known_fields
 
@@ -39,7 +39,7 @@ class RemoteEvents:
 
     def listen(self) -> Events:
         """Return a new listener's events, which end with the store, or once nobody refers to them."""
-        stream = Events(())
+        stream = Events(EventBuffer())
         if self._over:
             stream.end()
             return stream
@@ -89,11 +89,11 @@ class RemoteEvents:
         try:
             facts: dict[str, Any] = dict(cast("Any", said))
             events = [Event(**known_fields(Event, each)) for each in facts["events"]]
-            stream.dropped += int(facts["dropped"])
+            stream.lose(int(facts["dropped"]))
         except (TypeError, ValueError, KeyError) as cause:
             raise ProtocolError(f"these are no events: {said!r:.100}") from cause
         for event in events:
-            stream.add(event)
+            stream.buffer.add(event)
 
     def _end(self, number: int) -> None:
         stream = self._streams.pop(number, lambda: None)()

@@ -48,9 +48,8 @@ class ClientEvents:
         found = [event] if (event := await anext(listener.stream, None)) else []
         if not found and number in self._listeners:
             raise OwnerLostError("this owner ends", self._owner.engine.path)
-        buffer = listener.stream._buffer  # noqa: SLF001 - the following events are there without waiting
-        while buffer and len(found) < _AT_ONCE:
-            found.append(buffer.popleft())
+        while found and len(found) < _AT_ONCE and (event := listener.stream.take()) is not None:
+            found.append(event)
         before, listener.dropped = listener.dropped, listener.stream.dropped
         return {"events": [_facts(event) for event in found], "dropped": listener.dropped - before}
 

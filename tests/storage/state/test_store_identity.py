@@ -26,6 +26,7 @@ from aiodq.storage.state.store_identity import (
 )
 from aiodq.storage.store_layout import check_store_directory
 from aiodq.testing import Fault, SimulatedFileSystem
+from tests.watching.support import at_hand
 
 if TYPE_CHECKING:
     from aiodq.testing import Call, Image
@@ -243,7 +244,7 @@ async def test_damage_is_quarantined_and_told_and_costs_no_message(caplog: pytes
     fs = with_content(await filled("a"), GOLDEN.read_bytes()[:-9])
     async with aiodq.open("/s", fs=fs) as store:
         assert [message.body async for message in store.topic("a").scan()] == [b"x"]
-        (event,) = [event for event in store.events()._buffer if event.kind == "damage"]
+        (event,) = [event for event in at_hand(store.events()) if event.kind == "damage"]
         assert (event.topic, event.text.startswith(PATH)) == (None, True)
     assert f"the store is damaged: {PATH} at byte 0" in caplog.text
     assert fs.image()[ASIDE] == GOLDEN.read_bytes()[:-9]

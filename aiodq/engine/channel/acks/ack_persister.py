@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.loop.futures import as_failure, settle, tell_all
+from aiodq.engine.loop.futures import as_failure, settle_all, tell_all
 from aiodq.engine.loop.on_demand import OnDemand
 from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
 
@@ -300,8 +300,7 @@ class AckPersister:
             if error is None:
                 channel_engine.ack_waiters[:0] = waiters
             else:
-                for waiter in waiters:
-                    settle(waiter, None, error)
+                settle_all(waiters, error)
 
     async def _wake(self, channel_engines: list[Settlement]) -> None:
         """Open off the loop the journals that were closed while idle."""
@@ -382,8 +381,7 @@ class AckPersister:
 
     def _put_off(self, channel_engine: Settlement, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
         """Keep for later what could not be written. It stays settled; those who wait learn that it is not durable."""
-        for waiter in waiters:
-            settle(waiter, None, error)
+        settle_all(waiters, error)
         # A flush that needs all acks to be durable, such as that of a close, does not wait for the timer.
         self._dirty[channel_engine] = None
         asyncio.get_running_loop().call_later(_RETRY, self.settled, channel_engine)
@@ -436,9 +434,7 @@ class AckPersister:
 def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:
     """Tell those who wait that their acks are written; in the next turn of the loop they ask for more messages."""
     for _, waiters in waiting:
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        settle_all(waiters)
     for channel_engine, waiters in waiting:
         if waiters:
             channel_engine.turn.begin()  # after all of them: a clock may raise

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from aiodq.engine.loop.futures import ready_to_wake
+from aiodq.engine.loop.futures import ready_to_wake, settle_all
 from aiodq.engine.queue_errors import QueueFull
 
 if TYPE_CHECKING:
@@ -177,7 +177,6 @@ class WaitingPuts:
 
     def fail(self, error: Exception) -> None:
         """Fail all that wait."""
-        while self.line:
-            waiter, _ = self.line.popitem(last=False)
-            if not waiter.done():
-                waiter.set_exception(error)
+        waiters = list(self.line)
+        self.line.clear()
+        settle_all(waiters, error)
