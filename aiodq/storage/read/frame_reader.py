@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from aiodq.errors import CorruptionError, StorageError, StoreNotFoundError
 from aiodq.format.columns import CONTINUED, CONTINUES
@@ -22,6 +24,7 @@ from aiodq.storage.segments.segment_files import load_index
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiodq.format.frame import Frame
     from aiodq.storage.io.filesystem import File, Opener
     from aiodq.storage.read.frame_results import Decode, LogView
     from aiodq.storage.segments.segment_files import Segment
@@ -38,6 +41,23 @@ _RUN_PIECE: Final = 1 << 20
 _CAREFUL: Final = 32 * 1024
 """Bytes read at once after damage: in a file that is damaged all over, most of each read is wasted."""
 
+_FIRST: Final = attrgetter("first")
+_POSITION: Final = attrgetter("position")
+
+
+class _Run(NamedTuple):
+    """Where the frames of a run are, of which the index has only the first one.
+
+    Attributes:
+        firsts, positions: the offset and the position of each frame.
+        stop, end: the offset and the position after the last one.
+    """
+
+    firsts: array[int]
+    positions: array[int]
+    stop: int
+    end: int
+
 
 @dataclass(slots=True)
 class OpenSegment:
@@ -48,6 +68,7 @@ class OpenSegment:
         whole: between these positions, every run is known to be complete.
         rest: what was decoded after the end of the last read: the beginning of a run.
         mended: where the last damage ended; more may follow soon.
+        runs: those that were scanned to their end, in order.
     """
 
     file: File
@@ -57,6 +78,26 @@ class OpenSegment:
     whole: tuple[int, int] = (0, 0)
     rest: Sequence[Any] = ()
     mended: int = -1
+    runs: list[_Run] = field(default_factory=list)
+
+    def position_of(self, offset: int) -> int:
+        """Return the position from which to look for an offset."""
+        if self.ahead[0] == offset:
+            return self.ahead[1]
+        at = bisect_right(self.runs, offset, key=_first) - 1
+        if at < 0 or offset >= self.runs[at].stop:
+            return self.index.position_of(offset - self.segment.base)
+        run = self.runs[at]
+        # INVARIANT: what `ahead` says lies where every run is known to be complete.
+        self.ahead, self.whole = (-1, 0), (run.positions[0], run.end)
+        return run.positions[bisect_right(run.firsts, offset) - 1]
+
+    def scanned(self, frames: Sequence[Frame]) -> None:
+        """Note where the frames of a whole put are, if they are a run."""
+        at = bisect_right(self.runs, frames[0].first, key=_first)
+        if len(frames) > 1 and not (at and self.runs[at - 1].stop >= frames[-1].stop):
+            firsts, positions = (array("q", map(get, frames)) for get in (_FIRST, _POSITION))
+            self.runs.insert(at, _Run(firsts, positions, frames[-1].stop, frames[-1].end))
 
 
 class FrameReader(Generic[R]):
@@ -127,7 +168,7 @@ class FrameReader(Generic[R]):
         if continuation is not None and (continuation.path, continuation.offset) == (segment.path, offset):
             opened.ahead, opened.whole = (offset, continuation.position), continuation.whole
             opened.rest = continuation.rest or opened.rest
-        start = opened.ahead[1] if opened.ahead[0] == offset else opened.index.position_of(offset - segment.base)
+        start = opened.position_of(offset)
         try:
             if not opened.index.flags & CONTINUED:
                 run_bytes = self._run_bytes
@@ -274,6 +315,7 @@ class FrameReader(Generic[R]):
                 kept = [batch for batch in batches if batch.position < item.position]
                 return kept, item.position - position, CorruptionError(item.reason, segment.path, item.position)
             high = item.end
+            opened.scanned(item.frames)
             if high >= end:
                 break
         opened.whole = (low, high)
@@ -324,6 +366,10 @@ class FrameReader(Generic[R]):
             return opened.file.read_at(size, position)
         except OSError as cause:
             raise storage_error(cause, opened.segment.path, position) from cause
+
+
+def _first(run: _Run) -> int:
+    return run.firsts[0]
 
 
 def _entry_end(opened: OpenSegment, position: int, limit: int) -> int:

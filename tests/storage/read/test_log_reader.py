@@ -182,6 +182,31 @@ def test_a_run_that_there_is_room_for_is_read_once(topic: Path) -> None:
     log.close()
 
 
+def test_reading_here_and_there_in_long_runs_looks_through_each_once(topic: Path, seed: int) -> None:
+    """The index has only where a run begins; redelivered and deferred messages are read from wherever they are."""
+    log = open_log(topic, segment_bytes=64 << 20)
+    bodies = [number.to_bytes(2) * 4500 for number in range(800)]
+    put_each(log, bodies[:100])
+    for start in range(100, 800, 350):
+        put(log, bodies[start : start + 350], atomic=True)
+    view, fs, rng = log.view(), WatchedFileSystem(), random.Random(seed)
+    reader, reads, offset = LogReader(fs), 0, 0
+    while reads < 500:
+        offset = rng.randrange(800)
+        for _ in range(rng.choice([1, 1, 3])):  # some go on where they ended
+            result = reader.read(view, offset, 1)
+            reads += 1
+            found = [body for batch in result.batches for body in batch.columns.bodies]
+            assert (result.batches[0].first, result.damages) == (offset, [])
+            assert found == bodies[offset : result.next]
+            if (offset := result.next) >= 800:
+                break
+    frame, rest = 64 * 1024 + 9000, segments(topic)[0].stat().st_size
+    assert fs.bytes_read < 1.5 * rest + 1.2 * reads * frame
+    reader.close()
+    log.close()
+
+
 def test_what_was_decoded_of_the_next_run_is_not_read_again(topic: Path) -> None:
     log = open_log(topic, segment_bytes=64 << 20)
     bodies = [bytes([number]) * 9000 for number in range(200)]
