@@ -34,9 +34,10 @@ from aiodq.outcomes import Reject, Retry
 from aiodq.transaction import Transaction
 from aiodq.values import check_flag
 
-__all__ = ["Message", "look_at"]
+__all__ = ["Message", "look_at", "pieces_of"]
 
 
+_IN_A_TURN: Final = 1000
 _NO_ATTEMPT: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that end the task or the program rather than the attempt: they do not count as an attempt."""
 
@@ -436,3 +437,9 @@ def look_at(topic: str, batch: Batch, number: int, attempts: int = 0) -> Message
     """Return the message at an index of a batch, only to be looked at."""
     lease = MessageLease.of_one(topic, batch, number, attempts=attempts)
     return message_of(Message, lease, 0, batch.columns.bodies[number])
+
+
+def pieces_of(batch: Batch) -> list[range]:
+    """Return the indexes of a batch's messages: for each turn of the event loop those that a scan yields in it."""
+    indexes = range(len(batch.columns.bodies))
+    return [indexes[begin : begin + _IN_A_TURN] for begin in indexes[::_IN_A_TURN]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from functools import partial
@@ -19,7 +20,7 @@ from aiodq.engine.topic.puts.putting import LookedAtTopic
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import OffsetError
 from aiodq.format.frame import Batch
-from aiodq.message import Message, look_at
+from aiodq.message import Message, look_at, pieces_of
 from aiodq.names import check_name
 from aiodq.options import (
     ChannelOptions,
@@ -246,8 +247,10 @@ class Topic(TopicHandle):
                 read = partial(LogReader.read, view=self._engine.log.view(high), offset=low, max_bytes=_PIECE)
                 result = await self._store_engine.threads.call(reader.use, read)
                 for batch in self._found(result):
-                    for number in range(len(batch.columns.bodies)):
-                        yield look_at(self.name, batch, number)
+                    for piece in pieces_of(batch):
+                        for number in piece:
+                            yield look_at(self.name, batch, number)
+                        await asyncio.sleep(0)
                 if result.next <= low:
                     return
                 low = result.next
@@ -261,10 +264,12 @@ class Topic(TopicHandle):
                 read = partial(LogReader.read_back, view=self._engine.view(), offset=high, max_bytes=_PIECE)
                 result = await self._store_engine.threads.call(reader.use, read)
                 for batch in reversed(self._found(result)):
-                    for number in reversed(range(len(batch.columns.bodies))):
-                        if batch.first + number < low:
-                            return
-                        yield look_at(self.name, batch, number)
+                    for piece in reversed(pieces_of(batch)):
+                        for number in reversed(piece):
+                            if batch.first + number < low:
+                                return
+                            yield look_at(self.name, batch, number)
+                        await asyncio.sleep(0)
                 if result.next >= high:
                     return
                 high = result.next

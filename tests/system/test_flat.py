@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pytest
 
@@ -550,6 +550,20 @@ async def test_very_many_getters_are_woken_some_in_each_turn(tmp_path: Path, mon
         await jobs.put_many([SMALL] * len(waiting))
         assert [message.offset for message in await asyncio.gather(*waiting)] == list(range(1, len(waiting) + 1))
         assert max(_Settled.turns.values()) < 1.1 * MOST_AT_ONCE
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_a_scan_gives_way_amid_what_was_read_at_once(
+    mode: Literal["exclusive", "shared"], reverse: bool, tmp_path: Path
+) -> None:
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), mode=mode) as store:
+        topic, turns = store.topic("t"), Counter[int]()
+        await topic.put_many([b"x"] * 6000)
+        _take_turns(asyncio.get_running_loop())
+        async for _ in topic.scan(reverse=reverse):
+            turns[_Settled.turn] += 1
+        assert (turns.total(), max(turns.values()) <= 1000) == (6000, True)
 
 
 def tellings(path: Path, listeners: int) -> dict[str, float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.errors import ExclusiveOnlyError
-from aiodq.message import look_at
+from aiodq.message import look_at, pieces_of
 from aiodq.names import is_ephemeral
 from aiodq.shared.encoding.answers import read_span
 from aiodq.storage.read.log_reader import LogReader
@@ -95,8 +96,12 @@ class History:
             while low < high:
                 result = await self._topic.threads.call(reader.read, view, low, _PIECE)
                 for batch in result.batches:
-                    for number in range(min(len(batch.columns.bodies), high - batch.first)):
-                        yield look_at(self._topic.name, batch, number)
+                    for piece in pieces_of(batch):
+                        for number in piece:
+                            if batch.first + number >= high:
+                                return
+                            yield look_at(self._topic.name, batch, number)
+                        await asyncio.sleep(0)
                 if result.next <= low:
                     return
                 low = result.next
@@ -115,10 +120,12 @@ class History:
             while low < high:
                 result = await self._topic.threads.call(reader.read_back, view, high, _PIECE)
                 for batch in reversed(result.batches):
-                    for number in reversed(range(len(batch.columns.bodies))):
-                        if batch.first + number < low:
-                            return
-                        yield look_at(self._topic.name, batch, number)
+                    for piece in reversed(pieces_of(batch)):
+                        for number in reversed(piece):
+                            if batch.first + number < low:
+                                return
+                            yield look_at(self._topic.name, batch, number)
+                        await asyncio.sleep(0)
                 if result.next >= high:
                     return
                 high = result.next

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from aiodq.errors import CorruptionError, StorageError, StoreNotFoundError
@@ -41,16 +40,13 @@ _RUN_PIECE: Final = 1 << 20
 _CAREFUL: Final = 32 * 1024
 """Bytes read at once after damage: in a file that is damaged all over, most of each read is wasted."""
 
-_FIRST: Final = attrgetter("first")
-_POSITION: Final = attrgetter("position")
 
-
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """Where the frames of a run are, of which the index has only the first one.
 
     Attributes:
-        firsts, positions: the offset and the position of each frame.
-        stop, end: the offset and the position after the last one.
+        firsts, positions: the offset, less the segment's base, and the position of each frame.
+        stop, end: the same after the last one.
     """
 
     firsts: array[int]
@@ -78,26 +74,32 @@ class OpenSegment:
     whole: tuple[int, int] = (0, 0)
     rest: Sequence[Any] = ()
     mended: int = -1
-    runs: list[_Run] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
 
     def position_of(self, offset: int) -> int:
         """Return the position from which to look for an offset."""
         if self.ahead[0] == offset:
             return self.ahead[1]
-        at = bisect_right(self.runs, offset, key=_first) - 1
-        if at < 0 or offset >= self.runs[at].stop:
-            return self.index.position_of(offset - self.segment.base)
-        run = self.runs[at]
+        relative, run = offset - self.segment.base, self.run_with(offset)
+        if run is None:
+            return self.index.position_of(relative)
         # INVARIANT: what `ahead` says lies where every run is known to be complete.
         self.ahead, self.whole = (-1, 0), (run.positions[0], run.end)
-        return run.positions[bisect_right(run.firsts, offset) - 1]
+        return run.positions[bisect_right(run.firsts, relative) - 1]
+
+    def run_with(self, offset: int) -> Run | None:
+        """Return the run that holds an offset, if it was scanned to its end."""
+        relative = offset - self.segment.base
+        at = bisect_right(self.runs, relative, key=_first) - 1
+        return self.runs[at] if at >= 0 and relative < self.runs[at].stop else None
 
     def scanned(self, frames: Sequence[Frame]) -> None:
         """Note where the frames of a whole put are, if they are a run."""
-        at = bisect_right(self.runs, frames[0].first, key=_first)
-        if len(frames) > 1 and not (at and self.runs[at - 1].stop >= frames[-1].stop):
-            firsts, positions = (array("q", map(get, frames)) for get in (_FIRST, _POSITION))
-            self.runs.insert(at, _Run(firsts, positions, frames[-1].stop, frames[-1].end))
+        if len(frames) > 1 and self.run_with(frames[0].first) is None:
+            base = self.segment.base
+            firsts, positions = ([frame.first - base for frame in frames], [frame.position for frame in frames])
+            run = Run(array("Q", firsts), array("Q", positions), frames[-1].stop - base, frames[-1].end)
+            insort(self.runs, run, key=_first)
 
 
 class FrameReader(Generic[R]):
@@ -368,7 +370,7 @@ class FrameReader(Generic[R]):
             raise storage_error(cause, opened.segment.path, position) from cause
 
 
-def _first(run: _Run) -> int:
+def _first(run: Run) -> int:
     return run.firsts[0]
 
 

@@ -58,11 +58,15 @@ class LogReader(FrameReader[Batch]):
             lost = lost_segment(segment, error, view)
             lost.next = segment.base
             return lost
-        first = self._first_before(opened, min(offset, segment.end) - segment.base, max_bytes)
-        result = ReadResult(next=max(first, segment.base))
+        stop = min(offset, segment.end)
+        result = ReadResult(next=self._first_before(opened, stop, max_bytes))
         at = result.next
-        while at < offset and at < segment.end:
+        while at < stop:
             part = self.read(view, at, max_bytes)
+            if (later := self._first_before(opened, stop, max_bytes)) > result.next:
+                # There is a long run, which is known to be complete now: only its last frames are wanted.
+                result, at = ReadResult(next=later, bytes_read=result.bytes_read + part.bytes_read), later
+                continue
             result.damages += part.damages
             result.bytes_read += part.bytes_read
             result.batches += [batch.cut(0, offset) for batch in part.batches if batch.first < offset]
@@ -71,16 +75,16 @@ class LogReader(FrameReader[Batch]):
             at = part.next
         return result
 
-    def _first_before(self, opened: OpenSegment, relative: int, max_bytes: int) -> int:
-        """Return the offset of an index entry that begins about `max_bytes` before the record at `relative`."""
-        index = opened.index
-        number = bisect_right(index.firsts, relative - 1) - 1
+    def _first_before(self, opened: OpenSegment, offset: int, max_bytes: int) -> int:
+        """Return the offset of an index entry, or of a frame of a known run, about `max_bytes` before an offset."""
+        base, index = opened.segment.base, opened.run_with(offset - 1) or opened.index
+        number = bisect_right(index.firsts, offset - 1 - base) - 1
         if number < 0:
-            return opened.segment.base
+            return base
         top = index.positions[number]
         while number > 0 and top - index.positions[number - 1] < max_bytes:
             number -= 1
-        return opened.segment.base + index.firsts[number]
+        return base + index.firsts[number]
 
     def offset_behind(self, view: LogView, offset: int, size: int, slack: int = 0) -> int:
         """Return where a read of about `size` bytes from `offset` on should end, so that the next begins with a put.

@@ -207,6 +207,25 @@ def test_reading_here_and_there_in_long_runs_looks_through_each_once(topic: Path
     log.close()
 
 
+def test_a_long_run_is_read_backward_in_pieces(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=64 << 20)
+    bodies = [number.to_bytes(2) * 4500 for number in range(700)]
+    put(log, bodies[:350], atomic=True)
+    put_each(log, bodies[350:360])
+    put(log, bodies[360:], atomic=True)
+    view, fs, found, offset = log.view(), WatchedFileSystem(), list[bytes](), log.end
+    reader = LogReader(fs)
+    while offset:
+        result = reader.read_back(view, offset, 100_000)
+        part = [body for batch in result.batches for body in batch.columns.bodies]
+        assert (len(part) <= 30, result.damages) == (True, [])
+        found, offset = part + found, result.next
+    assert found == bodies
+    assert fs.bytes_read < 3.5 * segments(topic)[0].stat().st_size
+    reader.close()
+    log.close()
+
+
 def test_what_was_decoded_of_the_next_run_is_not_read_again(topic: Path) -> None:
     log = open_log(topic, segment_bytes=64 << 20)
     bodies = [bytes([number]) * 9000 for number in range(200)]
