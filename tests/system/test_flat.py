@@ -323,13 +323,14 @@ def test_dropping_behind_many_in_flight(apart: bool, tmp_path: Path) -> None:
     alike(droppings(tmp_path / "few", 1000, apart=apart), droppings(tmp_path / "many", 2000, apart=apart))
 
 
-def takings(path: Path, leases: int) -> dict[str, float]:
+def takings(path: Path, leases: int, *, by_queue: bool) -> dict[str, float]:
     """Count what it takes to put some messages and to take them, with that many leases of such in hand."""
 
     async def main(effort: Effort) -> dict[str, float]:
         async with aiodq.open(path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem(), clock=FakeClock()) as store:
-            topic = store.topic("jobs")
-            channel = topic.channel("c", aiodq.ChannelOptions(max_in_flight=10**6))
+            topic, options = store.topic("jobs"), aiodq.ChannelOptions(max_in_flight=10**6)
+            # A queue knows which task has which message.
+            channel = store.queue("jobs", options) if by_queue else topic.channel("c", options)
 
             async def take() -> None:
                 await topic.put_many([SMALL] * FEW)
@@ -343,8 +344,9 @@ def takings(path: Path, leases: int) -> dict[str, float]:
     return counted(main)
 
 
-def test_taking_with_many_leases_in_hand(tmp_path: Path) -> None:
-    alike(takings(tmp_path / "few", 200), takings(tmp_path / "many", 400))
+@pytest.mark.parametrize("by_queue", [False, True])
+def test_taking_with_many_leases_in_hand(by_queue: bool, tmp_path: Path) -> None:
+    alike(takings(tmp_path / "few", 200, by_queue=by_queue), takings(tmp_path / "many", 400, by_queue=by_queue))
 
 
 def timings(leases: int) -> dict[str, float]:
@@ -564,6 +566,23 @@ async def test_a_scan_gives_way_amid_what_was_read_at_once(
         async for _ in topic.scan(reverse=reverse):
             turns[_Settled.turn] += 1
         assert (turns.total(), max(turns.values()) <= 1000) == (6000, True)
+
+
+async def test_taking_from_very_many_segments_at_once_gives_way(tmp_path: Path) -> None:
+    """They are small, and what is read of them on the loop is little, but each has a file that is opened."""
+    size = aiodq.StoreOptions(sync="os", segment_bytes=4096)
+    async with aiodq.open(tmp_path, size, fs=QuickFileSystem()) as store:
+        topic = store.topic("t")
+        topic.channel("c")
+        for _ in range(300):
+            await topic.put(FILL[:3000])
+    async with aiodq.open(tmp_path, size) as store:
+        channel = store.topic("t").channel("c")
+        await channel.get()
+        _take_turns(asyncio.get_running_loop())
+        before = _Settled.turn
+        assert len(await channel.get_many(250)) == 250
+        assert _Settled.turn - before >= 7
 
 
 def tellings(path: Path, listeners: int) -> dict[str, float]:

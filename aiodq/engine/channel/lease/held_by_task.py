@@ -6,7 +6,7 @@ from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import ref
 
-from aiodq.delivery.leases import ACKED
+from aiodq.delivery.leases import ACKED, APART
 from aiodq.engine.channel.lease.in_flight import InFlight
 from aiodq.engine.loop.home_loop import task_of
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["HeldByTask", "TakenByTask", "is_settled"]
 
-_SLACK: Final = 16
-"""The settled messages that may stand in a task's list before they are removed."""
-
+_BLOCK: Final = 16
+_LARGEST: Final = 1000
+"""Messages of a block that grows one by one, and of one that holds what was taken at once."""
 
 T = TypeVar("T", bound=InFlight)
 
@@ -30,45 +30,68 @@ class TakenByTask(Generic[T]):
 
     Attributes:
         last: the last message.
-        older: others that may not be settled.
         whose: the task; None once it is gone.
     """
 
-    __slots__ = ("_most", "last", "older", "whose")
+    __slots__ = ("_blocks", "_swept", "last", "whose")
 
     def __init__(self, first: T, whose: ref[asyncio.Task[Any]]) -> None:
         """Start with the first message."""
         self.last: T = first
         self.whose: ref[asyncio.Task[Any]] = whose
-        self.older: list[T] = []
-        self._most = _SLACK
+        # The older ones in their order, in blocks, the last of which grows; and the block that is looked at next.
+        self._blocks: list[list[T]] = [[]]
+        self._swept = 0
 
     def add(self, message: T) -> None:
-        """Add a message; now and then drop those that were settled in another order than they were taken."""
-        self.older.append(self.last)
+        """Add a message."""
+        block = self._blocks[-1]
+        block.append(self.last)
         self.last = message
-        if len(self.older) > self._most:
-            self._drop()
+        if len(block) >= _BLOCK:
+            self._begin_block([])
 
     def add_many(self, messages: Sequence[T]) -> None:
-        """Add messages, at least one. Those taken before have mostly been settled by now."""
-        self.older.append(self.last)
-        self._drop()
-        self.older += messages[:-1]
+        """Add messages, at least one."""
+        self._blocks[-1].append(self.last)
         self.last = messages[-1]
+        stop = len(messages) - 1
+        for begin in range(0, stop, _LARGEST):
+            self._begin_block(list(messages[begin : min(begin + _LARGEST, stop)]))
 
-    def _drop(self) -> None:
-        # A mark is cheap to read; whether a message without one was taken away meanwhile has to be looked up.
-        kept: list[T] = []
-        for each in self.older:
-            lease: MessageLease = each._run  # noqa: SLF001 - as in `is_settled`
-            if lease.marks[each._index] < ACKED:  # noqa: SLF001 - as above
-                kept.append(each)
-        self.older = kept
-        if len(self.older) > self._most:
-            self.older = [each for each in self.older if each.held]
-            self._most = 2 * len(self.older) + _SLACK
-        self._most = min(self._most, 2 * len(self.older) + _SLACK)
+    def newest(self) -> T | None:
+        """Return the unsettled message that was taken last, or None."""
+        blocks = self._blocks
+        while not self.last.held:
+            while not blocks[-1]:
+                if len(blocks) == 1:
+                    return None
+                del blocks[-1]
+            self.last = blocks[-1].pop()
+        return self.last
+
+    def _begin_block(self, block: list[T]) -> None:
+        # Two looks for each block that is new: at most half of the messages are settled ones, and no call takes long.
+        self._blocks.append(block)
+        self._sweep()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop the settled messages of the next block but the newest; the next call goes on with the one after it."""
+        blocks = self._blocks
+        at = self._swept if self._swept < len(blocks) - 1 else 0
+        if at == len(blocks) - 1:
+            return
+        kept = list(filter(_may_be_held, blocks[at]))
+        if at and len(blocks[at - 1]) + len(kept) <= _BLOCK:
+            blocks[at - 1] += kept
+            kept = []
+        if kept:
+            blocks[at] = kept
+            at += 1
+        else:
+            del blocks[at]
+        self._swept = at
 
 
 class HeldByTask(Generic[T]):
@@ -120,14 +143,18 @@ class HeldByTask(Generic[T]):
     def last(self) -> T | None:
         """Return the unsettled message that the running task took last, or None."""
         taken = self._by_id.get(id(task_of(self.loop)))
-        if taken is None:
-            return None
-        while taken.older and not taken.last.held:
-            taken.last = taken.older.pop()
-        return taken.last if taken.last.held else None
+        return None if taken is None else taken.newest()
 
 
 def is_settled(message: InFlight) -> bool:
     """Return whether its consumer has settled a message."""
     run: MessageLease = message._run  # noqa: SLF001 - its consumer's half
     return run.marks[message._index] >= ACKED  # noqa: SLF001 - as above
+
+
+def _may_be_held(message: InFlight) -> bool:
+    """Return whether a message has been neither settled nor taken away."""
+    run: MessageLease = message._run  # noqa: SLF001 - as above
+    mark = run.marks[message._index]  # noqa: SLF001 - as above
+    # What has an entry of its own has to be looked up; other marks are cheap to read.
+    return message.held if mark == APART else mark < ACKED

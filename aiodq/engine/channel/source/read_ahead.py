@@ -21,6 +21,9 @@ __all__ = ["ReadAhead"]
 
 _LEAST: Final = 256 * 1024
 _MOST: Final = 1024 * 1024
+_A_READ: Final = 64 * 1024
+"""Bytes for which a read counts at least: it opens a file, perhaps."""
+
 _MESSAGES: Final = 2500
 """Messages in a piece, within these bounds in bytes: decoding more in a thread keeps the loop waiting for the GIL."""
 
@@ -35,7 +38,7 @@ class ReadAhead:
         piece: bytes of the log to read at a time.
         continuation: where the last read ended.
         rest_cost: the part of the cost for what that read left for the next one.
-        read_here: bytes read on the event loop so far, from the page cache.
+        read_here: bytes read on the event loop so far, from the page cache; a short read takes as long as `_A_READ`.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class ReadAhead:
         result = self._read_cached(offset, min(self.piece, self.limit - self.cost), self.continuation)
         self._in_memory = result is not None and result.next > offset
         if result is not None:
-            self.read_here += result.bytes_read
+            self.read_here += max(result.bytes_read, _A_READ)
             self.feed(state, result, offset)
         return self._in_memory
 
