@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import pytest
 
@@ -28,6 +30,7 @@ from tests.system.support import (
     nothing_left,
     open_descriptors,
     run_script,
+    until,
 )
 
 if TYPE_CHECKING:
@@ -432,6 +435,20 @@ def test_memory_with_two_gigabytes(manner: str, tmp_path: Path) -> None:
 def test_memory_with_many_small_messages(manner: str, tmp_path: Path) -> None:
     (peak,) = hungry(tmp_path, manner, 32 * MIB, 64, MIB)
     assert peak <= MIB + SLACK // 2, f"the peak rose by {peak / MIB:.0f} MiB"
+
+
+async def test_a_deleted_channel_is_let_go_though_somebody_waited_in_it(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, SMALL_SEGMENTS, fs=QuickFileSystem()) as store:
+        topic = store.topic("t")
+        await topic.put(b"x")
+        channel = topic.channel("c")
+        engine = ref(channel._channel_engine)
+        getting = [asyncio.create_task(channel.get()) for _ in range(2)]
+        await asyncio.wait(getting, return_when=asyncio.FIRST_COMPLETED)
+        await topic.delete_channel("c")
+        await asyncio.gather(*getting, return_exceptions=True)
+        del channel, getting
+        await until(lambda: gc.collect() is not None and engine() is None)
 
 
 async def test_opening_reads_the_ends_of_segments_and_nothing_between(tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
     engine.effective_options.forget_channel(name)
     channel_engine.shut_down(immediate=True)
     channel_engine.refuse(QueueShutDown(f"channel {name!r} was deleted"))
+    engine.waiting.pop(channel_engine, None)
 
     def work() -> None:
         log, journal = engine.real_log(), channel_engine.journal
