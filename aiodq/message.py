@@ -32,7 +32,7 @@ from aiodq.onlyasync import AsyncBlock
 from aiodq.options import Backoff
 from aiodq.outcomes import Reject, Retry
 from aiodq.transaction import Transaction
-from aiodq.values import check_flag
+from aiodq.values import check_flag, shown_typed
 
 __all__ = ["Message", "look_at", "pieces_of"]
 
@@ -192,9 +192,7 @@ class Message(AsyncBlock, InFlight):
         Cancellation: rejected all the same.
         """
         if not isinstance(reason, str):
-            raise InvalidMessageTypeError(
-                f"reason is a text, not {reason!r:.100} ({type(reason).__name__}): write reject({str(reason)!r:.80})"
-            )
+            raise InvalidMessageTypeError(f"reason is a text, not {shown_typed(reason)}: write reject(str(reason))")
         channel_engine = self._take()
         rejected = channel_engine.reject(self._batch(), self._delivery, self.attempts, reason)
         self._committed()

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import InvalidNameError
+from aiodq.values import shown, shown_typed
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -40,9 +41,9 @@ def check_name(name: str, what: str = "topic") -> str:
         InvalidNameError: the name is not allowed.
     """
     if not isinstance(name, str) or len(name) > _LONGEST or not _VALID.fullmatch(name) or name in {".", ".."}:
-        kind = "" if isinstance(name, str) else f" ({type(name).__name__})"
+        given = shown(name) if isinstance(name, str) else shown_typed(name)
         message = (
-            f"{name!r:.100}{kind} is no name for a {what}: 1 to {_LONGEST} of letters, digits, '.', '_' and '-', "
+            f"{given} is no name for a {what}: 1 to {_LONGEST} of letters, digits, '.', '_' and '-', "
             f"optionally ending '{EPHEMERAL}'"
         )
         raise InvalidNameError(message)

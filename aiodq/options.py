@@ -20,6 +20,7 @@ from aiodq.values import (
     check_position,
     check_whole,
     refuse,
+    several,
     shown,
     span_seconds,
     time_ns,
@@ -68,7 +69,7 @@ def _in_words(cls: C) -> C:
     def checked(self: object, *args: object, **kwargs: object) -> None:
         if args:
             raise InvalidOptionTypeError(
-                f"{cls.__name__} takes its options by name, not {args[0]!r:.100}: write "
+                f"{cls.__name__} takes its options by name, not {shown(args[0])}: write "
                 f"{cls.__name__}({fields(cls)[0].name}=...)"
             )
         for name in kwargs.keys() - {known.name for known in fields(cls)}:
@@ -451,9 +452,11 @@ class ChannelOptions:
             return
         expected, example = "a list of texts", "write tags=['red', 'pink']"
         if isinstance(self.tags, str):
-            refuse("tags", expected, self.tags, f"write tags=[{self.tags!r:.80}]", type_is_wrong=True)
-        if not isinstance(self.tags, Collection) or not all(isinstance(tag, str) for tag in self.tags):
+            refuse("tags", expected, self.tags, f"write tags=[{shown(self.tags)}]", type_is_wrong=True)
+        found = several(self.tags) if isinstance(self.tags, Collection) else None
+        tags = None if found is None else list(found)
+        if tags is None or not all(isinstance(tag, str) for tag in tags):
             refuse("tags", expected, self.tags, example, type_is_wrong=True)
-        if not self.tags:
+        if not tags:
             refuse("tags", expected, self.tags, f"{example}, or None for every message", type_is_wrong=False)
-        _choose(self, tags=tuple(sorted({str.__str__(tag) for tag in self.tags})))
+        _choose(self, tags=tuple(sorted({str.__str__(tag) for tag in tags})))

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.put_batch import PLAIN, Accepted, columns_cost, columns_of, plain_lengths
-from aiodq.engine.batch.validation import check_bodies
+from aiodq.engine.batch.validation import list_bodies
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.commit.group_commit import GIVE_WAY
 from aiodq.engine.topic.puts.putting import PuttableTopic
@@ -150,8 +150,7 @@ class Producer(Uncopied):
         """
         engine = self._engine
         put_buffer = engine.put_buffer
-        check_bodies(bodies)
-        bodies = list(bodies)
+        bodies = list_bodies(bodies)
         if bodies and tag is None and key is None and headers is None and delay is None and ttl is None:
             few = len(bodies) <= _AT_ONCE
             lengths = plain_lengths(bodies, engine.options) if few else await self._plain_lengths(bodies)

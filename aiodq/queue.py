@@ -19,7 +19,7 @@ from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.producer import Producer
 from aiodq.stats import TopicStats
 from aiodq.topic import Topic
-from aiodq.values import check_flag
+from aiodq.values import check_flag, shown_typed
 
 __all__ = ["Queue", "QueueHandle"]
 
@@ -196,7 +196,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
         """
         if message is not None and not isinstance(message, Message):
             raise InvalidOptionTypeError(
-                f"task_done takes the message that get() gave, not {message!r:.100} ({type(message).__name__}): write "
+                f"task_done takes the message that get() gave, not {shown_typed(message)}: write "
                 "task_done(message), or task_done() for what this task got last"
             )
         if message is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
+from aiodq.values import shown
 
 __all__ = ["loop_factory", "loop_runs_here", "run"]
 
@@ -51,7 +52,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     if not inspect.iscoroutine(main):
         name = getattr(main, "__name__", "main")
         example = f"write aiodq.run({name}())" if callable(main) else "write aiodq.run(main())"
-        raise InvalidOptionTypeError(f"aiodq.run takes a coroutine, not {main!r:.100}: {example}")
+        raise InvalidOptionTypeError(f"aiodq.run takes a coroutine, not {shown(main)}: {example}")
     if loop_runs_here():
         main.close()
         raise WrongContextError("an event loop runs here already: write await main() instead of aiodq.run(main())")

@@ -166,7 +166,7 @@ class Store(StoreHandle):
                 options were named before.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
         """
-        check_name(name)
+        name = check_name(name)
         check_channel_options(channel, f"store.queue({name!r}, {{}})")
         check_store_options(options, f"store.queue({name!r}, options={{}})")
         topic = self.topic(name, options)

@@ -27,6 +27,7 @@ from aiodq.errors import (
 from aiodq.format.layout import BytesLike
 from aiodq.names import check_topic_name
 from aiodq.onlyasync import AsyncBlock
+from aiodq.values import several, shown_typed
 
 __all__ = ["Held", "Transaction"]
 
@@ -143,12 +144,13 @@ class Transaction(AsyncBlock):
             WrongContextError: as for `ack`.
         """
         self._check()
-        if not isinstance(messages, Iterable):
+        found = several(messages)
+        if found is None:
             raise InvalidOptionTypeError(
-                f"ack_many takes a list of messages, not {messages!r:.100}: write tx.ack(message) for one"
+                f"ack_many takes a list of messages, not {shown_typed(messages)}: write tx.ack(message) for one"
             )
         added: dict[tuple[Channel, int], tuple[Held, HeldAck]] = {}
-        for message in messages:
+        for message in found:
             settlement = self._settlement(message)
             key = settlement.channel_engine, settlement.offset
             if key in self._messages or key in added:
@@ -160,9 +162,9 @@ class Transaction(AsyncBlock):
         self._messages.update(added)
 
     def _settlement(self, message: Held) -> HeldAck:
-        if not hasattr(message, "_claim"):
+        if not hasattr(type(message), "_claim"):
             raise InvalidOptionTypeError(
-                f"what is acked is a message, not {message!r:.100} ({type(message).__name__}): write "
+                f"what is acked is a message, not {shown_typed(message)}: write "
                 "tx.ack(message) with what `await channel.get()` gave"
             )
         channel_engine, delivery = message._claim()  # noqa: SLF001 - the transaction settles it instead of the message

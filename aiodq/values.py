@@ -6,12 +6,12 @@ import math
 import sys
 from dataclasses import is_dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Iterator
 
 __all__ = [
     "LONGEST_SPAN",
@@ -23,10 +23,14 @@ __all__ = [
     "check_scan",
     "check_whole",
     "refuse",
+    "several",
     "shown",
+    "shown_typed",
     "span_seconds",
     "time_ns",
 ]
+
+T = TypeVar("T")
 
 LONGEST_SPAN: Final = 100 * 366 * 86_400
 """The longest span of time that may be given, in seconds; None stands for endless."""
@@ -53,19 +57,35 @@ def refuse(what: str, expected: str, given: object, example: str, *, type_is_wro
         InvalidOptionError: always.
     """
     if type_is_wrong:
-        kind = type(given).__name__
-        told = f"{kind}(...)" if is_dataclass(given) else f"{shown(given)} ({kind})"
+        told = f"{type(given).__name__}(...)" if is_dataclass(given) else shown_typed(given)
         raise InvalidOptionTypeError(f"{what} is {expected}, not {told}: {example}")
     raise InvalidOptionError(f"{what} is {expected}, not {shown(given)}: {example}")
 
 
 def shown(given: object) -> str:
-    """Return the beginning of a value's `repr`, or of what can be said of a value that has none."""
+    """Return the beginning of a value's `repr`, on one line, or what can be said of a value that has none."""
     try:
-        return f"{given!r:.100}"
+        text = f"{given!r:.100}"
     except Exception:  # noqa: BLE001 - Python writes no int of more than 4300 digits, and a `__repr__` may raise anything
-        bits = f" of {given.bit_length()} bits" if isinstance(given, int) else ""
+        bits = f" of {int.bit_length(given)} bits" if isinstance(given, int) else ""
         return f"<{type(given).__name__}{bits}>"
+    # Tables are shown on several lines, and some things with bytes that steer a terminal, or with what is no Unicode.
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def shown_typed(given: object) -> str:
+    """Return what `shown` does, and the name of the type."""
+    return f"{shown(given)} ({type(given).__name__})"
+
+
+def several(given: Iterable[T]) -> Iterator[T] | None:
+    """Return an iterator over several values; None if this is one value, as a text is, or nothing to iterate over."""
+    if isinstance(given, (str, bytes, bytearray, memoryview)):
+        return None
+    try:
+        return iter(given)
+    except TypeError:  # numpy's arrays have `__iter__`, and those without dimensions raise
+        return None
 
 
 def _is_number(value: object) -> bool:

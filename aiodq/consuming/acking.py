@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Final
 
@@ -10,15 +9,16 @@ from aiodq.delivery.leases import APART, HELD, MEASURED, indexes
 from aiodq.engine.channel.lease.in_flight import neighbours
 from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFlightError
 from aiodq.message import Message
+from aiodq.values import several, shown_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aiodq.engine.channel.handing import HandingChannel
     from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.channel.lease.message_lease import MessageLease
 
-__all__ = ["ack_all"]
+__all__ = ["ack_all", "list_messages"]
 
 _COMPILED: Final = not isinstance(neighbours, FunctionType)
 
@@ -31,11 +31,7 @@ def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]
         NotInFlightError: one is no longer in flight, or is another channel's.
         InvalidOptionError: these are no messages; a `TypeError` too.
     """
-    if not isinstance(messages, Iterable):
-        raise InvalidOptionTypeError(
-            f"ack_many takes a list of messages, not {messages!r:.100}: write await message.ack() for one"
-        )
-    found: list[Message] = list(messages)
+    found = list_messages(messages)
     runs, apart = _divided(channel_engine, found)
     claimed: dict[int, tuple[Message, int]] = {}
     for message in apart:
@@ -52,6 +48,20 @@ def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]
         one._store_ref = None  # noqa: SLF001 - it is settled here instead of by its own methods
     for message in apart:
         message._committed()  # noqa: SLF001 - as above
+
+
+def list_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return several messages, or what was given for them.
+
+    Raises:
+        InvalidOptionError: it is one thing, or nothing to iterate over; a `TypeError` too.
+    """
+    found = several(messages)
+    if found is None:
+        raise InvalidOptionTypeError(
+            f"ack_many takes a list of messages, not {shown_typed(messages)}: write await message.ack() for one"
+        )
+    return list(found)
 
 
 def _divided(
@@ -115,7 +125,7 @@ def _compared(messages: list[InFlight]) -> Iterator[tuple[MessageLease, int, int
 def _delivery(channel_engine: HandingChannel[Message], message: object) -> int:
     if not isinstance(message, Message):
         raise InvalidOptionTypeError(
-            f"what is acked is a message, not {message!r:.100} ({type(message).__name__}): write "
+            f"what is acked is a message, not {shown_typed(message)}: write "
             "ack_many(messages) with what `await channel.get_many(100)` gave"
         )
     its, delivery = message._claim()  # noqa: SLF001 - as above

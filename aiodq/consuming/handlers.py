@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
-from aiodq.values import check_whole
+from aiodq.values import check_whole, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,9 @@ def checked_handler(handler: Callable[[Any], object]) -> Handler:
     _check_call(handler, 1, "handler", "async def handler(message: aiodq.Message) -> None")
     function = _function(handler)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidOptionError(f"the handler {handler!r} has a `yield`, so calling it does nothing; write it without")
+        raise InvalidOptionError(
+            f"the handler {shown(handler)} has a `yield`, so calling it does nothing; write it without"
+        )
     return Handler(handler, threaded=not is_asynchronous(handler))
 
 
@@ -99,12 +101,12 @@ def checked_choice(where: Callable[[Any], object] | None) -> None:
     if where is None:
         return
     if not callable(where):
-        raise InvalidOptionTypeError(f"where is a function of a letter, not {where!r}: {_CHOICE}")
+        raise InvalidOptionTypeError(f"where is a function of a letter, not {shown(where)}: {_CHOICE}")
     function = _function(where)
     if is_asynchronous(where) or inspect.isasyncgenfunction(function):
-        raise InvalidOptionTypeError(f"where {where!r} is an `async def`, which nobody awaits: {_CHOICE}")
+        raise InvalidOptionTypeError(f"where {shown(where)} is an `async def`, which nobody awaits: {_CHOICE}")
     if inspect.isgeneratorfunction(function):
-        raise InvalidOptionTypeError(f"where {where!r} has a `yield`, so calling it tells nothing: {_CHOICE}")
+        raise InvalidOptionTypeError(f"where {shown(where)} has a `yield`, so calling it tells nothing: {_CHOICE}")
 
 
 def chooses(where: Callable[[Message], object], letter: Message) -> bool:
@@ -117,7 +119,7 @@ def chooses(where: Callable[[Message], object], letter: Message) -> bool:
     if inspect.isawaitable(said):
         if inspect.iscoroutine(said):
             said.close()  # it is never awaited: no second warning about that
-        raise InvalidOptionTypeError(f"where {where!r} returned {said!r:.100}, which nobody awaits: {_CHOICE}")
+        raise InvalidOptionTypeError(f"where {shown(where)} returned {shown(said)}, which nobody awaits: {_CHOICE}")
     return bool(said)
 
 
@@ -127,7 +129,7 @@ def _check_call(given: object, number: int, name: str, form: str) -> None:
             f"{name} is the class {given.__name__}, and calling it only makes one: give an instance"
         )
     if not callable(given):
-        raise InvalidOptionTypeError(f"{name} must be a function, not {given!r}: {form}")
+        raise InvalidOptionTypeError(f"{name} must be a function, not {shown(given)}: {form}")
     try:
         signature = inspect.signature(given)
     except ValueError:
@@ -137,7 +139,7 @@ def _check_call(given: object, number: int, name: str, form: str) -> None:
     except TypeError as error:
         takes = "the message" if number == 1 else "the message and the exception"
         raise InvalidOptionTypeError(
-            f"{name} {given!r} is called with {takes}, and takes {signature}: {form}"
+            f"{name} {shown(given)} is called with {takes}, and takes {signature}: {form}"
         ) from error
 
 

@@ -6,10 +6,11 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import InvalidNameError, StorageError
+from aiodq.errors import InvalidNameError
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.os_errors import os_errors
-from aiodq.values import refuse, shown
+from aiodq.storage.store_layout import directory_name, is_encodable
+from aiodq.values import shown, shown_typed
 
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
@@ -27,28 +28,24 @@ def check_directory(directory: str | os.PathLike[str]) -> str:
 
     Raises:
         InvalidOptionError: it is no path; a `TypeError` too.
-        StorageError: it is empty, or has a zero in it.
+        StorageError: it is empty, has a NUL in it, or is no Unicode.
     """
-    path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
-    if not isinstance(path, str):
-        expected = "the name of a directory (str or os.PathLike)"
-        refuse("directory", expected, directory, "write '/var/lib/nsqd'", type_is_wrong=True)
-    if not path or "\0" in path:
-        raise StorageError(f"directory is the name of a directory, not {path!r}: write '/var/lib/nsqd'", "")
-    return path
+    return directory_name("directory", directory, "write '/var/lib/nsqd'")
 
 
 def check_name(name: str) -> str:
     """Return a queue's name, if files can be called so.
 
     Raises:
-        InvalidNameError: it is empty, has a path's separator or a zero in it, or is no text.
+        InvalidNameError: it is empty, has a path's separator or a NUL in it, or is no text or no Unicode.
     """
     if not isinstance(name, str):
-        raise InvalidNameError(f"{shown(name)} ({type(name).__name__}) is no name of files: write 'orders'")
+        raise InvalidNameError(f"{shown_typed(name)} is no name of files: write 'orders'")
     if not name or "\0" in name or os.sep in name or (os.altsep is not None and os.altsep in name):
-        raise InvalidNameError(f"{name!r} is no name of files")
-    return name
+        raise InvalidNameError(f"{shown(name)} is no name of files: write 'orders'")
+    if not is_encodable(name):
+        raise InvalidNameError(f"{shown(name)} is no name of files: it is no Unicode")
+    return str.__str__(name)
 
 
 def data_path(directory: str, name: str, number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
@@ -21,10 +20,10 @@ from aiodq.errors import InvalidMessageTypeError, MessageSizeError, StorageError
 from aiodq.storage.io.durable_io import TEMPORARY, replace_file, sync_directory, sync_file, write_all
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.os_errors import os_errors, storage_error
-from aiodq.values import check_whole, refuse, shown
+from aiodq.values import check_whole, refuse, several, shown_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from aiodq.format.layout import BytesLike
@@ -92,9 +91,7 @@ class DiskQueueWriter:
             raise StorageError("the writer is closed", self._path)
         self._check_sound()
         if not isinstance(body, (bytes, bytearray, memoryview)):
-            raise InvalidMessageTypeError(
-                f"a message is bytes-like, not {shown(body)} ({type(body).__name__}): write put(text.encode())"
-            )
+            raise InvalidMessageTypeError(f"a message is bytes-like, not {shown_typed(body)}: write put(text.encode())")
         body = bytes(body)
         if not self._limits.allow(len(body)):
             least, most = self._limits
@@ -255,12 +252,12 @@ def write(
         roll=roll,
         fs=fs,
     )
-    if isinstance(messages, (str, bytes, bytearray, memoryview)) or not isinstance(messages, Iterable):
+    bodies = several(messages)
+    if bodies is None:
         raise InvalidMessageTypeError(
-            f"write takes a list of messages, not {shown(messages)} ({type(messages).__name__}): "
-            "write [message] for one"
+            f"write takes a list of messages, not {shown_typed(messages)}: write [message] for one"
         )
     with writer:
-        for body in messages:
+        for body in bodies:
             writer.put(body)
     return writer.metadata

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from aiodq.awaited import Awaited, UnderWay
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
-from aiodq.consuming.acking import ack_all
+from aiodq.consuming.acking import ack_all, list_messages
 from aiodq.consuming.deferred import DeferredMessage
 from aiodq.consuming.handlers import checked_choice, chooses
 from aiodq.engine.graceful_stop import stop_channels
@@ -174,7 +174,7 @@ class SharedChannel(Channel):
     def ack_many(self, messages: Iterable[Message]) -> Awaited[None]:
         """See `Channel.ack_many`."""
         self.check()
-        messages = list(messages) if isinstance(messages, Iterable) else messages
+        messages = list_messages(messages)
         with self._remote.together() as settled:
             before = acked_before(self._remote, messages)
             ack_all(self._channel_engine, [each for each in messages if each not in before] if before else messages)
@@ -460,7 +460,7 @@ class SharedStore(Store):
         self, name: str, channel: ChannelOptions | None = None, *, options: StoreOptions | None = None
     ) -> SharedQueue:
         """See `Store.queue`."""
-        check_name(name)
+        name = check_name(name)
         check_channel_options(channel, f"store.queue({name!r}, {{}})")
         check_store_options(options, f"store.queue({name!r}, options={{}})")
         topic = self.topic(name, options)

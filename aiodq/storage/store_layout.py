@@ -24,7 +24,7 @@ from aiodq.storage.state.transactions.parked_transactions import ASIDE, may_be_t
 from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.storage.state.transactions.transaction_origins import ORIGINS
 from aiodq.storage.state.watermark import WATERMARK
-from aiodq.values import refuse
+from aiodq.values import refuse, shown
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -39,11 +39,13 @@ __all__ = [
     "absolute_path",
     "check_store_directory",
     "delete_topic",
+    "directory_name",
     "has_own_directory",
     "has_topic",
     "has_topics",
     "holds_other_things",
     "in_the_way",
+    "is_encodable",
     "list_topics",
     "misplaced",
     "owed_topics",
@@ -78,6 +80,29 @@ _HARMLESS: Final = OWN | {"lost+found"}
 _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
 
 
+def directory_name(what: str, path: str | PathLike[str], example: str) -> str:
+    """Return the text of a path that a directory may have, as a plain `str`: to the system numpy's are bytes.
+
+    Args:
+        what: the name of the argument.
+        path: what was given.
+        example: how to write it.
+
+    Raises:
+        InvalidOptionError: it is no path; a `TypeError` too.
+        StorageError: it is empty, has a NUL in it, or is no Unicode.
+    """
+    try:
+        text: object = os.fspath(path)
+    except TypeError:  # no path, or what says that it is one and names none
+        text = None
+    if not isinstance(text, str):
+        refuse(what, "the name of a directory (str or os.PathLike)", path, example, type_is_wrong=True)
+    if "\0" in text or not text or not is_encodable(text):
+        raise StorageError(f"{what} is the name of a directory, not {shown(path)}: {example}", "")
+    return str.__str__(text)
+
+
 def absolute_path(path: str | PathLike[str]) -> str:
     """Return the real place of a directory that was named, by whatever links.
 
@@ -85,11 +110,7 @@ def absolute_path(path: str | PathLike[str]) -> str:
         InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
         StorageError: the path is empty, has a NUL in it, or is relative and the working directory was deleted.
     """
-    text = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(text, str):
-        refuse("path", "the name of a directory (str or os.PathLike)", path, "write 'data/jobs'", type_is_wrong=True)
-    if "\0" in text or not text or not _is_encodable(text):
-        raise StorageError(f"path is the name of a directory, not {path!r}: write 'data/jobs'", "")
+    text = directory_name("path", path, "write 'data/jobs'")
     if text.startswith("~") and not os.path.lexists(text):
         raise InvalidOptionError(
             f"the path {text!r} begins with '~', which only a shell replaces: "
@@ -101,7 +122,7 @@ def absolute_path(path: str | PathLike[str]) -> str:
         raise storage_error(cause, text) from cause
 
 
-def _is_encodable(path: str) -> bool:
+def is_encodable(path: str) -> bool:
     """Return whether the system can be given a path; text of half a surrogate pair it cannot."""
     try:
         os.fsencode(path)

@@ -23,7 +23,7 @@ from aiodq.sync.message import DeferredMessage, Message, give_back
 from aiodq.sync.spans import in_pages, seconds, within
 from aiodq.sync.transaction import inner_messages
 from aiodq.uncopied import Uncopied
-from aiodq.values import check_flag, span_seconds
+from aiodq.values import check_flag, shown, span_seconds
 
 __all__ = ["Channel"]
 
@@ -465,6 +465,6 @@ class Channel(Uncopied):
 
 def _refuse_coroutine(what: str, function: object) -> NoReturn:
     raise InvalidOptionTypeError(
-        f"{what} {function!r:.100} is an `async def`, and aiodq.sync calls plain functions, in threads: write `def`, "
+        f"{what} {shown(function)} is an `async def`, and aiodq.sync calls plain functions, in threads: write `def`, "
         "or use aiodq.open and `await channel.consume(handler)`"
     )

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from aiodq import producer
 from aiodq.engine.batch.draft import Draft
+from aiodq.engine.batch.validation import list_bodies
 from aiodq.format.layout import BytesLike
 from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.receipt import Receipt
 from aiodq.sync.spans import seconds, within
-from aiodq.sync.transaction import listed
 from aiodq.uncopied import Uncopied
 
 __all__ = ["Producer"]
@@ -107,7 +107,7 @@ class Producer(Uncopied):
         Interrupted: before the writer takes the batch, none is stored; after that all are, and only the caller does not
         know.
         """
-        put_many, given, wait = self._producer.put_many, listed(bodies), seconds(timeout)
+        put_many, given, wait = self._producer.put_many, list_bodies(bodies), seconds(timeout)
         return self._loop_thread.run(
             lambda: within(wait, put_many(given, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl))
         )

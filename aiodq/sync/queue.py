@@ -19,6 +19,7 @@ from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.message import Message
 from aiodq.sync.producer import Producer
 from aiodq.sync.topic import Topic
+from aiodq.values import shown_typed
 
 __all__ = ["Queue"]
 
@@ -106,7 +107,7 @@ class Queue(Producer, Channel):
         """
         if message is not None and not isinstance(message, Message):
             raise InvalidOptionTypeError(
-                f"task_done takes the message that get() gave, not {message!r:.100} ({type(message).__name__}): write "
+                f"task_done takes the message that get() gave, not {shown_typed(message)}: write "
                 "task_done(message), or task_done() for what this thread got last"
             )
         message = message or self._held.last()

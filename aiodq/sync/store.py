@@ -23,7 +23,7 @@ from aiodq.sync.queue import Queue
 from aiodq.sync.topic import Topic
 from aiodq.sync.transaction import Transaction
 from aiodq.uncopied import Uncopied
-from aiodq.values import span_seconds
+from aiodq.values import shown, span_seconds
 
 __all__ = ["Events", "Store", "open", "open_queue"]
 
@@ -141,7 +141,7 @@ class Store(Uncopied):
             raise WrongContextError("this thread is in a transaction of this store, and requeue_dead has its own")
         if where is not None and not callable(where):
             raise InvalidOptionTypeError(
-                f"where is a function of a letter, such as `lambda letter: letter.tag == 'paid'`, not {where!r}"
+                f"where is a function of a letter, such as `lambda letter: letter.tag == 'paid'`, not {shown(where)}"
             )
 
         def chosen(letter: message.Message) -> bool:

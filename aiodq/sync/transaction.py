@@ -6,18 +6,18 @@ from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from aiodq import message, transaction
 from aiodq.engine.batch.draft import Draft
+from aiodq.engine.batch.validation import list_bodies
 from aiodq.errors import WrongContextError
 from aiodq.format.layout import BytesLike
 from aiodq.sync.loop_thread import LoopThread
 from aiodq.uncopied import Uncopied
+from aiodq.values import several
 
-T = TypeVar("T")
-
-__all__ = ["Transaction", "inner_messages", "listed"]
+__all__ = ["Transaction", "inner_messages"]
 
 
 class Held(Protocol):
@@ -138,7 +138,7 @@ class Transaction(Uncopied):
         Raises:
             As for `put`.
         """
-        put_many, given = self._transaction.put_many, listed(bodies)
+        put_many, given = self._transaction.put_many, list_bodies(bodies)
         self._loop_thread.call(put_many, topic, given, tag=tag, key=key, headers=headers, delay=delay, ttl=ttl)
 
     def __enter__(self) -> Self:
@@ -210,14 +210,7 @@ class Transaction(Uncopied):
 
 def inner_messages(messages: Iterable[Held]) -> list[message.Message]:
     """Return the inner messages; anything else is left for the engine to refuse."""
-    given: Any = messages
-    inner: Any = [getattr(each, "_message", each) for each in given] if isinstance(given, Iterable) else given
+    given = several(messages)
+    inner: Any = messages if given is None else [getattr(each, "_message", each) for each in given]
     found: list[message.Message] = inner
     return found
-
-
-def listed(bodies: Iterable[T]) -> Iterable[T]:
-    """Return bodies as a list made in this thread; anything but a collection is left for the engine to refuse."""
-    if isinstance(bodies, Iterable) and not isinstance(bodies, (str, bytes, bytearray, memoryview, list)):
-        return list(bodies)
-    return bodies

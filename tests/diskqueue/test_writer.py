@@ -6,6 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -298,3 +299,16 @@ def test_a_directory_that_cannot_be_is_refused(wrong: str) -> None:
     for use in (DiskQueueWriter, read):
         with pytest.raises(StorageError):
             use(wrong, NAME)
+
+
+def test_a_name_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidNameError, match=r"'half a pair \\ud800' is no name of files: it is no Unicode"):
+        DiskQueueWriter(tmp_path, "half a pair \ud800")
+    with pytest.raises(StorageError, match="directory is the name of a directory, not 'half a pair"):
+        DiskQueueWriter("half a pair \ud800", NAME)
+
+
+def test_text_of_numpy_names_a_directory(tmp_path: Path) -> None:
+    write(np.str_(tmp_path), NAME, BODIES)
+    assert list_queues(np.str_(tmp_path)) == [NAME]
+    assert [message.body for message in read(np.str_(tmp_path), NAME)] == BODIES

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import array
 import asyncio
+import inspect
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 
 import aiodq
+import aiodq.sync
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
 
@@ -210,3 +216,160 @@ async def test_what_is_vague_is_refused(store: aiodq.Store) -> None:
         aiodq.ChannelOptions(start=never)
     with pytest.raises(aiodq.InvalidOptionError, match="a datetime with a time zone"):
         await store.topic("t").offset_at(never)
+
+
+class Mute:
+    """What cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise KeyError("no text")
+
+
+class Tall:
+    """What is shown on several lines, as a table is, and with what is no Unicode."""
+
+    def __repr__(self) -> str:
+        return "a\n0 1\x1b[31m\ud800"
+
+
+class Nowhere:
+    """What says that it is a path, and names none."""
+
+    def __fspath__(self) -> Any:
+        return 5
+
+
+class NoDimension:
+    """An array without dimensions, as numpy has them: by its methods it can be iterated over, and it refuses to."""
+
+    def __iter__(self) -> Any:
+        raise TypeError("iteration over a 0-d array")
+
+    def __len__(self) -> int:
+        raise TypeError("len() of unsized object")
+
+    def __contains__(self, _: object) -> bool:
+        return False
+
+
+def handed(store: Any, given: Any) -> list[Callable[[], Any]]:
+    """Return calls in which something that is no such thing is given for something."""
+    topic, queue = store.topic("t"), store.queue("q")
+    calls = [
+        lambda: store.topic(given),
+        lambda: store.queue("q", given),
+        lambda: store.delete_topic(given),
+        lambda: store.requeue_dead("t", where=given),
+        lambda: store.backup(given),
+        lambda: topic.channel(given),
+        lambda: topic.put(given),
+        lambda: topic.put(b"x", headers={"name": given}),
+        lambda: topic.put_many(given),
+        lambda: topic.put_many([given]),
+        lambda: topic.channel("c").ack_many(given),
+        lambda: topic.channel("c").ack_many([given]),
+        lambda: topic.channel("c").consume(given),
+        lambda: topic.channel("c").seek(given),
+        lambda: queue.task_done(given),
+        lambda: queue.ack_many(given),
+        lambda: Any_.StoreOptions(given),
+        lambda: Any_.ChannelOptions(tags=given),
+        lambda: Any_.open(given),
+        lambda: Any_.open_reader(given),
+        lambda: Any_.run(given),
+        lambda: Any_.open_reader(store.path).stats(given),
+        lambda: Any_.open_reader(store.path).topic("t").to_arrow(columns=given),
+    ]
+    if inspect.iscoroutinefunction(type(store).backup):
+        calls += [partial(in_transaction, store, given, several=several) for several in (False, True)]
+    else:
+        calls += [partial(by_thread, store, given, several=several) for several in (False, True)]
+    return calls
+
+
+async def in_transaction(store: Any, given: Any, *, several: bool) -> None:
+    async with store.transaction() as transaction:
+        (transaction.ack_many if several else transaction.ack)(given)
+
+
+def by_thread(store: Any, given: Any, *, several: bool) -> None:
+    with store.transaction() as transaction:
+        (transaction.ack_many if several else transaction.ack)(given)
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "endless": (UNSAID, rf"<int of {UNSAID.bit_length()} bits>"),
+    "mute": (Mute(), "<Mute>"),
+    "tall": (Tall(), r"a\\n0 1\\x1b\[31m\\ud800"),
+    "nowhere": (Nowhere(), "<.*Nowhere object at "),
+    "undimensioned": (NoDimension(), "<.*NoDimension object at "),
+}
+
+
+@contextmanager
+def refusal(text: str) -> Iterator[None]:
+    with pytest.raises(aiodq.AiodqError, match=text) as caught:
+        yield
+    assert isinstance(caught.value, (aiodq.InvalidOptionError, aiodq.InvalidMessageError, aiodq.InvalidNameError))
+    assert str(caught.value).isprintable()
+
+
+@asynccontextmanager
+async def opened(path: Path, mode: Any) -> AsyncIterator[aiodq.Store]:
+    async with AsyncExitStack() as stack:
+        if mode == "client":
+            await stack.enter_async_context(aiodq.open(path, mode="shared"))
+        store = await stack.enter_async_context(aiodq.open(path, mode=mode))
+        await store.topic("t").put(b"x")
+        yield store
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "client"])
+async def test_what_cannot_be_shown_is_refused_in_words(tmp_path: Path, name: str, mode: Any) -> None:
+    given, text = WRONG[name]
+    async with opened(tmp_path, mode) as store:
+        for call in handed(store, given):
+            with refusal(text):
+                if inspect.isawaitable(called := call()):
+                    await called
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_threads_are_told_in_words_what_cannot_be_shown(tmp_path: Path, name: str) -> None:
+    given, text = WRONG[name]
+    with aiodq.sync.open(tmp_path) as store:
+        store.topic("t").put(b"x")
+        for call in handed(store, given):
+            with refusal(text):
+                call()
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "client"])
+async def test_bytes_are_no_list_of_messages_however_they_are_given(tmp_path: Path, mode: Any) -> None:
+    async with opened(tmp_path, mode) as store:
+        channel: Any = store.topic("t").channel("c")
+        for given in (memoryview(b"abcdef").cast("B", (2, 3)), released(), memoryview(b""), b"", ""):
+            with refusal("ack_many takes a list of messages, not"):
+                channel.ack_many(given)
+            with refusal("ack_many takes a list of messages, not"):
+                await in_transaction(store, given, several=True)
+            with refusal("tags is a list of texts, not"):
+                Any_.ChannelOptions(tags=given)
+
+
+async def test_a_double_of_a_message_is_no_message(store: aiodq.Store) -> None:
+    for double in (Mock(), MagicMock(), AsyncMock()):
+        with refusal("what is acked is a message, not <.*Mock id"):
+            await in_transaction(store, double, several=False)
+
+
+async def test_the_name_of_one_topic_is_no_list_of_names(tmp_path: Path) -> None:
+    async with opened(tmp_path, "exclusive") as store:
+        await store.topic("others").put(b"x")
+        reader: Any = aiodq.open_reader(tmp_path)
+        with refusal("topics is a list of names, not 't'"):
+            reader.stats("t")
+        assert list(reader.stats(iter(["t", "u"])).topics) == ["t"]
+        columns = reader.topic("t").to_arrow(columns=(name for name in ("body", "offset"))).column_names
+        assert columns == ["offset", "body"]

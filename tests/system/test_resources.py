@@ -20,6 +20,7 @@ import aiodq
 from aiodq.names import is_ephemeral
 from aiodq.storage.state.json_file import _crc
 from aiodq.testing import CALLS, WatchedFileSystem
+from tests.channels.support import until
 from tests.processes import ROOT
 from tests.system.support import (
     QuickFileSystem,
@@ -30,7 +31,6 @@ from tests.system.support import (
     nothing_left,
     open_descriptors,
     run_script,
-    until,
 )
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from aiodq.engine.batch.validation import (
     LONGEST_TAG,
     MOST_HEADERS,
     RESERVED_HEADER,
-    check_bodies,
     checked,
+    list_bodies,
     span_ns,
 )
 from aiodq.errors import InvalidMessageError
@@ -70,8 +70,7 @@ def checked_many(
     Raises:
         MessageSizeError, InvalidMessageError: one cannot be stored.
     """
-    check_bodies(bodies)
-    items, now_ns = list(bodies), buffer.moment()
+    items, now_ns = list_bodies(bodies), buffer.moment()
     shared = checked(common, now_ns)
     found = _columns_at_once(items, shared, options, now_ns) if len(items) >= _MANY else None
     return buffer.accepted_all(items, shared, now_ns) if found is None else found

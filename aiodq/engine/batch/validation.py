@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.put_batch import PLAIN, Accepted
 from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, InvalidOptionError, InvalidOptionTypeError
-from aiodq.values import shown, span_seconds
+from aiodq.values import several, shown_typed, span_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import timedelta
 
     from aiodq.format.layout import BytesLike
@@ -21,13 +21,15 @@ __all__ = [
     "LONGEST_TAG",
     "MOST_HEADERS",
     "RESERVED_HEADER",
-    "check_bodies",
     "check_headers",
     "check_labels",
     "checked",
+    "list_bodies",
     "no_body",
     "span_ns",
 ]
+
+T = TypeVar("T")
 
 LONGEST_TAG: Final = 1 << 16
 LONGEST_KEY: Final = 1 << 20
@@ -83,7 +85,7 @@ def _size(key: BytesLike) -> int:
 def _refuse(what: str, expected: str, given: object, kind: type | tuple[type, ...], example: str) -> NoReturn:
     if isinstance(given, kind):
         raise InvalidMessageError(f"{expected}; this {what} is longer")
-    raise InvalidMessageTypeError(f"{expected}, not {shown(given)} ({type(given).__name__}): write {example}")
+    raise InvalidMessageTypeError(f"{expected}, not {shown_typed(given)}: write {example}")
 
 
 def no_body(given: object) -> str:
@@ -97,20 +99,21 @@ def no_body(given: object) -> str:
         example = "put_many([draft])"
     elif hasattr(given, "tobytes"):
         example = "put(value.tobytes())"
-    return f"a message's body is bytes-like, not {shown(given)} ({type(given).__name__}): write {example}"
+    return f"a message's body is bytes-like, not {shown_typed(given)}: write {example}"
 
 
-def check_bodies(bodies: object) -> None:
-    """Raise unless these are several bodies, rather than one, whose bytes would also be several items.
+def list_bodies(bodies: Iterable[T]) -> list[T]:
+    """Return several bodies, rather than one, whose bytes would also be several items.
 
     Raises:
         InvalidMessageError: they are not; a `TypeError` too.
     """
-    if isinstance(bodies, (str, bytes, bytearray, memoryview)) or not isinstance(bodies, Iterable):
+    found = several(bodies)
+    if found is None:
         raise InvalidMessageTypeError(
-            f"put_many takes a list of bodies, not {shown(bodies)} ({type(bodies).__name__}): "
-            "write put_many([body, ...])"
+            f"put_many takes a list of bodies, not {shown_typed(bodies)}: write put_many([body, ...])"
         )
+    return list(found)
 
 
 def span_ns(span: float | timedelta | None, what: str) -> int | None:
@@ -132,8 +135,7 @@ def span_ns(span: float | timedelta | None, what: str) -> int | None:
 def _utf8(text: object, what: str) -> bytes:
     if not isinstance(text, str):
         raise InvalidMessageTypeError(
-            f"headers are a mapping of text to text, not {shown(text)} ({type(text).__name__}): "
-            "write headers={'attempt': str(3)}"
+            f"headers are a mapping of text to text, not {shown_typed(text)}: write headers={{'attempt': str(3)}}"
         )
     try:
         return text.encode()
@@ -149,8 +151,7 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """
     if not isinstance(headers, Mapping):
         raise InvalidMessageTypeError(
-            f"headers are a mapping of text to text, not {shown(headers)} ({type(headers).__name__}): "
-            "write headers={'trace': 'a1b2'}"
+            f"headers are a mapping of text to text, not {shown_typed(headers)}: write headers={{'trace': 'a1b2'}}"
         )
     if len(headers) >= MOST_HEADERS:
         raise InvalidMessageError(f"up to {MOST_HEADERS - 1} headers, not {len(headers)}")

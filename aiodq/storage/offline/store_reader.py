@@ -34,7 +34,7 @@ from aiodq.storage.state.assessment import channel_images
 from aiodq.storage.state.holds import Hold, held_by, read_holds
 from aiodq.storage.state.owner_stats import ChannelFigures, Figures, read_figures
 from aiodq.storage.store_layout import check_store_directory, has_topic, list_topics
-from aiodq.values import check_flag, check_scan, check_whole
+from aiodq.values import check_flag, check_scan, check_whole, refuse, several
 
 __all__ = ["ChannelSummary", "StoreReader", "StoreSummary", "TopicReader", "TopicSummary"]
 
@@ -185,8 +185,9 @@ class TopicReader:
 
         Arguments and *Raises* are those of `record_batches`.
         """
-        batches = self.record_batches(start, stop, columns=columns, verify=verify, strict=strict)
-        return _arrow().as_table(batches, _arrow().columns_of(columns))
+        wanted = _arrow().columns_of(columns)
+        batches = self.record_batches(start, stop, columns=wanted, verify=verify, strict=strict)
+        return _arrow().as_table(batches, wanted)
 
     def _rows(self, reader: FrameReader[R], start: int | None, stop: int | None, *, strict: bool) -> Iterator[R]:
         view = self.refresh()
@@ -382,6 +383,8 @@ class StoreReader:
             topics: only those of these, as far as they are there.
 
         Raises:
+            InvalidOptionError: these are no names; a `TypeError` too.
+            InvalidNameError: no topic can have one of these names.
             FormatVersionError: written by a newer aiodq.
             StorageError: as mapped from the system's error, if that may pass or concerns more than a topic.
         """
@@ -389,7 +392,7 @@ class StoreReader:
         refused: dict[str, str] = {}
         shown: Figures | None = None
         holds = cache(partial(read_holds, self._fs, self.path))
-        wanted = None if topics is None else set(topics)
+        wanted = None if topics is None else _names(topics)
         for name in self.topics():
             if wanted is not None and name not in wanted:
                 continue
@@ -402,6 +405,13 @@ class StoreReader:
                     raise
                 refused[name] = str(error)
         return StoreSummary(self.path, found, refused)
+
+
+def _names(topics: Iterable[str]) -> set[str]:
+    found = several(topics)
+    if found is None:
+        refuse("topics", "a list of names", topics, "write topics=['orders']", type_is_wrong=True)
+    return {check_name(name) for name in found}
 
 
 def _held(

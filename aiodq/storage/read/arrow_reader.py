@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from aiodq.errors import InvalidOptionError
+from aiodq.errors import InvalidOptionError, InvalidOptionTypeError
 from aiodq.format.vectorized.arrow import COLUMNS, ArrowDecoder, joined, schema_of
 from aiodq.storage.read.frame_reader import FrameReader
+from aiodq.values import several, shown, shown_typed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -31,12 +32,17 @@ def columns_of(columns: Collection[str] | None) -> tuple[str, ...]:
     """Return the columns in canonical order; all if None.
 
     Raises:
-        InvalidOptionError: a column does not exist, or none is named.
+        InvalidOptionError: a column does not exist, or none is named; also a `TypeError` if these are no names.
     """
-    wanted = COLUMNS if columns is None else columns
+    found = several(COLUMNS if columns is None else columns)
+    if found is None:
+        told = f"columns are some of {', '.join(COLUMNS)}, not {shown_typed(columns)}: write columns=['offset', 'body']"
+        raise InvalidOptionTypeError(told)
+    wanted = list(found)
     unknown = [name for name in wanted if name not in COLUMNS]
-    if unknown or isinstance(columns, str) or not wanted:
-        raise InvalidOptionError(f"columns are some of {', '.join(COLUMNS)}, not {columns!r}")
+    if unknown or not wanted:
+        told = shown(unknown[0]) if unknown else "none"
+        raise InvalidOptionError(f"columns are some of {', '.join(COLUMNS)}, not {told}")
     return tuple(name for name in COLUMNS if name in wanted)
 
 
