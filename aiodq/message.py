@@ -267,6 +267,7 @@ class Message(AsyncBlock, InFlight):
         if (
             channel_engine is not None
             and channel_engine.renew_no_more(run.number + self._index)
+            and not channel_engine.transactions.host.inherited
             and run.marks[self._index] < ACKED
             and channel_engine.holds(self.offset, self._delivery)
         ):
@@ -307,9 +308,14 @@ class Message(AsyncBlock, InFlight):
         """Settle the message unless the block did: ack it, requeue it after an exception, or release it if cancelled.
 
         In a transaction's block of the same task, it joins the transaction instead of being acked, and an exception
-        abandons the transaction.
+        abandons the transaction. A forked child that ends in the block leaves the message to the parent, which has it.
         """
-        transaction = None if self._channel_engine is None else self._channel_engine.transactions.current()
+        transactions = None if self._channel_engine is None else self._channel_engine.transactions
+        if transactions is not None and transactions.host.inherited:
+            if error is None:
+                transactions.host.check()  # what was done here does not pass for done
+            return
+        transaction = None if transactions is None else transactions.current()
         if error is not None:
             if transaction is not None:
                 transaction.end(error)

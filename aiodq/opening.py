@@ -133,9 +133,9 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close it, as the store's own block does."""
         if self._store is not None:
-            await self._store.aclose()
+            await self._store.__aexit__(kind, error, trace)
 
     def forgo(self) -> None:
         """Do without the warning that it was never awaited."""
@@ -205,9 +205,9 @@ class QueueOpening(AsyncBlock, Awaited[Queue]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close it, as the queue's own block does."""
         if self._queue is not None:
-            await self._queue.aclose()
+            await self._queue.__aexit__(kind, error, trace)
 
     if not TYPE_CHECKING:  # as above
 

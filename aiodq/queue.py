@@ -243,8 +243,9 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
-        await self.aclose()
+        """Close; in a forked child, where the store is the parent's, do nothing."""
+        if not self._channel_engine.transactions.host.inherited:
+            await self.aclose()
 
 
 class Queue(QueueHandle, Channel):

@@ -111,8 +111,9 @@ class StoreHandle(AsyncBlock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
-        await self.aclose()
+        """Close; in a forked child, where the store is the parent's, do nothing."""
+        if not self._store_engine.inherited:
+            await self.aclose()
 
 
 class Store(StoreHandle):

@@ -361,6 +361,10 @@ class Transaction(AsyncBlock):
         not know.
         """
         self._leave()
+        if self._host.inherited:
+            if error is None:
+                self._host.check()  # what was done here does not pass for done
+            return
         if error is not None:
             self._give_back(error)
             return

@@ -1044,3 +1044,51 @@ asyncio.run(main())
 def test_childs_exit_leaves_the_lock(tmp_path: Path) -> None:
     assert run_script(FORK_AND_EXIT, str(tmp_path)).stdout.split() == ["locked"]
     assert asyncio.run(contents(tmp_path)) == [b"a", b"b"]
+
+
+FORK_IN_BLOCKS = """
+import asyncio, os, sys, warnings
+import aiodq
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+async def main():
+    async with aiodq.open(sys.argv[1], mode=sys.argv[2]) as store, store.queue("jobs") as jobs:
+        await jobs.put(b"a")
+        async with store.transaction() as tx, await jobs.get() as job, job.renewing():
+            tx.put("done", b"c")
+            pid = os.fork()
+            if not pid:
+                sys.exit(3)
+            code = ended(pid)
+        print(code, jobs.depth, store.topic("done").end_offset)
+        for block in (store.transaction(), await jobs.get(await jobs.put(b"b"))):
+            pid = 0
+            try:
+                async with block:
+                    pid = os.fork()
+            except aiodq.WrongContextError:
+                sys.exit(4)
+            if not pid:
+                return
+            print(ended(pid), jobs.depth)
+    async with aiodq.open_queue(sys.argv[1] + "/../other", mode=sys.argv[2]) as queue:
+        pid = os.fork()
+        if not pid:
+            raise SystemExit(5)
+        print(ended(pid), await queue.put(b"d"))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_a_child_that_is_forked_in_the_blocks_leaves_them_to_its_parent(tmp_path: Path, mode: str) -> None:
+    """What ends the child is its own exception; work of it does not pass for done."""
+    done = run_script(FORK_IN_BLOCKS, str(tmp_path / "store"), mode)
+    assert done.stdout.splitlines() == ["3 0 1", "4 1", "4 0", "5 0"]
+    for complaint in ("Traceback", "destroyed"):
+        assert complaint not in done.stderr

@@ -495,6 +495,11 @@ class StoreEngine:
         return self.failure is None and not self.closing and not self.home.forked
 
     @property
+    def inherited(self) -> bool:
+        """See `TransactionHost.inherited`."""
+        return self.home.forked
+
+    @property
     def standing(self) -> str:
         """The store's state in a word, for status displays."""
         if self.failure is not None:

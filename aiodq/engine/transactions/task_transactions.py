@@ -57,6 +57,11 @@ class TransactionHost(Protocol):
     transactions: OpenTransactions
 
     @property
+    def inherited(self) -> bool:
+        """Whether this is a forked child, which leaves its copies of blocks: what they hold is the parent's."""
+        ...
+
+    @property
     def topics(self) -> Mapping[str, Topic]:
         """The store's topics, by name."""
         ...

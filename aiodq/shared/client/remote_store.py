@@ -315,9 +315,14 @@ class RemoteStore:
     # --- calls from handles
 
     @property
+    def inherited(self) -> bool:
+        """See `TransactionHost.inherited`."""
+        return os.getpid() != self._pid
+
+    @property
     def standing(self) -> str:
         """The state of the store, in a word, for reprs."""
-        if os.getpid() != self._pid:
+        if self.inherited:
             return "of the parent process"
         if self._closed is not None and self._closed.done():
             return "closed"
@@ -347,7 +352,7 @@ class RemoteStore:
         Raises:
             WrongContextError: another loop, another thread, or a forked child.
         """
-        if os.getpid() != self._pid:
+        if self.inherited:
             raise WrongContextError(
                 "this store was opened before a fork, and is the parent's: open one in the child after the fork"
             )
@@ -422,7 +427,7 @@ class RemoteStore:
 
     def dropped(self) -> None:
         """Warn that no handle is left, and leave the store to others."""
-        if self._closing or os.getpid() != self._pid:
+        if self._closing or self.inherited:
             return
         warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
         try:

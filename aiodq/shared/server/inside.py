@@ -194,6 +194,7 @@ class OwnEnd:
     def __init__(self, owner: Owning, inside: Inside, gone: Callable[[OwnEnd], None]) -> None:
         """Made by `Inside`."""
         self.session: Session = Session(owner, self)
+        self._owner = owner
         self._inside = inside
         self._gone = gone
         self._ending: asyncio.Task[None] | None = None
@@ -238,7 +239,10 @@ class OwnEnd:
     abort = end
 
     def lost(self) -> None:
-        """Give back what was held."""
+        """Give back what was held; in a forked child, where the owner is the parent's, nothing."""
+        if self._owner.engine.inherited:
+            self._ended.set()
+            return
         self._ending = asyncio.get_running_loop().create_task(self._end())
 
     async def _end(self) -> None:
