@@ -29,6 +29,11 @@ class ClosableStore(Protocol):
         """Whether the store is open."""
         ...
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether the loop is ending: what was accepted is saved, and there is no time for more."""
+        ...
+
     def begin_closing(self) -> None:
         """Accept nothing from now on."""
         ...
@@ -116,7 +121,7 @@ class StoreClosing:
         return self._task
 
     def _let_go(self) -> None:
-        if self._task is None and self._store.live:
+        if self._task is None and self._store.live and not self._store.cancelled:
             self._begin().add_done_callback(self._gone)
 
     def _gone(self, closed: asyncio.Task[None]) -> None:

@@ -189,3 +189,24 @@ loop.close()
     said = [line for line in done.stderr.splitlines() if line and not line.startswith(" ")]
     assert len([line for line in said if "never closed" in line]) == 1
     assert [line for line in said if "never closed" not in line and "tracemalloc" not in line] == []
+
+
+@pytest.mark.parametrize("module", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_a_program_that_ends_with_a_message_in_hand_leaves_no_complaint(path: Path, module: str, mode: str) -> None:
+    """The message keeps its queue open until the task that has it is gone: when the loop is ending already."""
+    program = f"""
+import asyncio, sys, uvloop
+import aiodq
+
+async def main():
+    jobs = await aiodq.open_queue(sys.argv[1], mode={mode!r})
+    await jobs.put(b"a")
+    await jobs.get()
+
+with asyncio.Runner(loop_factory={module}.new_event_loop) as runner:
+    runner.run(main())
+"""
+    command = [sys.executable, "-W", "ignore::ResourceWarning", "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""

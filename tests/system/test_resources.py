@@ -20,8 +20,8 @@ import aiodq
 from aiodq.names import is_ephemeral
 from aiodq.storage.state.json_file import _crc
 from aiodq.testing import CALLS, WatchedFileSystem
-from tests.channels.support import until
 from tests.processes import ROOT
+from tests.queue.support import until
 from tests.system.support import (
     QuickFileSystem,
     bodies,

@@ -458,6 +458,11 @@ class StoreEngine:
                 engine.put_buffer.shut_down()
 
     @property
+    def cancelled(self) -> bool:
+        """See `ClosableStore.cancelled`."""
+        return self._task is not None and self._task.cancelling() > 0
+
+    @property
     def live(self) -> bool:
         """Whether it is open, and not closed yet."""
         return self in LIVE

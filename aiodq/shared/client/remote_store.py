@@ -431,9 +431,14 @@ class RemoteStore:
             return
         warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
         try:
-            self.loop.call_soon_threadsafe(self._begin_closing)
+            self.loop.call_soon_threadsafe(self._let_go)
         except RuntimeError:  # the loop is closed, and the connection with it
             self._closing = True
+
+    def _let_go(self) -> None:
+        looking = self._looking
+        if looking is None or not looking.cancelling():  # else the loop is ending, and its tasks with it
+            self._begin_closing()
 
     def _begin_closing(self) -> None:
         if self._closed is None:
