@@ -547,7 +547,6 @@ class SharedStore(Store):
 
     def health(self) -> Health:
         """See `Store.health`; up to about a second old. Without an owner that answers, the store is not healthy."""
-        self._remote.check_context()
         found = understood(lambda seen: read_health(seen["health"]), self._remote.seen[""], "store")
         unserved = self._remote.link.unserved
         return found if unserved is None else replace(found, ok=False, reasons=(*found.reasons, unserved))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -304,3 +305,17 @@ def test_what_is_closed_can_be_stopped(tmp_path: Path) -> None:
     store.close()
     store.stop()
     queue.stop(grace=0)
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "client"])
+def test_what_is_closed_can_be_looked_at(tmp_path: Path, mode: Mode) -> None:
+    with ExitStack() as stack:
+        if mode == "client":
+            stack.enter_context(aiodq.sync.open(tmp_path, mode="shared"))
+        with aiodq.sync.open(tmp_path, mode=mode) as store:
+            queue = store.queue("jobs")
+            queue.put(b"x")
+        assert store.health().ok
+        assert store.stats().failed is None
+        assert queue.stats().name == "default"
+        assert not queue.full()

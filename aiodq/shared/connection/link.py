@@ -115,6 +115,7 @@ class Link:
         self._hearing: dict[int, Listener] = {}
         self._answers: dict[int, tuple[Callable[[Said], None], bool]] = {}
         self._request = 0
+        self._loop = asyncio.get_running_loop()
         self._since: float | None = None
         self._lost, self._found = asyncio.Event(), asyncio.Event()
         self.failure: Exception | None = None
@@ -180,7 +181,7 @@ class Link:
         """Why no owner answers, or for how long none was found; None if one answers, or the store is closed."""
         if self.failure is not None:
             return None if isinstance(self.failure, QueueShutDown) else str(self.failure)
-        since = 0.0 if self._since is None else asyncio.get_running_loop().time() - self._since
+        since = 0.0 if self._since is None else self._loop.time() - self._since
         return f"for {since:.0f} s nobody has served the store" if since > _LATE else None
 
     # --- puts
@@ -501,8 +502,7 @@ class Link:
             raise error_of(said)
         if wire.reason is not None:
             raise wire.reason
-        loop = asyncio.get_running_loop()
-        if self._since is not None and loop.time() > self._since + self._failover:
+        if self._since is not None and self._loop.time() > self._since + self._failover:
             self._since = None
             raise self._nobody()
         wire.close()
