@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import os
 import signal
 import sys
@@ -57,6 +59,10 @@ _COMMANDS: Final = {
 }
 
 
+_NO_DOCSTRINGS: Final = 2
+"""What `sys.flags.optimize` is with `-OO`."""
+
+
 def _version() -> str:
     # Not `from aiodq import …`: nothing inside comes in through the front door, and this is its plate.
     package = importlib.import_module("aiodq")
@@ -78,9 +84,22 @@ def app(chosen: str = "") -> App:
         error_console=Console(stderr=True),
     )
     for name, (target, text) in _COMMANDS.items():
-        whole = name == chosen and sys.flags.optimize < 2  # with -OO there are no docstrings  # noqa: PLR2004
+        whole = name == chosen and (sys.flags.optimize < _NO_DOCSTRINGS or _documented(target.partition(":")[0]))
         commands.command(target, name=name, help=None if whole else text)
     return commands
+
+
+def _documented(name: str) -> bool:
+    """Give a module's functions the docstrings that `-OO` took from them; return whether its source has told them."""
+    module = importlib.import_module(name)
+    try:
+        source = inspect.getsource(module)
+    except OSError:
+        return False
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            getattr(module, node.name).__doc__ = ast.get_docstring(node)
+    return True
 
 
 def run(arguments: Sequence[str]) -> int:
