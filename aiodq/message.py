@@ -267,8 +267,8 @@ class Message(AsyncBlock, InFlight):
         if (
             channel_engine is not None
             and channel_engine.renew_no_more(run.number + self._index)
-            and not channel_engine.transactions.host.inherited
             and run.marks[self._index] < ACKED
+            and not channel_engine.transactions.host.inherited
             and channel_engine.holds(self.offset, self._delivery)
         ):
             channel_engine.touch(self.offset, self._delivery, None)

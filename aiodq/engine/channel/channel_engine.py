@@ -584,5 +584,6 @@ class ChannelEngine(Settlement, Generic[M]):
     def end(self, error: Exception) -> None:
         """Refuse, as `refuse` does, and fail everyone who waits."""
         self.refuse(error)
-        waiters, self.ack_waiters = self.ack_waiters, []
+        waiters = list(self.ack_waiters)
+        self.ack_waiters.clear()
         settle_all(waiters, error)
