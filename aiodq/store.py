@@ -59,6 +59,8 @@ class OpenStore(TransactionHost, Protocol):
 class StoreHandle(AsyncBlock):
     """What a store does whichever process owns it; `Store` adds what needs its engine at hand."""
 
+    _queue_class: type[Queue] = Queue
+
     def __init__(self, store_engine: OpenStore) -> None:
         """Stand for this store, and keep it open."""
         self._store_engine = store_engine
@@ -75,8 +77,37 @@ class StoreHandle(AsyncBlock):
         return self._store_engine.path
 
     @abstractmethod
+    def topic(self, name: str, options: StoreOptions | None = None) -> Topic:
+        """Return a topic, created when first named."""
+
+    @abstractmethod
     def topics(self) -> list[str]:
         """Return the names of the topics."""
+
+    def queue(self, name: str, channel: ChannelOptions | None = None, *, options: StoreOptions | None = None) -> Queue:
+        """Return a topic with its channel `default` as a queue.
+
+        Args:
+            name: as for `topic`.
+            channel: the channel's options, as for `Topic.channel`.
+            options: the topic's, as for `topic`.
+
+        Raises:
+            InvalidNameError: the name is not allowed.
+            InvalidOptionError: these are not `ChannelOptions` or `StoreOptions`, then also a `TypeError`; or other
+                options were named before.
+            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
+        """
+        name = check_name(name)
+        check_channel_options(channel, f"store.queue({name!r}, {{}})")
+        check_store_options(options, f"store.queue({name!r}, options={{}})")
+        topic = self.topic(name, options)
+        return self._queue_class(topic, topic.channel(QUEUE_CHANNEL, channel))
+
+    def _as_queue(self, name: str, options: StoreOptions | None, channel: ChannelOptions | None) -> Queue:
+        """Return a queue that closes the store when it is closed; for `aiodq.open_queue`."""
+        topic = self.topic(name, options)
+        return self._queue_class(topic, topic.channel(QUEUE_CHANNEL, channel), self.aclose)
 
     def transaction(self) -> Transaction:
         """Return a transaction: `async with store.transaction() as tx`, with `tx.ack` and `tx.put` in the block.
@@ -152,31 +183,6 @@ class Store(StoreHandle):
         if topic is None:
             topic = self._topics[name] = Topic(self._store_engine, engine)
         return topic
-
-    def queue(self, name: str, channel: ChannelOptions | None = None, *, options: StoreOptions | None = None) -> Queue:
-        """Return a topic with its channel `default` as a queue.
-
-        Args:
-            name: as for `topic`.
-            channel: the channel's options, as for `Topic.channel`.
-            options: the topic's, as for `topic`.
-
-        Raises:
-            InvalidNameError: the name is not allowed.
-            InvalidOptionError: these are not `ChannelOptions` or `StoreOptions`, then also a `TypeError`; or other
-                options were named before.
-            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
-        """
-        name = check_name(name)
-        check_channel_options(channel, f"store.queue({name!r}, {{}})")
-        check_store_options(options, f"store.queue({name!r}, options={{}})")
-        topic = self.topic(name, options)
-        return Queue(topic, topic.channel(QUEUE_CHANNEL, channel))
-
-    def _as_queue(self, name: str, options: StoreOptions | None, channel: ChannelOptions | None) -> Queue:
-        """Return a queue that closes the store when it is closed; for `aiodq.open_queue`."""
-        topic = self.topic(name, options)
-        return Queue(topic, topic.channel(QUEUE_CHANNEL, channel), self.aclose)
 
     def topics(self) -> list[str]:
         """Return the names of the topics that have a message or a channel, or had one."""

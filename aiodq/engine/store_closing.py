@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-import weakref
 from typing import TYPE_CHECKING, Protocol
-
-from aiodq.engine.store_refs import StoreRef
 
 if TYPE_CHECKING:
     from aiodq.engine.loop.home_loop import HomeLoop
@@ -50,13 +47,12 @@ class ClosableStore(Protocol):
 class StoreClosing:
     """The closing of one store, which happens once, in a task of its own."""
 
-    __slots__ = ("_dropped", "_left", "_store", "_store_ref", "_task")
+    __slots__ = ("_dropped", "_left", "_store", "_task")
 
     def __init__(self, store: ClosableStore) -> None:
         """Start with a store that nobody has asked to close."""
         self._store = store
         self._task: asyncio.Task[None] | None = None
-        self._store_ref: weakref.ref[StoreRef] | None = None
         self._dropped = self._left = False
 
     @property
@@ -90,14 +86,6 @@ class StoreClosing:
         return self._task
 
     # --- without being asked
-
-    def store_ref(self) -> object:
-        """Return the reference that a handle holds to keep the store open; None if it is being dropped already."""
-        if self._store_ref is None:
-            store_ref = StoreRef(self.dropped)
-            self._store_ref = weakref.ref(store_ref)
-            return store_ref
-        return self._store_ref()
 
     def dropped(self) -> None:
         """Warn that no handle is left, finish what was accepted, and release the directory."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["StoreRef", "nobody"]
+__all__ = ["StoreRefs", "nobody"]
 
 
 class StoreRef:
@@ -25,6 +26,25 @@ class StoreRef:
     def __del__(self) -> None:
         """Tell the engine."""
         self._dropped()
+
+
+class StoreRefs:
+    """Gives all handles of one store the same reference, for as long as one of them has it."""
+
+    __slots__ = ("_dropped", "_ref")
+
+    def __init__(self, dropped: Callable[[], None]) -> None:
+        """See `StoreRef`."""
+        self._dropped = dropped
+        self._ref: weakref.ref[StoreRef] | None = None
+
+    def get(self) -> object:
+        """Return the reference that a handle holds to keep the store open; None if it is being dropped already."""
+        if self._ref is None:
+            store_ref = StoreRef(self._dropped)
+            self._ref = weakref.ref(store_ref)
+            return store_ref
+        return self._ref()
 
 
 def nobody() -> object:

@@ -66,7 +66,7 @@ from aiodq.shared.encoding.options_json import channel_options, moment, moment_n
 from aiodq.shared.encoding.stats_json import read_channel_stats, read_health, read_topic_stats
 from aiodq.stats import BackupReport, ChannelStats, Health, StoreStats, TopicStats
 from aiodq.storage.store_layout import absolute_path
-from aiodq.store import QUEUE_CHANNEL, Store, StoreHandle
+from aiodq.store import Store, StoreHandle
 from aiodq.topic import Topic, TopicHandle
 from aiodq.values import check_flag, check_offset, check_position, check_scan, check_whole, span_seconds
 
@@ -443,6 +443,8 @@ class SharedQueue(SharedChannel, Queue):
 class SharedStore(Store):
     """A shared store. Made by `aiodq.open` in mode "shared" and "client"."""
 
+    _queue_class = SharedQueue
+
     def __init__(self, store: RemoteStore) -> None:
         """Made by `aiodq.open`."""
         # Not `super()`: that is of a store with its engine at hand.
@@ -455,20 +457,6 @@ class SharedStore(Store):
         check_store_options(options, f"store.topic({name!r}, {{}})")
         self._remote.check()
         return SharedTopic(self._remote, self._remote.topic(name, options))
-
-    def queue(
-        self, name: str, channel: ChannelOptions | None = None, *, options: StoreOptions | None = None
-    ) -> SharedQueue:
-        """See `Store.queue`."""
-        name = check_name(name)
-        check_channel_options(channel, f"store.queue({name!r}, {{}})")
-        check_store_options(options, f"store.queue({name!r}, options={{}})")
-        topic = self.topic(name, options)
-        return SharedQueue(topic, topic.channel(QUEUE_CHANNEL, channel))
-
-    def _as_queue(self, name: str, options: StoreOptions | None, channel: ChannelOptions | None) -> SharedQueue:
-        topic = self.topic(name, options)
-        return SharedQueue(topic, topic.channel(QUEUE_CHANNEL, channel), self.aclose)
 
     def topics(self) -> list[str]:
         """See `Store.topics`."""

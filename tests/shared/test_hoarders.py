@@ -281,7 +281,7 @@ async def test_what_one_has_open_is_bounded(tmp_path: Path, monkeypatch: pytest.
 async def test_connections_leave_descriptors_to_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with owned(tmp_path) as (_, owner):
         client = await connected(tmp_path, 7)
-        monkeypatch.setattr(rendezvous, "_limit", lambda: 4)
+        monkeypatch.setattr(rendezvous, "descriptor_limit", lambda: 4)
         with pytest.raises(aiodq.StorageError, match="too few descriptors for another process") as caught:
             await aiodq.open(tmp_path, mode="client")
         assert (caught.value.errno, caught.value.retriable) == (errno.EMFILE, True)

@@ -66,7 +66,7 @@ def test_what_looks_into_an_engine_is_done_otherwise(shared: type[Any], own: typ
         "path", "name", "store_ref", "put", "put_many", "put_nowait", "options", "begin_offset", "end_offset",
         "durable_offset", "check", "get", "empty", "consume", "stop", "topic", "maxsize", "full", "sync", "read",
         "scan", "offset_at", "channel", "channels", "delete_channel", "topic_stats", "task_done", "shutdown", "aclose",
-        "not_awaited", "transaction",
+        "not_awaited", "transaction", "queue",
     }  # fmt: skip
     assert inherited <= fine
 

@@ -36,6 +36,7 @@ from aiodq.engine.store.opening import make_log
 from aiodq.engine.store.store_opening import StoreOpening
 from aiodq.engine.store.taking_over import take_over
 from aiodq.engine.store_closing import StoreClosing
+from aiodq.engine.store_refs import StoreRefs
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.group_committer import Committer
@@ -146,7 +147,7 @@ class StoreEngine:
         self._task: asyncio.Task[None] | None = None
         self._unbegun: dict[Callable[[], Awaitable[None]], Coroutine[Any, Any, None]] = {}
         self._closing = StoreClosing(self)
-        self.store_ref: Callable[[], object] = self._closing.store_ref
+        self.store_ref: Callable[[], object] = StoreRefs(self._closing.dropped).get
         self.deletions: Deletions = Deletions(self)
         self._dead_letter_office = DeadLetterOffice(self.clock, self.fail)
         self._adopting = Adopting(self, path)

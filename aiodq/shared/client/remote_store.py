@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,10 +15,11 @@ import anyio
 
 from aiodq.engine.live_stores import release_dead
 from aiodq.engine.lock_wait import running_loop
+from aiodq.engine.loop.home_loop import HomeLoop
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.store_engine import Seams, StoreEngine
-from aiodq.engine.store_refs import StoreRef
+from aiodq.engine.store_refs import StoreRefs
 from aiodq.engine.transactions.task_transactions import OpenTransactions
 from aiodq.errors import (
     AiodqError,
@@ -29,7 +29,6 @@ from aiodq.errors import (
     StoreFailedError,
     StoreLockedError,
     StoreNotFoundError,
-    WrongContextError,
 )
 from aiodq.message import Message
 from aiodq.options import ChannelOptions, StoreOptions
@@ -46,7 +45,7 @@ from aiodq.storage.state.topic.stored_options import differences
 from aiodq.storage.store_layout import check_store_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aiodq.clock import Clock
     from aiodq.shared.consuming.remote_channel import RemoteChannel
@@ -88,6 +87,7 @@ class RemoteStore:
         self.options: StoreOptions = options or StoreOptions()
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
+        self._home = HomeLoop(self.loop)
         self.transactions: OpenTransactions = OpenTransactions(self)
         self.topics: dict[str, RemoteTopic] = {}
         self.seen: dict[str, Mapping[str, Any]] = {}
@@ -105,7 +105,7 @@ class RemoteStore:
         self._closing = False
         self._closed: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._store_ref: weakref.ref[StoreRef] | None = None
+        self.store_ref: Callable[[], object] = StoreRefs(self.dropped).get
         self.link: Link = Link(path, self._own, failover=failover, inside=self._connect_inside)
         self.committer: RemoteCommitter = RemoteCommitter(self.link, self.clock)
         self.events: RemoteEvents = RemoteEvents(self.link, self.loop)
@@ -353,18 +353,8 @@ class RemoteStore:
             WrongContextError: another loop, another thread, or a forked child.
         """
         if self.inherited:
-            raise WrongContextError(
-                "this store was opened before a fork, and is the parent's: open one in the child after the fork"
-            )
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is not self.loop:
-            raise WrongContextError(
-                "this store is to be used on the event loop that opened it, not from another thread, loop or none: "
-                "from a thread, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()"
-            )
+            self._home.leave()
+        self._home.check()
 
     def topic(self, name: str, options: StoreOptions | None) -> RemoteTopic:
         """Return a topic, which the owner opens if it is new here.
@@ -416,14 +406,6 @@ class RemoteStore:
             self.link.forget(name, "")
 
     # --- the end
-
-    def store_ref(self) -> object:
-        """Return what a handle holds to keep the store open; None if it is being released already."""
-        if self._store_ref is None:
-            store_ref = StoreRef(self.dropped)
-            self._store_ref = weakref.ref(store_ref)
-            return store_ref
-        return self._store_ref()
 
     def dropped(self) -> None:
         """Warn that no handle is left, and leave the store to others."""

@@ -16,6 +16,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from aiodq.engine.loop.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
 from aiodq.shared.connection.handle_numbers import HandleNumbers
@@ -364,7 +365,7 @@ class Link:
     def _ask(self, said: Said, *, patient: bool = False) -> asyncio.Future[Said]:
         """Send a request; with `patient`, a stalled owner does not end it."""
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
-        self._say(said, partial(_answer, answer), patient=patient)
+        self._say(said, partial(settle, answer, error=None), patient=patient)
         return answer
 
     def _say(self, said: Said, then: Callable[[Said], None], *, patient: bool = False) -> None:
@@ -593,8 +594,3 @@ class Link:
         for puts in self._topics.values():
             puts.fail(error)
         self.opened.tell(error)
-
-
-def _answer(answer: asyncio.Future[Said], said: Said) -> None:
-    if not answer.done():
-        answer.set_result(said)

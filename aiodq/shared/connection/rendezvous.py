@@ -16,16 +16,11 @@ import struct
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-try:
-    import resource
-except ImportError:  # on Windows, which has no such limit
-    _getrlimit = None
-else:
-    _getrlimit = resource.getrlimit
-
 from aiodq.errors import NotAStoreError, ProtocolError, ReadOnlyError, StorageError
 from aiodq.shared.connection.inherited import keep_from_children
 from aiodq.storage.io.belonging import socket_belongs
+from aiodq.storage.io.descriptor_limit import descriptor_limit
+from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import lock_holder
 from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.store_layout import NO_DIRECTORY, SOCKET
@@ -35,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Listening", "check_client", "check_room", "connect", "is_served", "listen", "owner_of"]
 
-_TEMPORARY: Final = ".aiodq-tmp"
 _LONGEST: Final = 107
 """Most bytes of a socket's path."""
 
@@ -98,7 +92,7 @@ def listen(directory: str) -> Listening:
     Raises:
         StorageError: the system refused.
     """
-    name = f"{SOCKET}-{secrets.token_hex(4)}{_TEMPORARY}"
+    name = f"{SOCKET}-{secrets.token_hex(4)}{TEMPORARY}"
     sock = _socket(os.path.join(directory, SOCKET))
     try:
         with _short(directory) as base:
@@ -204,7 +198,7 @@ def check_room(sock: socket.socket, directory: str) -> None:
     Raises:
         StorageError: there are too few.
     """
-    limit = _limit()
+    limit = descriptor_limit()
     # The system gives the lowest number that is free.
     if limit > 0 and sock.fileno() >= limit - min(_KEPT, limit // 4):
         text = (
@@ -212,11 +206,6 @@ def check_room(sock: socket.socket, directory: str) -> None:
             f"that have it open: raise its limit of open files, which is {limit} (ulimit -n), or close some"
         )
         raise StorageError(text, directory, errno=errno.EMFILE, retriable=True)
-
-
-def _limit() -> int:
-    """Return the most descriptors that this process may have; 0 or less if there is no limit."""
-    return 0 if _getrlimit is None else _getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _user(*paths: str) -> int:
@@ -248,7 +237,7 @@ def _short(directory: str) -> Iterator[str]:
         StorageError: there is none.
     """
     if not os.path.isdir("/proc/self/fd"):
-        if len(os.fsencode(os.path.join(directory, f"{SOCKET}-01234567{_TEMPORARY}"))) > _LONGEST:
+        if len(os.fsencode(os.path.join(directory, f"{SOCKET}-01234567{TEMPORARY}"))) > _LONGEST:
             text = (
                 f"the path of a store that is shared has up to 80 bytes on this system, and this one {len(directory)}"
             )

@@ -17,13 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
-try:
-    import resource
-except ImportError:  # on Windows, which has no such limit
-    _getrlimit = None
-else:
-    _getrlimit = resource.getrlimit
-
+from aiodq.storage.io.descriptor_limit import descriptor_limit
 from aiodq.storage.io.filesystem import NOWAIT, OsFile, OsFileSystem
 from aiodq.storage.io.free_space import free_space
 from aiodq.storage.io.write_window import MOST_WINDOWS, window_of
@@ -55,7 +49,7 @@ _STORES: Final[WeakSet[threading.Condition]] = WeakSet()
 
 def _limit() -> int:
     """Return the most files of one store that may be open."""
-    soft = _MOST if _getrlimit is None else _getrlimit(resource.RLIMIT_NOFILE)[0]
+    soft = descriptor_limit()
     most = min(soft, _MOST) if soft > 0 else _MOST
     return max(most // 2 // max(len(_STORES), 1), min(_LEAST, most // 4))
 
