@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -29,7 +28,7 @@ from aiodq.errors import (
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.onlyasync import AsyncBlock
-from aiodq.options import Backoff
+from aiodq.options import Backoff, next_wait
 from aiodq.outcomes import Reject, Retry
 from aiodq.transaction import Transaction
 from aiodq.values import check_flag, shown_typed
@@ -392,7 +391,7 @@ class Message(AsyncBlock, InFlight):
         channel_engine, course = self._take(), self._own_course()
         wait = span_ns(error.delay, "a delay") if isinstance(error, Retry) else None
         if wait is None and course is not None and channel_engine.options.backoff is None:
-            wait = span_ns(course.backoff.seconds(self.attempts, random.random()), "a delay")  # noqa: S311 - no secret
+            wait = span_ns(next_wait(course.backoff, self.attempts), "a delay")
         waits = channel_engine.nack(self._batch(), self._delivery, self.attempts, wait, cause_of(error, note))
         return self._given_up() if waits is None else Sequel(f"again in {waits / 1_000_000_000:.3g} s")
 

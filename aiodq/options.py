@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import random
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -40,6 +41,7 @@ __all__ = [
     "check_dead_letter",
     "check_store_options",
     "ephemeral",
+    "next_wait",
     "seconds",
     "time_ns",
 ]
@@ -384,6 +386,11 @@ class Backoff:
         if (attempts - 1) * math.log(self.factor) < math.log(max(limit / first, 1.0)):
             grown = min(first * self.factor ** (attempts - 1), limit)
         return grown * (1 + self.jitter * (2 * chance - 1))
+
+
+def next_wait(backoff: Backoff, attempts: int) -> float:
+    """Return the seconds to wait after that many deliveries, at least one, with a jitter that differs each time."""
+    return backoff.seconds(max(attempts, 1), random.random())  # noqa: S311 - no secret
 
 
 @_in_words

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,7 +15,7 @@ from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, StorageError
-from aiodq.options import Backoff
+from aiodq.options import Backoff, next_wait
 from aiodq.outcomes import Reject, Retry
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ class Consumer:
         if waited and self._channel_engine.crash_suspects.admit(message, asyncio.get_running_loop().time()):
             return False
         state.orphans[message.offset] = True
-        wait = backoff.seconds(1 if waited else message.attempts - 1, random.random())  # noqa: S311 - no secret
+        wait = next_wait(backoff, 1 if waited else message.attempts - 1)
         with suppress(NotInFlightError):
             message.nack_nowait(wait, count_attempt=False)
         if not waited:

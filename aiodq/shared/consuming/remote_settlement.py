@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -15,7 +14,7 @@ from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, 
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
 from aiodq.engine.loop.futures import release, wait_in
 from aiodq.errors import AiodqError, NotInFlightError, again, not_in_flight
-from aiodq.options import ChannelOptions, seconds
+from aiodq.options import ChannelOptions, next_wait, seconds
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
 from aiodq.shared.consuming.settlings import Settling, Together
@@ -276,8 +275,7 @@ class RemoteSettlement:
             self.reject(batch, delivery, attempts, f"delivered {attempts} times{cause.note}", cause)
             return None
         if delay is None and options.backoff is not None:
-            wait = options.backoff.seconds(max(attempts, 1), random.random())  # noqa: S311 - no secret
-            delay = int(wait * _SECOND)
+            delay = int(next_wait(options.backoff, attempts) * _SECOND)
         span = delay or 0
         self.check(batch.first, delivery)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +19,7 @@ from aiodq.engine.loop.letting_go import let_go
 from aiodq.engine.monitoring.latency import LatencyMeter
 from aiodq.engine.store_refs import nobody
 from aiodq.errors import OffsetError, again, not_in_flight
-from aiodq.options import ChannelOptions
+from aiodq.options import ChannelOptions, next_wait
 
 if TYPE_CHECKING:
     import asyncio
@@ -311,8 +310,7 @@ class Settlement(ABC):
             self._changed()
             return None
         if delay is None and options.backoff is not None:
-            wait = options.backoff.seconds(max(attempts, 1), random.random())  # noqa: S311 - no secret
-            delay = int(wait * SECOND)
+            delay = int(next_wait(options.backoff, attempts) * SECOND)
         due = monotonic_ns(self._clock) + delay if delay else None
         state.nack(offset, attempts, due)
         if due is None:
