@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.shared.encoding.number_runs import GONE, HERE, NumberRun, NumberRuns, stretches
+from aiodq.shared.encoding.number_runs import GONE, HERE, NumberRun, NumberRuns, marked_ranges
 from aiodq.wire.payload import Held, Range
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Holdings:
         return [
             range(run.number + first, run.number + last)
             for run, start, stop in self._runs.parts(numbers)
-            for first, last in stretches(run.marks, start, stop, _FREE)
+            for first, last in marked_ranges(run.marks, start, stop, _FREE)
         ]
 
     def any_of(self, numbers: Iterable[range]) -> bool:
@@ -125,7 +125,7 @@ class Holdings:
                     any_there = True
                     _append(found, run.offset + start, run.delivery + start, 1)
                     continue
-                for first, last in stretches(run.marks, start, stop):
+                for first, last in marked_ranges(run.marks, start, stop):
                     any_there = True
                     _append(found, run.offset + first, run.delivery + first, last - first)
         return any_there
@@ -147,7 +147,7 @@ class Holdings:
     def take(self, numbers: range, mark: int) -> None:
         """Mark those that are free as `SETTLING` or `COMMITTING`."""
         for run, start, stop in self._runs.parts(numbers):
-            for first, last in stretches(run.marks, start, stop, _FREE):
+            for first, last in marked_ranges(run.marks, start, stop, _FREE):
                 run.marks[first:last] = bytes([mark]) * (last - first)
                 self.free -= last - first
 
@@ -182,9 +182,9 @@ class Holdings:
                 continue
             staying += [
                 range(run.number + first, run.number + last)
-                for first, last in stretches(run.marks, start, stop, _SETTLING)
+                for first, last in marked_ranges(run.marks, start, stop, _SETTLING)
             ]
-            for first, last in stretches(run.marks, start, stop, _NOT_SETTLING):
+            for first, last in marked_ranges(run.marks, start, stop, _NOT_SETTLING):
                 self.drop(range(run.number + first, run.number + last))
         return staying
 
@@ -198,7 +198,7 @@ class Holdings:
         superseded: dict[int, int] = {}
         seen: set[int] = set()
         for run in reversed(list(self._runs)):
-            for first, last in stretches(run.marks, 0, len(run.marks)):
+            for first, last in marked_ranges(run.marks, 0, len(run.marks)):
                 offsets = range(run.offset + first, run.offset + last)
                 superseded |= {run.number + offset - run.offset: offset for offset in offsets if offset in seen}
                 seen.update(offsets)
@@ -211,7 +211,7 @@ class Holdings:
         return tuple(
             Held(run.offset + first, run.delivery + first, last - first, run.attempts)
             for run in self._runs
-            for first, last in stretches(run.marks, 0, len(run.marks))
+            for first, last in marked_ranges(run.marks, 0, len(run.marks))
         )
 
     def renumber(self, given: Mapping[int, int], before: int) -> None:

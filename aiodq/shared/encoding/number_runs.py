@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["GONE", "HERE", "THERE", "NumberRun", "NumberRuns", "neighbours", "stretches"]
+__all__ = ["GONE", "HERE", "THERE", "NumberRun", "NumberRuns", "marked_ranges", "neighbours"]
 
 GONE: Final = 0
 HERE: Final = 1
@@ -127,7 +127,7 @@ class NumberRuns(Generic[R]):
         self._count = 0
 
 
-def stretches(marks: bytearray, start: int, stop: int, table: bytes = THERE) -> Iterator[tuple[int, int]]:
+def marked_ranges(marks: bytearray, start: int, stop: int, table: bytes = THERE) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of the indexes whose marks `table` translates into 1."""
     flags = marks[start:stop].translate(table)
     at = flags.find(1)

@@ -8,7 +8,7 @@ from aiodq.delivery.leases import HELD, MEASURED
 from aiodq.engine.channel.lease.in_flight import message_of
 from aiodq.format.columns import Columns
 from aiodq.message import Message
-from aiodq.shared.encoding.number_runs import HERE, NumberRun, stretches
+from aiodq.shared.encoding.number_runs import HERE, NumberRun, marked_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,7 +71,7 @@ class LentRun(NumberRun):
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield (start, stop) of the messages that the client holds."""
-        return stretches(self.marks, start, stop)
+        return marked_ranges(self.marks, start, stop)
 
     def forget(self, start: int, stop: int) -> None:
         """Free the bodies of messages that the client no longer holds."""

@@ -257,8 +257,8 @@ change(
 change(
     "what is being settled is settled a second time",
     Holdings.take,
-    "in stretches(run.marks, start, stop, _FREE):",
-    "in stretches(run.marks, start, stop):",
+    "in marked_ranges(run.marks, start, stop, _FREE):",
+    "in marked_ranges(run.marks, start, stop):",
     test="tests/shared/test_holdings.py::test_what_somebody_is_about_to_settle_is_taken_by_nobody_else",
 )
 change(
