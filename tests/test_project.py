@@ -31,7 +31,6 @@ MAY_IMPORT_EXTRAS = (
     "aiodq.format.vectorized.arrow",
     "aiodq.format.codecs",
     "aiodq.format.vectorized.frame_arrays",
-    "aiodq.integrations",
     "aiodq.spark",
     "aiodq.storage.read.arrow_reader",
 )
