@@ -147,7 +147,7 @@ async def test_a_read_only_mount_of_a_shared_store_is_refused_unless_its_owner_m
             await aiodq.open(mounted, mode="client", failover=0.1)
         async with (
             aiodq.open_queue(store, mode="shared") as owner,
-            aiodq.open_queue(mounted, mode="shared", failover=0.1) as beside,
+            aiodq.open_queue(mounted, mode="shared", failover=WATCHDOG) as beside,
         ):
             assert await beside.put(b"5") == 5
             await owner.aclose()
@@ -168,7 +168,7 @@ async def main():
     for path in sys.argv[2:]:
         for mode in ("shared", "client"):
             try:
-                async with aiodq.open_queue(path, mode=mode, failover=0.2) as queue:
+                async with aiodq.open_queue(path, mode=mode, failover=60) as queue:
                     await queue.put(b"in")
                     print("opened", end=" ")
             except aiodq.StorageError as error:
@@ -200,7 +200,7 @@ import aiodq
 
 async def put(path, *modes):
     for mode in modes:
-        async with aiodq.open_queue(path, mode=mode, failover=5) as queue:
+        async with aiodq.open_queue(path, mode=mode, failover=60) as queue:
             await queue.put(b"theirs")
             await (await queue.get()).ack()
             print("opened", end=" ")
