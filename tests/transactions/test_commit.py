@@ -13,7 +13,7 @@ from aiodq.engine.store.store_engine import StoreEngine
 from aiodq.engine.transactions import group_committer
 from aiodq.engine.transactions.group_committer import Committer
 from aiodq.testing import Fault, SimulatedFileSystem
-from tests.channels.support import Machine, counts, ready, soon, until
+from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
 
 if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
@@ -426,7 +426,7 @@ async def test_the_topics_it_puts_into_are_made_at_the_same_time(
     make_log = StoreEngine.make_log
 
     def make(store_engine: StoreEngine, name: str, record: StoredOptions) -> TopicLog:
-        all_under_way.wait(2)
+        all_under_way.wait(PATIENCE)
         return make_log(store_engine, name, record)
 
     async with machine.store() as store:

@@ -15,7 +15,7 @@ import pytest
 from aiodq.storage.io import file_pool as pool
 from aiodq.storage.io.file_pool import PooledFile, PooledFileSystem, is_ready
 from aiodq.testing import WatchedFileSystem
-from tests.processes import ROOT
+from tests.processes import ROOT, WATCHDOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def fs(spy: WatchedFileSystem) -> Iterator[PooledFileSystem]:
 
 def held_up(gate: Gate) -> None:
     """Wait until somebody is."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + WATCHDOG
     while not gate.reached and time.monotonic() < end:
         time.sleep(0.001)
     assert gate.reached
