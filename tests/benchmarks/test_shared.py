@@ -39,6 +39,7 @@ def test_what_is_asked_for_is_measured(scratch: Path, part: str, rows: int) -> N
     assert len(measured(scratch, part)) == rows
 
 
+@pytest.mark.timeout(300)  # several processes for each of the subjects
 def test_a_store_that_many_share_is_measured_beside_each_peer(
     scratch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

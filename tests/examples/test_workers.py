@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.timeout(300)  # so many processes begin and end in each, beside other work perhaps
+
 WORKERS: Final = 4
 SERVERS: Final = {
     "uvicorn": ("uvicorn", ["uvicorn", "--app-dir", str(EXAMPLES), "--workers", str(WORKERS), "--port"]),
