@@ -17,6 +17,8 @@ from tests.proof.world import World, run_world
 if TYPE_CHECKING:
     from aiodq.testing import Operation, Ordering
 
+pytestmark = pytest.mark.timeout(600)  # a step that hangs is noticed by itself, and a case has very many
+
 ROOT = Path(__file__).resolve().parents[2]
 ORDERINGS: tuple[Ordering, ...] = ("posix", "ext4")
 
@@ -44,7 +46,6 @@ def test_what_an_owner_that_was_killed_had_only_moved_in_is_there_after_a_power_
     assert explore(case, WORKLOADS[case.workload]).violations == []
 
 
-@pytest.mark.timeout(600)  # some show in one seed of several only
 @pytest.mark.parametrize("number", range(20))
 def test_a_safeguard_taken_away_is_noticed(number: int, seed: int) -> None:
     # `python -m tests.proof --only teeth` takes each of them away.
