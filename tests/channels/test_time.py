@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
 import aiodq
+from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def used(store: aiodq.Store) -> aiodq.Queue:
@@ -84,6 +89,19 @@ class TestDelayedPuts:
                 await jobs.put(b"%d" % number, delay=delay)
             machine.clock.advance(2)
             assert ready(jobs) == [b"1", b"2", b"3", b"4"]
+
+    async def test_a_wall_clock_that_is_set_back_while_it_is_written_delivers_it_no_later(self, tmp_path: Path) -> None:
+        fs, clock = WatchedFileSystem(), FakeClock()
+        async with aiodq.open_queue(tmp_path, fs=fs, clock=clock) as jobs:
+            gate = fs.gate("sync", match=".seg")
+            putting = asyncio.create_task(jobs.put_many([aiodq.Draft(b"later", delay=10), b"now"]))
+            await soon(gate.wait())
+            clock.jump(-3600)
+            gate.open()
+            await soon(putting)
+            assert counts(jobs) == (1, 0, 1)
+            clock.advance(10)
+            assert ready(jobs) == [b"later", b"now"]
 
     @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0, -1_700_000_000.0])
     async def test_a_wall_clock_that_jumps_delivers_neither_early_nor_late(self, machine: Machine, jump: float) -> None:

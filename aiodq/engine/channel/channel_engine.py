@@ -501,6 +501,7 @@ class ChannelEngine(Settlement, Generic[M]):
         """Defer the messages of a new batch that are due later."""
         state, dues = self.state, batch.columns.dues
         wall, now = self.times()
+        wall = max(wall, batch.time_ns)  # one set back while this was written prolongs no wait
         offsets, later = ((), ()) if dues is None else later_than(wall, batch.first, dues)
         if state is None or not offsets:
             return
