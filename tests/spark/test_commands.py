@@ -143,9 +143,19 @@ def test_a_report_that_cannot_be_written_is_told_before_java_is_started(
     assert "No such file or directory" in done.err
 
 
-@pytest.mark.parametrize("raised", ["", "[CANNOT_PARSE_MASTER_URL] "])
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        ("Could not parse Master URL: 'local[x]'", "Could not parse Master URL: 'local[x]'\n"),
+        ("[CANNOT_PARSE_MASTER_URL] Could not: 'local[x]'", "Could not: 'local[x]'\n"),
+        (
+            "Cannot call methods on a stopped SparkContext.",
+            "its master was not reached, or is gone; --verbose shows more\n",
+        ),
+    ],
+)
 def test_what_java_threw_is_told_and_not_which_call_it_was(
-    store: Path, monkeypatch: pytest.MonkeyPatch, raised: str
+    store: Path, monkeypatch: pytest.MonkeyPatch, raised: str, told: str
 ) -> None:
     class ThrownError(Py4JJavaError):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -154,7 +164,7 @@ def test_what_java_threw_is_told_and_not_which_call_it_was(
         def __str__(self) -> str:
             return (
                 "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
-                f": org.apache.spark.SparkException: {raised}Could not parse Master URL: 'local[x]'\n"
+                f": org.apache.spark.SparkException: {raised}\n"
                 "\tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:3296)\n"
             )
 
@@ -164,7 +174,7 @@ def test_what_java_threw_is_told_and_not_which_call_it_was(
     monkeypatch.setattr(pipelines, "start_session", start)
     done = aiodq("spark", "audit", store)
     assert (done.code, done.out) == (1, b"")
-    assert done.err.endswith("Could not parse Master URL: 'local[x]'\n")
+    assert done.err.endswith(told)
     assert "An error occurred" not in done.err
 
 

@@ -107,6 +107,8 @@ def _check_writing(store: str, topic: str | None) -> None:
 
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z_.]{5,}\].*")
 """How Spark names what went wrong: `[PATH_NOT_FOUND] …`."""
+_STOPPED: Final = "on a stopped SparkContext"
+"""What Java says of each call to a session that has ended by itself."""
 
 
 @contextmanager
@@ -247,6 +249,8 @@ def _cause(error: Exception) -> str:
     named = [found[0] for line in lines if (found := _CONDITION.search(line))]
     thrown = [line.removeprefix(_THROWN) for line in str(error).splitlines() if line.startswith(_THROWN)]
     lines = named or thrown or lines
+    if not own and _STOPPED in str(error):
+        return "Spark ended before the job did: its master was not reached, or is gone; --verbose shows more"
     return own[-1].removeprefix("aiodq.errors.") if own else lines[0] if lines else type(error).__name__
 
 

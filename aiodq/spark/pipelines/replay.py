@@ -140,5 +140,5 @@ def _between(column: Column, least: int | None, end: int | None, rows: DataFrame
 
 
 def _micros(moment: datetime | None) -> int | None:
-    """Return a time as Spark keeps it: whole microseconds, the next one for a time between two."""
-    return None if moment is None else -(-time_ns(moment) // 1000)
+    """Return a time as Spark keeps it: in microseconds."""
+    return None if moment is None else time_ns(moment) // 1000
