@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import aiodq
@@ -40,6 +41,30 @@ async def test_a_segment_that_is_held_is_shown_with_who_holds_it(tmp_path: Path)
         assert look(tmp_path).held == (pinned,)
         await first.ack()
         await until(lambda: topic.stats().held == ())
+
+
+async def test_who_holds_which_segment_is_exact_whatever_was_settled(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with aiodq.open(tmp_path, SMALL) as store:
+        topic = store.topic("orders")
+        channels = [topic.channel(name) for name in "dacb"]
+        for _ in range(60):
+            await topic.put(bytes(rng.choice([100, 1000, 5000])))
+        for _ in range(30):
+            for channel in channels:
+                messages = await channel.get_many(rng.choice([1, 1, 15]))
+                await channel.ack_many([message for message in messages if rng.random() < 0.8])
+                if channel.qsize() < 20:
+                    await channel.seek(rng.choice(["earliest", 20, 30]))
+            await topic.sync()
+            segments = topic._engine.log.segments[:-1]
+            states = {name: one.state for name, one in sorted(topic._engine.channel_engines.items()) if one.state}
+            by = [
+                tuple(name for name, state in states.items() if not state.settled_all(one.base, one.end))
+                for one in segments
+            ]
+            found = [(one.base, one.end, names) for one, names in zip(segments, by, strict=True) if names]
+            assert [(one.base, one.end, one.by) for one in topic.stats().held] == found
 
 
 async def test_the_oldest_is_told_exactly_from_memory_and_from_the_files(tmp_path: Path) -> None:

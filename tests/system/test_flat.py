@@ -568,6 +568,49 @@ async def test_a_scan_gives_way_amid_what_was_read_at_once(
         assert (turns.total(), max(turns.values()) <= 1000) == (6000, True)
 
 
+def looks(path: Path, segments: int) -> dict[str, float]:
+    """Count what it takes to tell the statistics of a topic with many channels that hold so many segments."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        async with opened(path) as store:
+            topic = store.topic("t")
+            await fill(topic, segments, 100)
+
+            async def look() -> None:
+                assert len(topic.stats().held) >= segments
+
+            return {"stats": await effort.of(look, 1)}
+
+    return counted(main)
+
+
+def test_statistics_of_many_segments_that_many_channels_hold(tmp_path: Path) -> None:
+    """Each channel and each segment has its cost, not each segment for each channel."""
+    few, many = looks(tmp_path / "few", 10)["stats"], looks(tmp_path / "many", 60)["stats"]
+    assert many - few < 50 * 100
+
+
+async def test_giving_up_many_segments_is_a_step_for_each_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing, miss = Counter[ChannelState](), ChannelState.miss
+
+    def counting(state: ChannelState, start: int, stop: int) -> int:
+        missing[state] += 1
+        return miss(state, start, stop)
+
+    monkeypatch.setattr(ChannelState, "miss", counting)
+    async with opened(tmp_path) as store:
+        topic = store.topic("t")
+        await fill(topic, 30, 5)
+        policy = aiodq.Retention(consumed="keep", unconsumed="delete", max_segments=2)
+        await topic.configure(aiodq.StoreOptions(retention=policy))
+        while topic.stats().segments > 2:
+            await asyncio.sleep(0)
+        assert topic.channel("c0").stats().dropped >= 29
+        assert max(missing.values()) < 6
+
+
 async def test_taking_from_very_many_segments_at_once_gives_way(tmp_path: Path) -> None:
     """They are small, and what is read of them on the loop is little, but each has a file that is opened."""
     size = aiodq.StoreOptions(sync="os", segment_bytes=4096)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from bisect import bisect_right
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from aiodq.delivery.range_set import RangeSet
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.topic.no_log import NoLog
@@ -381,13 +383,30 @@ class TopicRetention:
 
     def held(self) -> tuple[HeldSegment, ...]:
         """Return the full segments that channels or holds keep, with the names of those."""
+        segments = self._engine.log.segments[:-1]
+        ends = [segment.end for segment in segments]
+        # By the index of a segment: who holds it and those after it, and who has settled it nevertheless.
+        begin: dict[int, list[str]] = {}
+        through: dict[int, set[str]] = {}
+        for name, first in self.holds.items():
+            begin.setdefault(bisect_right(ends, first), []).append(held_by(name))
+        for one in self.holding():
+            if (state := one.state) is not None:
+                at = bisect_right(ends, state.floor)
+                begin.setdefault(at, []).append(one.name)
+                for number in range(at, bisect_right(ends, state.settled.last)):
+                    if state.settled_all(segments[number].base, ends[number]):
+                        through.setdefault(number, set()).add(one.name)
         found: list[HeldSegment] = []
-        for segment in self._engine.log.segments[:-1]:
-            base, end = segment.base, segment.end
-            by = [one.name for one in self.holding() if one.state and not one.state.settled_all(base, end)]
-            by += [held_by(name) for name, first in self.holds.items() if end > first]
-            if by:
-                found.append(HeldSegment(base, end, segment.size, tuple(sorted(by))))
+        names: list[str] = []
+        by: tuple[str, ...] = ()
+        for number, segment in enumerate(segments):
+            if number in begin:
+                names = sorted(names + begin[number])
+                by = tuple(names)
+            those = tuple(name for name in by if name not in through[number]) if number in through else by
+            if those:
+                found.append(HeldSegment(segment.base, ends[number], segment.size, those))
         return tuple(found)
 
     def _consumed(self, segment: Segment) -> bool:
@@ -397,16 +416,22 @@ class TopicRetention:
             for channel_engine in channel_engines
         )
 
+    def _miss(self, segments: tuple[Segment, ...]) -> None:
+        """Have all channels settle what they have not had of segments that are given up."""
+        offsets = RangeSet()
+        for segment in segments:
+            offsets.add(segment.base, segment.end)
+        for channel_engine in self._engine.channel_engines.values():
+            state = channel_engine.state
+            missed = 0 if state is None else sum(state.miss(start, stop) for start, stop in offsets)
+            if missed:
+                self._missed(channel_engine, missed)
+
     def _drop(self, segments: tuple[Segment, ...], begin: int) -> None:
         """Hide segments and delete their files, once what allows it is durable."""
         log = self._engine.real_log()
         log.hide(segments)
-        for channel_engine in self._engine.channel_engines.values():
-            state = channel_engine.state
-            missed = 0 if state is None else sum(state.miss(segment.base, segment.end) for segment in segments)
-            if missed:
-                self._missed(channel_engine, missed)
-
+        self._miss(segments)
         paths = {segment.path for segment in segments}
         damaged = [self._damaged.pop(key) for key in list(self._damaged) if key[0] in paths]
 
