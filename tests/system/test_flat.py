@@ -611,6 +611,33 @@ async def test_giving_up_many_segments_is_a_step_for_each_channel(
         assert max(missing.values()) < 6
 
 
+def deletions(path: Path, segments: int, channels: int) -> float:
+    """Count what it takes to judge so many segments that all of so many channels have passed."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        async with opened(path) as store:
+            topic = store.topic("t")
+            await fill(topic, segments, channels)
+            for one in topic._engine.channel_engines.values():
+                assert one.state is not None
+                one.state.purge()
+
+            async def judge() -> None:
+                verdict = topic._engine.retention._going({})
+                assert verdict is not None
+                assert len(verdict.segments) == segments
+
+            return {"judge": await effort.of(judge, 1)}
+
+    return counted(main)["judge"]
+
+
+def test_judging_many_segments_that_many_channels_have_passed(tmp_path: Path) -> None:
+    """Each channel and each segment has its cost, not each segment for each channel."""
+    few, many = deletions(tmp_path / "few", 10, 100), deletions(tmp_path / "many", 60, 100)
+    assert many - few < 50 * 200
+
+
 async def test_taking_from_very_many_segments_at_once_gives_way(tmp_path: Path) -> None:
     """They are small, and what is read of them on the loop is little, but each has a file that is opened."""
     size = aiodq.StoreOptions(sync="os", segment_bytes=4096)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.stats.preview import state_of
-from aiodq.stats import ChannelStats, TopicStats
+from aiodq.stats import ChannelStats, HeldSegment, TopicStats
 from aiodq.storage.log.backlog_bytes import segment_at
+from aiodq.storage.state.holds import held_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +72,7 @@ def topic_stats(engine: TopicEngine) -> TopicStats:
             name: channel_stats(engine, channel_engine)
             for name, channel_engine in sorted(engine.channel_engines.items())
         },
-        engine.retention.held(),
+        _held(engine),
         _failed(engine),
         _backlog_bytes(engine),
         log.lost,
@@ -104,6 +106,35 @@ def _backlog_bytes(engine: TopicEngine) -> int:
     if not states:
         return engine.backlog_bytes.of(log.segments, log.begin, engine.visible - log.begin)
     return max(engine.backlog_bytes.of(log.segments, state.floor, state.depth) for state in states)
+
+
+def _held(engine: TopicEngine) -> tuple[HeldSegment, ...]:
+    """Return the full segments that channels or holds keep, with the names of those."""
+    segments = engine.log.segments[:-1]
+    ends = [segment.end for segment in segments]
+    # By the index of a segment: who holds it and those after it, and who has settled it nevertheless.
+    begin: dict[int, list[str]] = {}
+    through: dict[int, set[str]] = {}
+    for name, first in engine.retention.holds.items():
+        begin.setdefault(bisect_right(ends, first), []).append(held_by(name))
+    for one in engine.retention.holding():
+        if (state := one.state) is not None:
+            at = bisect_right(ends, state.floor)
+            begin.setdefault(at, []).append(one.name)
+            for number in range(at, bisect_right(ends, state.settled.last)):
+                if state.settled_all(segments[number].base, ends[number]):
+                    through.setdefault(number, set()).add(one.name)
+    found: list[HeldSegment] = []
+    names: list[str] = []
+    by: tuple[str, ...] = ()
+    for number, segment in enumerate(segments):
+        if number in begin:
+            names = sorted(names + begin[number])
+            by = tuple(names)
+        those = tuple(name for name in by if name not in through[number]) if number in through else by
+        if those:
+            found.append(HeldSegment(segment.base, ends[number], segment.size, those))
+    return tuple(found)
 
 
 def _failed(engine: TopicEngine) -> str | None:

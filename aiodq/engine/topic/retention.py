@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from bisect import bisect_right
+import sys
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -16,15 +16,15 @@ from aiodq.engine.topic.no_log import NoLog
 from aiodq.errors import StorageError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.options import seconds
-from aiodq.stats import HeldSegment
 from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.quarantine import quarantine
 from aiodq.storage.log.retention import Verdict, expired, gone_ns, outgrown_ns
-from aiodq.storage.state.holds import held_by, read_holds
+from aiodq.storage.state.holds import read_holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.channel.acks.settlement import Settlement
     from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -271,9 +271,12 @@ class TopicRetention:
     def _going(self, holds: dict[str, int]) -> Verdict | None:
         """Return which segments may be deleted now, or None for none."""
         engine, policy = self._engine, self._engine.options.retention
+        held_from, states = min(holds.values(), default=sys.maxsize), self._states()
+        passed = min((state.floor for state in states), default=-1)
 
         def consumed(segment: Segment) -> bool:
-            return self._consumed(segment) and all(segment.end <= first for first in holds.values())
+            # What all channels have passed, however many segments and channels, need not be asked of each.
+            return segment.end <= held_from and (segment.end <= passed or self._consumed(segment))
 
         listed, now_ns = engine.log.listed, self._host.clock.now_ns()
 
@@ -301,13 +304,17 @@ class TopicRetention:
         Those before them, which all channels have passed, and those that some channel has not reached yet, need not be
         checked one by one.
         """
+        states, listed = self._states(), self._engine.log.listed
+        if not states:
+            return range(0)
+        reached = min(max(state.floor, state.settled.last) for state in states)
+        return range(listed.at(min(state.floor for state in states)), listed.at(reached))
+
+    def _states(self) -> list[ChannelState]:
+        """Return the states of the channels whose messages are kept; none if one of them has none yet."""
         states = [channel_engine.state for channel_engine in self.holding()]
         known = [state for state in states if state is not None]
-        if not states or len(known) < len(states):
-            return range(0)
-        listed = self._engine.log.listed
-        reached = min(max(state.floor, state.settled.last) for state in known)
-        return range(listed.at(min(state.floor for state in known)), listed.at(reached))
+        return known if len(known) == len(states) else []
 
     def _next_of(self, between: range) -> range:
         """Return those to be checked in this look: up to a limit, and others the next time."""
@@ -380,34 +387,6 @@ class TopicRetention:
     def _unpinned(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
         pinned = self.pinned
         return segments if pinned is None else tuple(segment for segment in segments if segment.end <= pinned)
-
-    def held(self) -> tuple[HeldSegment, ...]:
-        """Return the full segments that channels or holds keep, with the names of those."""
-        segments = self._engine.log.segments[:-1]
-        ends = [segment.end for segment in segments]
-        # By the index of a segment: who holds it and those after it, and who has settled it nevertheless.
-        begin: dict[int, list[str]] = {}
-        through: dict[int, set[str]] = {}
-        for name, first in self.holds.items():
-            begin.setdefault(bisect_right(ends, first), []).append(held_by(name))
-        for one in self.holding():
-            if (state := one.state) is not None:
-                at = bisect_right(ends, state.floor)
-                begin.setdefault(at, []).append(one.name)
-                for number in range(at, bisect_right(ends, state.settled.last)):
-                    if state.settled_all(segments[number].base, ends[number]):
-                        through.setdefault(number, set()).add(one.name)
-        found: list[HeldSegment] = []
-        names: list[str] = []
-        by: tuple[str, ...] = ()
-        for number, segment in enumerate(segments):
-            if number in begin:
-                names = sorted(names + begin[number])
-                by = tuple(names)
-            those = tuple(name for name in by if name not in through[number]) if number in through else by
-            if those:
-                found.append(HeldSegment(segment.base, ends[number], segment.size, those))
-        return tuple(found)
 
     def _consumed(self, segment: Segment) -> bool:
         channel_engines = self.holding()
