@@ -11,7 +11,7 @@ from typing import Any, Final, Self, SupportsIndex
 
 from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.batch.validation import span_ns
-from aiodq.engine.channel.dead_lettering.failure_causes import Course, Sequel, cause_of
+from aiodq.engine.channel.dead_lettering.failure_causes import Course, Sequel, cause_of, reason_of
 from aiodq.engine.channel.lease.in_flight import InFlight, message_of
 from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.channel.settling import SettlingChannel
@@ -396,7 +396,7 @@ class Message(AsyncBlock, InFlight):
         return self._given_up() if waits is None else Sequel(f"again in {waits / 1_000_000_000:.3g} s")
 
     def _rejected(self, rejection: Reject) -> Sequel:
-        self._take().reject(self._batch(), self._delivery, self.attempts, rejection.reason, cause_of(rejection))
+        self._take().reject(self._batch(), self._delivery, self.attempts, reason_of(rejection), cause_of(rejection))
         return self._given_up()
 
     def _given_up(self) -> Sequel:

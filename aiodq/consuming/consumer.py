@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from anyio import CapacityLimiter, to_thread
 
 from aiodq.consuming.calling import Call
-from aiodq.engine.channel.dead_lettering.failure_causes import Sequel, cause_of, described, header_text
+from aiodq.engine.channel.dead_lettering.failure_causes import Sequel, cause_of, described, reason_of
 from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
@@ -252,7 +252,8 @@ class Consumer:
 def _line(error: BaseException) -> str:
     """Return a line that describes the exception with which a handler ended."""
     if isinstance(error, Reject):
-        text = f"rejected: {header_text(error.reason)}" if error.reason else "rejected"
+        reason = reason_of(error)
+        text = f"rejected: {reason}" if reason else "rejected"
     elif isinstance(error, Retry):
         text = "to be tried again" + (f", {cause}" if (cause := cause_of(error).error) else "")
     else:

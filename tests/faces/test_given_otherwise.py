@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock, MagicMock, Mock
 
+import numpy as np
 import pytest
 
 import aiodq
@@ -142,7 +143,7 @@ class _MuteError(Exception):
 
 @pytest.mark.parametrize("mode", ["exclusive", "shared"])
 async def test_a_reason_that_is_no_text_ends_no_consumer(tmp_path: Path, mode: Any) -> None:
-    reasons: list[Any] = [5, None, ValueError("x"), _MuteError(), "\ud800", Word.REASON]
+    reasons: list[Any] = [5, None, ValueError("x"), _MuteError(), "\ud800", Word.REASON, np.array([1, 2]), ""]
     async with aiodq.open(tmp_path, mode=mode) as store:
         jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
         dead = store.queue("dead")
@@ -155,7 +156,9 @@ async def test_a_reason_that_is_no_text_ends_no_consumer(tmp_path: Path, mode: A
         told = [(await dead.get(timeout=20)).headers["aiodq-reason"] for _ in reasons]
         await jobs.stop()
         await working
-    assert told == ["5", "rejected", "x", "(its text cannot be had)", "\\ud800", "no such customer"]
+    assert told == [
+        "5", "rejected", "x", "(its text cannot be had)", "\\ud800", "no such customer", "[1 2]", "rejected",
+    ]  # fmt: skip
 
 
 def released() -> memoryview:

@@ -318,7 +318,7 @@ class RemoteSettlement:
             return _ending(unsure)
         self.check(batch.first, delivery)
 
-        numbers, text = [_one(delivery)], header_text(reason or "")
+        numbers, text = [_one(delivery)], header_text(reason)
 
         def say(handle: int) -> Said:
             one = self._holdings.rows(numbers)[0]

@@ -344,7 +344,8 @@ class Settlement(ABC):
             NotInFlightError: it is not in flight under that delivery number.
         """
         state = self._in_flight(batch.first, delivery)
-        done = self._giving_up.give_up(state, batch, 0, header_text(reason or "rejected"), attempts, error=cause.error)
+        why = header_text(reason) or "rejected"
+        done = self._giving_up.give_up(state, batch, 0, why, attempts, error=cause.error)
         self._changed()
         return done
 

@@ -10,7 +10,7 @@ from aiodq.outcomes import Reject, Retry
 if TYPE_CHECKING:
     from aiodq.options import Backoff
 
-__all__ = ["NO_CAUSE", "Cause", "Course", "Sequel", "cause_of", "described", "header_text"]
+__all__ = ["NO_CAUSE", "Cause", "Course", "Sequel", "cause_of", "described", "header_text", "reason_of"]
 
 _LONGEST: Final = 1024
 """Bytes of a text from outside; a message whose headers exceed what can be stored could never be given up."""
@@ -73,6 +73,12 @@ def described(error: BaseException) -> str:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     text = _text(error)
     return header_text(f"{name}: {text}" if text else name)
+
+
+def reason_of(rejection: Reject) -> str:
+    """Return the reason that a handler gave, whatever it gave for one, as header text; empty if it gave none."""
+    reason: object = rejection.reason
+    return "" if reason is None else header_text(reason)
 
 
 def header_text(text: object) -> str:
