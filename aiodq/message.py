@@ -19,6 +19,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.task_transactions import Joinable
 from aiodq.errors import (
     AlreadySettledError,
+    InvalidMessageError,
     InvalidMessageTypeError,
     NotInFlightError,
     OwnerLostError,
@@ -389,7 +390,12 @@ class Message(AsyncBlock, InFlight):
 
     def _retried(self, error: BaseException, note: str) -> Sequel:
         channel_engine, course = self._take(), self._own_course()
-        wait = span_ns(error.delay, "a delay") if isinstance(error, Retry) else None
+        wait = None
+        if isinstance(error, Retry):
+            try:
+                wait = span_ns(error.delay, "delay")
+            except InvalidMessageError as invalid:  # it was set after it was checked: a failure as any other
+                error = invalid
         if wait is None and course is not None and channel_engine.options.backoff is None:
             wait = span_ns(next_wait(course.backoff, self.attempts), "a delay")
         waits = channel_engine.nack(self._batch(), self._delivery, self.attempts, wait, cause_of(error, note))

@@ -19,6 +19,9 @@ class Retry(Exception):  # noqa: N818 - it ends an attempt, it is no error
         delay: seconds, or a `timedelta`; None: the message waits as after any other failure.
     """
 
+    delay: float | timedelta | None = None
+    """Of a subclass with an `__init__` of its own, too."""
+
     def __init__(self, delay: float | timedelta | None = None) -> None:
         """Set the wait.
 
@@ -43,6 +46,9 @@ class Reject(Exception):  # noqa: N818 - it ends a message, it is no error
     Attributes:
         reason: in words.
     """
+
+    reason: str = ""
+    """As `Retry.delay`."""
 
     def __init__(self, reason: str = "") -> None:
         """Set the reason."""

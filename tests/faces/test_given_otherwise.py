@@ -376,3 +376,41 @@ async def test_the_name_of_one_topic_is_no_list_of_names(tmp_path: Path) -> None
         assert list(reader.stats(iter(["t", "u"])).topics) == ["t"]
         columns = reader.topic("t").to_arrow(columns=(name for name in ("body", "offset"))).column_names
         assert columns == ["offset", "body"]
+
+
+class Unknown(aiodq.Reject):
+    """A rejection that says in its own way what it is about."""
+
+    def __init__(self, customer: int) -> None:
+        self.customer = customer
+
+
+class Busy(aiodq.Retry):
+    """A wait that is set in its own way."""
+
+    def __init__(self, delay: Any = None) -> None:
+        if delay is not None:
+            self.delay = delay
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_what_a_handler_makes_of_a_retry_or_a_reject_ends_no_consumer(tmp_path: Path, mode: Any) -> None:
+    async with opened(tmp_path, mode) as store:
+        options = aiodq.ChannelOptions(dead_letter="dead", max_attempts=2, backoff=aiodq.Backoff(first=0.01))
+        jobs, dead = store.queue("jobs", options), store.queue("dead")
+        raised = [Unknown(7), Busy(), Busy("soon"), Busy(-5)]
+        await jobs.put_many([b"%d" % number for number in range(len(raised))])
+
+        async def refuse(message: aiodq.Message) -> None:
+            raise raised[int(message.body)]
+
+        working = asyncio.create_task(jobs.consume(refuse))
+        letters = [await dead.get(timeout=20) for _ in raised]
+        await jobs.stop()
+        await working
+        told = {int(letter.body): letter.headers for letter in letters}
+        assert told[0]["aiodq-reason"] == "rejected"
+        assert [told[number]["aiodq-reason"] for number in (1, 2, 3)] == ["delivered 2 times"] * 3
+        assert "aiodq-error" not in told[1]
+        assert "delay is a number of seconds or a timedelta, not 'soon'" in told[2]["aiodq-error"]
+        assert "delay is a span of time from 0" in told[3]["aiodq-error"]
