@@ -24,7 +24,7 @@ KEEP = aiodq.Retention(consumed="keep")
 
 async def fill(path: Path, topic: str = "orders", rounds: int = 40, segment_bytes: int = 4096) -> None:
     """Put batches, single messages, and all that a message may have; over several segments."""
-    options = aiodq.StoreOptions(segment_bytes=segment_bytes, retention=KEEP)
+    options = aiodq.StoreOptions(segment_bytes=segment_bytes, retention=KEEP, sync="os")  # closing syncs
     async with aiodq.open(path, options) as store:
         target = store.topic(topic)
         for number in range(rounds):
