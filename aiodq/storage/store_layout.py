@@ -118,7 +118,10 @@ def absolute_path(path: str | PathLike[str]) -> str:
         )
     try:
         return os.path.realpath(text)
-    except OSError as cause:  # a relative path, and the working directory was deleted
+    except FileNotFoundError as cause:
+        what = "the path is relative, and the working directory was deleted: write an absolute one"
+        raise StoreNotFoundError(what, text, errno=cause.errno) from cause
+    except OSError as cause:
         raise storage_error(cause, text) from cause
 
 

@@ -99,7 +99,9 @@ class TestMaking:
         monkeypatch.chdir(tmp_path / "deleted")
         (tmp_path / "deleted").rmdir()
         for call in (aiodq.open, aiodq.open_queue, aiodq.open_reader):
-            with pytest.raises(aiodq.StoreNotFoundError, match="not there"):
+            with pytest.raises(
+                aiodq.StoreNotFoundError, match="the working directory was deleted: write an absolute one"
+            ):
                 call("jobs")
         async with aiodq.open(tmp_path / "jobs") as opened:
             await opened.topic("t").put(b"x")
