@@ -93,7 +93,7 @@ async def test_on_an_error_none_is_settled(machine: Machine, what: str) -> None:
     ("given", "hint"),
     [
         (None, "write await message.ack() for one"),
-        ("ab", "get_many(100)"),
+        ("ab", "ack_many takes a list of messages, not 'ab' (str)"),
         ([0], "get_many(100)"),
     ],
 )
