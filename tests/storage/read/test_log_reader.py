@@ -202,7 +202,7 @@ def test_reading_here_and_there_in_long_runs_looks_through_each_once(topic: Path
             if (offset := result.next) >= 800:
                 break
     frame, rest = 64 * 1024 + 9000, segments(topic)[0].stat().st_size
-    assert fs.bytes_read < 1.5 * rest + 1.2 * reads * frame
+    assert fs.bytes_read < 1.5 * rest + 2 * reads * frame  # a read from the run's beginning: 20 frames on average
     reader.close()
     log.close()
 
