@@ -118,7 +118,7 @@ class Backup:
         self._refuse_place()
         fs, path = self._fs, self._unfinished
         with os_errors(path):
-            if not directory_exists(fs, path):
+            with suppress(FileExistsError):  # an earlier backup left it, or another is being made
                 fs.make_directory(path)
             self._lock = fs.lock(path)
             for name in fs.listdir(path):

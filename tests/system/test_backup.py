@@ -22,6 +22,7 @@ from aiodq.format.columns import Columns
 from aiodq.storage.backup import Backup
 from aiodq.storage.bulk.commits import Commit, CommitKey, commit_staged, read_commits
 from aiodq.storage.bulk.staging import StagingWriter
+from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.testing import Call, Fault, FaultPlan, SimulatedFileSystem, WrappedFileSystem
 from tests.system.support import QuickFileSystem
 
@@ -210,13 +211,28 @@ async def test_two_backups_do_not_meet_in_one_place(tmp_path: Path, held: Held) 
     async with aiodq.open(tmp_path / "s") as store:
         await store.topic("jobs").put(b"a")
         first = asyncio.create_task(store.backup(tmp_path / "b"))
-        second = asyncio.create_task(store.backup(tmp_path / "c"))
         await held.reached()
+        second = asyncio.create_task(store.backup(tmp_path / "c"))
         with pytest.raises(aiodq.StoreLockedError):
             await store.backup(tmp_path / "b")
         held.let_go()
         await asyncio.gather(first, second)
     assert await bodies(tmp_path / "b") == await bodies(tmp_path / "c") == [b"a"]
+
+
+def test_a_backup_that_another_one_overtakes_on_its_way_into_a_place_is_told_so(tmp_path: Path) -> None:
+    target = str(tmp_path / "b")
+    first = Backup(OsFileSystem(), str(tmp_path / "s"), target, lambda: None)
+
+    class Overtaken(OsFileSystem):
+        def make_directory(self, path: str) -> None:
+            first.begin()
+            super().make_directory(path)
+
+    with pytest.raises(aiodq.StoreLockedError):
+        Backup(Overtaken(), str(tmp_path / "s"), target, lambda: None).begin()
+    first.discard()
+    assert not list(tmp_path.iterdir())
 
 
 async def test_puts_acks_and_transactions_go_on_while_logs_are_copied(tmp_path: Path, held: Held) -> None:
