@@ -8,7 +8,7 @@ import errno
 import logging
 import pkgutil
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.testing import Passed
-
-
-T = TypeVar("T")
 
 
 class InjectedError(MemoryError):
