@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self, SupportsIndex
 
-from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
+from aiodq.delivery.leases import ACKED, APART, MEASURED, SETTLED
 from aiodq.engine.batch.validation import span_ns
 from aiodq.engine.channel.dead_lettering.failure_causes import Course, Sequel, cause_of, reason_of
 from aiodq.engine.channel.lease.in_flight import InFlight, message_of
@@ -112,11 +112,12 @@ class Message(AsyncBlock, InFlight):
             this that is cancelled before its first step has called nothing.
         """
         self.ack_nowait()
-        if (channel_engine := self._run.channel_engine) is not None:
+        run = self._run
+        if (channel_engine := run.channel_engine) is not None:
             try:
-                await channel_engine.commit()
+                await channel_engine.commit(run, self._index)
             except (OwnerLostError, OwnerStalledError):
-                self._run.marks[self._index] = HELD  # as it was: its owner is another process
+                run.marks[self._index] = APART  # held as it was: its owner, another process, has not answered
                 raise
 
     def _ack_otherwise(self) -> None:
@@ -200,7 +201,7 @@ class Message(AsyncBlock, InFlight):
             await asyncio.shield(rejected)
             await channel_engine.committed()
         except (OwnerLostError, OwnerStalledError):
-            self._run.marks[self._index] = HELD  # as it was: its owner is another process
+            self._run.marks[self._index] = APART  # as in `ack`
             raise
 
     async def touch(self, extend: float | timedelta | None = None) -> None:

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["ACKED", "APART", "HELD", "IN_FLIGHT", "LONGEST", "MEASURED", "SETTLED", "Lease", "Leases", "indexes"]
+__all__ = [
+    "ACKED", "APART", "HELD", "IN_FLIGHT", "LONGEST", "MEASURED", "SETTLED", "TAKEN_AWAY", "Lease", "Leases", "indexes",
+]  # fmt: skip
 
 LONGEST: Final = 1000
 """Most messages in a lease."""
@@ -44,7 +46,9 @@ _ACKED: Final = bytes([ACKED])
 _SETTLED: Final = bytes([SETTLED])
 _IS_HELD: Final = bytes(mark in IN_FLIGHT for mark in range(256))
 _IS_ACKED: Final = bytes(mark == ACKED for mark in range(256))
-_TAKEN_AWAY: Final = bytes(APART if mark in IN_FLIGHT else mark for mark in range(256))
+TAKEN_AWAY: Final = bytes(APART if mark in IN_FLIGHT else mark for mark in range(256))
+"""Translates marks into those of messages that are not in the lease any more, as far as they were in flight."""
+
 _SECOND: Final = 1_000_000_000
 _FEW: Final = 16
 """Messages in flight at or below which a lease is not worth its memory."""
@@ -122,7 +126,7 @@ class Lease:
             self.number, self.marks, self.next, self.counted, self.left,
         )  # fmt: skip
         made.open = False
-        self.marks, self.left = self.marks.translate(_TAKEN_AWAY), 0
+        self.marks, self.left = self.marks.translate(TAKEN_AWAY), 0
         return made
 
     def _any_held(self, stop: int) -> bool:
@@ -360,7 +364,7 @@ class Leases:
             low, high = max(start - lease.first, 0), min(stop - lease.first, lease.next)
             if low < high:
                 gone = lease.marks.count(HELD, low, high) + lease.marks.count(MEASURED, low, high)
-                lease.marks[low:high] = lease.marks[low:high].translate(_TAKEN_AWAY)
+                lease.marks[low:high] = lease.marks[low:high].translate(TAKEN_AWAY)
                 lease.left -= gone
                 self.in_flight -= gone
 
@@ -368,7 +372,7 @@ class Leases:
         """Remove everything."""
         self.close()
         for lease in self._all:
-            lease.marks = lease.marks.translate(_TAKEN_AWAY)
+            lease.marks = lease.marks.translate(TAKEN_AWAY)
             lease.left = 0
         self._all.clear()
         self._closed.clear()

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from aiodq.delivery.leases import IN_FLIGHT, Lease
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, portions, ranges_of
 from aiodq.shared.encoding.number_runs import HERE, NumberRun, NumberRuns, neighbours
@@ -22,6 +23,13 @@ def numbers_in(start: int, count: int) -> range:
     return range(start, start + count)
 
 
+def lease(number: int, first: int, count: int) -> Lease:
+    """Return a lease of messages under numbers from this one on."""
+    made = Lease(first, count, None)
+    made.number = number
+    return made
+
+
 def near(start: int, before: int) -> int:
     """Return a number that mostly is that of something: of the first ones, which run into each other."""
     return start % min(before + 1, 12)
@@ -32,6 +40,7 @@ class Known:
     """What the model knows of a message."""
 
     mine: Mine
+    lease: Lease
     mark: int = HERE
 
 
@@ -42,6 +51,7 @@ class InHand(RuleBasedStateMachine):
         super().__init__()
         self.holdings = Holdings()
         self.model: dict[int, Known] = {}
+        self.leases: list[Lease] = []
         self.next = 0
         self.offset = 0
         self.delivery = 100
@@ -50,9 +60,11 @@ class InHand(RuleBasedStateMachine):
     def deliver(self, count: int, attempts: int, gap: int, jump: int) -> None:
         self.offset += gap
         self.delivery += jump
-        self.holdings.add(self.next, self.offset, self.delivery, count, attempts)
+        made = lease(self.next, self.offset, count)
+        self.leases.append(made)
+        self.holdings.add(made, self.delivery, attempts)
         for place in range(count):
-            self.model[self.next + place] = Known(Mine(self.offset + place, self.delivery + place, attempts))
+            self.model[self.next + place] = Known(Mine(self.offset + place, self.delivery + place, attempts), made)
         self.next, self.offset, self.delivery = self.next + count, self.offset + count, self.delivery + count
 
     @rule(start=NUMBERS, count=COUNTS, mark=st.sampled_from([SETTLING, COMMITTING]))
@@ -111,6 +123,10 @@ class InHand(RuleBasedStateMachine):
             assert self.holdings.is_free(known.mine.offset if known else 0, number) == free
             assert not self.holdings.is_free(-1, number)
             assert self.holdings.any_of([range(number, number + 1)]) == (known is not None)
+        for each in self.leases:
+            for number, mark in enumerate(each.marks, each.number):
+                known = self.model.get(number)
+                assert mark not in IN_FLIGHT or (known and known.mark == HERE), "only what is free is acked by its mark"
         everything = [range(self.next)]
         rows = [known.mine for _, known in sorted(self.model.items())]
         assert self.holdings.rows(everything) == rows
@@ -128,17 +144,17 @@ def test_in_any_order() -> None:
 
 def test_what_another_owner_delivered_is_not_lost_by_this_ones_numbers() -> None:
     holdings = Holdings()
-    holdings.add(0, 10, 100, 3, 1)
-    holdings.add(3, 20, 100, 3, 1)
+    holdings.add(lease(0, 10, 3), 100, 1)
+    holdings.add(lease(3, 20, 3), 100, 1)
     assert holdings.lose(range(100, 103), 3) == []
     assert holdings.held() == (Held(10, 100, 3, 1),)
 
 
 def test_neighbours_in_offset_and_delivery_are_one_range() -> None:
     holdings = Holdings()
-    holdings.add(0, 10, 100, 3, 1)
-    holdings.add(3, 13, 103, 3, 2)
-    holdings.add(6, 16, 200, 3, 1)
+    holdings.add(lease(0, 10, 3), 100, 1)
+    holdings.add(lease(3, 13, 3), 103, 2)
+    holdings.add(lease(6, 16, 3), 200, 1)
     assert holdings.ranges([range(9)]) == (Range(10, 100, 6), Range(16, 200, 3))
     assert neighbours([4, 5, 6, 1, 2, 9]) == [range(4, 7), range(1, 3), range(9, 10)]
 
@@ -163,7 +179,7 @@ def test_a_run_ends_with_its_last_message_and_one_may_come_back_before() -> None
 
 def test_what_somebody_is_about_to_settle_is_taken_by_nobody_else() -> None:
     holdings = Holdings()
-    holdings.add(0, 10, 100, 3, 1)
+    holdings.add(lease(0, 10, 3), 100, 1)
     holdings.take(range(1, 2), SETTLING)
     holdings.take(range(3), COMMITTING)
     for number in range(3):

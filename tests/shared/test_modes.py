@@ -302,7 +302,7 @@ async def test_a_message_is_kept_until_the_last_of_those_who_renew_it_ends(tmp_p
     async with two(tmp_path / "s", QUICK) as (_, client):
         queue = client.queue("jobs")
         await queue.put(b"a")
-        message, renewed = await queue.get(), queue._remote._renewed  # type: ignore[attr-defined]  # a shared queue's
+        message, renewed = await queue.get(), queue._remote._timeouts._renewed  # type: ignore[attr-defined]  # a shared queue's
         async with message.renewing():
             async with message.renewing():
                 assert list(renewed.values()) == [2]
@@ -954,7 +954,7 @@ async def test_another_context_is_refused(tmp_path: Path) -> None:
         for do in asynchronous:
             with pytest.raises(aiodq.WrongContextError):
                 await asyncio.to_thread(asyncio.run, do())
-        assert queue._remote._renewing is None  # type: ignore[attr-defined]  # a shared queue's
+        assert queue._remote._timeouts._renewing is None  # type: ignore[attr-defined]  # a shared queue's
         assert await counts(queue) == (0, 1, 0)
         await message.ack()
 

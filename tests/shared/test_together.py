@@ -14,7 +14,7 @@ from aiodq.shared.client.remote_puts import RemotePuts
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.server.inside import Inside
 from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
-from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two
+from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,14 @@ def kinds(said: list[Said], kind: type[Any]) -> list[Any]:
     return [each for each in said if isinstance(each, kind)]
 
 
+def take_away(owner: aiodq.Store, place: int) -> None:
+    """Have the owner make one ready again of what its one client holds, which has not heard of that yet."""
+    sessions = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
+    [lending] = [one for each in sessions for one in each._lendings.values() if one.holding]
+    taken = next(iter(lending._lent)).message(place)
+    taken._take().release(taken._batch(), taken._delivery, taken.attempts)
+
+
 async def test_what_is_acked_in_one_turn_is_said_in_one_packet_before_what_comes_next(
     tmp_path: Path, said: list[Said]
 ) -> None:
@@ -63,15 +71,129 @@ async def test_of_what_is_acked_together_only_what_was_taken_away_is_refused(tmp
         queue = client.queue("jobs")
         await queue.put_many([b"%d" % n for n in range(3)])
         messages = await queue.get_many(3)
-        sessions = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
-        [lending] = [one for each in sessions for one in each._lendings.values() if one.holding]
-        taken = next(iter(lending._lent)).message(1)
-        taken._take().release(taken._batch(), taken._delivery, taken.attempts)
+        take_away(owner, 1)
         acked = await asyncio.gather(*(message.ack() for message in messages), return_exceptions=True)
         assert len(kinds(said, Ack)) == 1
         assert (acked[0], acked[2]) == (None, None)
         assert isinstance(acked[1], aiodq.NotInFlightError)
         assert await counts(queue) == (1, 0, 0)
+
+
+async def test_acks_of_one_turn_are_one_settlement_and_an_ack_that_is_awaited_is_one_of_its_own(
+    tmp_path: Path, said: list[Said]
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue: Any = client.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(10)])
+        messages = await queue.get_many(10)
+        for message in messages:
+            if message.offset not in {3, 7}:
+                message.ack_nowait()
+        assert queue._remote.in_hand == 2
+        assert len(queue._remote._settling) == 1
+        await messages[3].ack()
+        assert [[(one.first, one.messages) for one in each.ranges] for each in kinds(said, Ack)] == [
+            [(0, 3), (4, 3), (8, 2), (3, 1)]
+        ]
+        assert await counts(queue) == (0, 1, 0)
+
+
+async def test_an_ack_that_is_awaited_is_not_refused_for_others_of_its_turn(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(3)])
+        messages = await queue.get_many(3)
+        take_away(owner, 1)
+        for message in messages[:2]:
+            message.ack_nowait()
+        await messages[2].ack()
+        assert await counts(queue) == (1, 0, 0)
+
+
+async def test_what_was_taken_away_is_not_acked_by_its_mark(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue: Any = client.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(4)])
+        messages = await queue.get_many(4)
+        engine = queue._remote
+        gone = [engine._holdings.get(number) for number in (1, 2)]
+        messages[1].ack_nowait()  # before that is heard: the owner has to say so
+        engine.heard(Gone(0, engine._epoch, tuple(Range(one.offset, one.delivery, 1) for one in gone)), engine._epoch)
+        assert (messages[2].held, messages[3].held) == (False, True)
+        with pytest.raises(aiodq.NotInFlightError):
+            messages[2].ack_nowait()
+        messages[3].ack_nowait()
+        with pytest.raises(aiodq.AlreadySettledError):
+            messages[1].ack_nowait()
+        assert await counts(queue) == (0, 2, 0)
+
+
+async def test_what_a_transaction_is_about_to_settle_is_not_acked_by_its_mark(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue: Any = client.queue("jobs")
+        await queue.put(b"x")
+        message = await queue.get()
+        engine = queue._remote
+        engine.begin_commit([message._delivery])
+        with pytest.raises(aiodq.NotInFlightError):
+            message.ack_nowait()
+        engine.end_commit([message._delivery], settled=False)
+        await message.ack()
+        assert await counts(queue) == (0, 0, 0)
+
+
+async def test_nothing_is_acked_by_its_mark_once_the_channel_is_gone(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        channel: Any = client.topic("jobs").channel("c")
+        await client.topic("jobs").put_many([b"x", b"y"])
+        messages = await channel.get_many(2)
+        assert len(messages) == 2
+        await owner.topic("jobs").delete_channel("c")
+        await until(lambda: channel._channel_engine.error is not None)
+        for message in messages:
+            with pytest.raises(aiodq.QueueShutDown, match="deleted"):
+                message.ack_nowait()
+
+
+async def test_messages_that_are_iterated_over_are_counted_when_somebody_looks(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        await owner.topic("jobs").put_many([b"%d" % n for n in range(12)])
+        channel: Any = client.topic("jobs").channel("c")
+        engine = channel._channel_engine
+        with engine.wanting(9):
+            iterating = aiter(channel)
+            taken = [await anext(iterating)]
+            await until(lambda: len(engine._ready) == 9)
+            taken += [await anext(iterating) for _ in range(4)]
+            assert len(engine._ready) == engine.open_lease.lease.limit - engine.open_lease.lease.next == 5
+            await channel.refresh()
+            assert (channel.qsize(), channel.in_flight()) == (7, 5)
+            gone = engine._holdings.get(6)
+            engine.heard(Gone(0, engine._epoch, (Range(gone.offset, gone.delivery, 2),)), engine._epoch)
+            taken += [await anext(iterating) for _ in range(2)]
+            taken += await channel.get_many(1)
+            assert [int(message.body) for message in taken] == [0, 1, 2, 3, 4, 5, 8, 9]
+            await channel.ack_many(message for message in taken)
+        await until(lambda: not engine._ready)
+        await channel.refresh()
+        assert (channel.qsize(), channel.in_flight()) == (2, 2), "what was said to be gone is not gone at the owner"
+
+
+async def test_nothing_is_handed_out_of_the_open_lease_after_a_stop(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        await owner.topic("jobs").put_many([b"%d" % n for n in range(5)])
+        channel: Any = client.topic("jobs").channel("c")
+        engine = channel._channel_engine
+        with engine.wanting(4):
+            iterating = aiter(channel)
+            first = await anext(iterating)
+            await until(lambda: len(engine._ready) == 4)
+            second = await anext(iterating)
+            await channel.ack_many([first, second])
+            await channel.stop(0)
+            assert [message async for message in iterating] == []
+        other = owner.topic("jobs").channel("c")
+        assert [message.body for message in await other.get_many(5)] == [b"2", b"3", b"4"]
 
 
 async def test_what_is_acked_while_a_new_owner_is_greeted_is_said_once_it_has_left_the_message_here(

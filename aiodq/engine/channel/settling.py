@@ -106,8 +106,8 @@ class SettlingChannel(Protocol):
         """Undo one call of `renew`; return whether it was the last."""
         ...
 
-    def commit(self) -> Awaitable[None]:
-        """Wait until what was settled last is durable."""
+    def commit(self, lease: Lease, index: int, /) -> Awaitable[None]:
+        """Wait until what was settled last, a message of a lease, is so durably."""
         ...
 
     async def committed(self) -> None:

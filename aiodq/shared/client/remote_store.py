@@ -6,7 +6,6 @@ Whoever owns the store, everything goes over the link to the owner, which may be
 from __future__ import annotations
 
 import asyncio
-import os
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -35,6 +34,7 @@ from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.shared.client.remote_events import RemoteEvents
 from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.shared.client.remote_transactions import RemoteCommitter
+from aiodq.shared.connection.inherited import leave_in_children
 from aiodq.shared.connection.link import Link
 from aiodq.shared.connection.place import refuse_network
 from aiodq.shared.encoding.answers import read_store, read_topic
@@ -79,6 +79,7 @@ class RemoteStore:
         transactions: the transactions whose blocks tasks are in.
         committer: commits transactions.
         events: the listeners of this process.
+        home: the loop on which the store may be used.
     """
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, *, create: bool, failover: float) -> None:
@@ -87,7 +88,7 @@ class RemoteStore:
         self.options: StoreOptions = options or StoreOptions()
         self.clock: Clock = seams.clock
         self.loop: asyncio.AbstractEventLoop = running_loop()
-        self._home = HomeLoop(self.loop)
+        self.home: HomeLoop = HomeLoop(self.loop)
         self.transactions: OpenTransactions = OpenTransactions(self)
         self.topics: dict[str, RemoteTopic] = {}
         self.seen: dict[str, Mapping[str, Any]] = {}
@@ -96,7 +97,6 @@ class RemoteStore:
         self._given = options
         self._seams = seams
         self._create = create
-        self._pid = os.getpid()
         self._owner: Owner | None = None
         self._kept_open: object = None
         self._may_own = False
@@ -109,6 +109,7 @@ class RemoteStore:
         self.link: Link = Link(path, self._own, failover=failover, inside=self._connect_inside)
         self.committer: RemoteCommitter = RemoteCommitter(self.link, self.clock)
         self.events: RemoteEvents = RemoteEvents(self.link, self.loop)
+        leave_in_children(self)
 
     # --- opening and owning
 
@@ -317,7 +318,7 @@ class RemoteStore:
     @property
     def inherited(self) -> bool:
         """See `TransactionHost.inherited`."""
-        return os.getpid() != self._pid
+        return self.home.forked
 
     @property
     def standing(self) -> str:
@@ -352,9 +353,11 @@ class RemoteStore:
         Raises:
             WrongContextError: another loop, another thread, or a forked child.
         """
-        if self.inherited:
-            self._home.leave()
-        self._home.check()
+        self.home.check()
+
+    def after_fork(self) -> None:
+        """Mark the store as unusable in a forked child."""
+        self.home.leave()
 
     def topic(self, name: str, options: StoreOptions | None) -> RemoteTopic:
         """Return a topic, which the owner opens if it is new here.

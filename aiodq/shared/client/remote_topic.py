@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from aiodq.clock import Clock
+    from aiodq.engine.loop.home_loop import HomeLoop
     from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.options import ChannelOptions, StoreOptions
@@ -46,6 +47,7 @@ class TopicHost(Protocol):
     transactions: OpenTransactions
     fs: FileSystem
     threads: WorkerThreads
+    home: HomeLoop
     seen: dict[str, Mapping[str, Any]]
 
     @property
@@ -103,6 +105,7 @@ class RemoteTopic:
         self.loop: asyncio.AbstractEventLoop = host.loop
         self.transactions: OpenTransactions = host.transactions
         self.store_ref: Callable[[], object] = host.store_ref
+        self.home: HomeLoop = host.home
         self.check_context: Callable[[], None] = host.check_context
         self.channel_engines: dict[str, RemoteChannel] = {}
         self.error: Exception | None = None

@@ -1,4 +1,4 @@
-"""Sockets that forked children must not keep: otherwise nobody would notice that the parent is gone.
+"""What forked children must not keep: their parent's sockets, and its stores.
 
 A child shares its parent's connections. The lock goes with the parent (`aiodq.storage.io.lock`), but others would keep
 waiting for answers on a connection that never ends, or connect to a socket on which nobody accepts.
@@ -9,18 +9,26 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
 
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["keep_from_children"]
+__all__ = ["keep_from_children", "leave_in_children"]
+
+
+class _Store(Protocol):
+    def after_fork(self) -> None:
+        """Mark it as unusable in a forked child."""
+        ...
+
 
 _GUARD: Final = threading.RLock()
 """A fork waits until no thread is registering a socket."""
 
 _LIVE: Final[WeakSet[socket.socket]] = WeakSet()
+_STORES: Final[WeakSet[_Store]] = WeakSet()
 
 
 def keep_from_children(sock: socket.socket) -> socket.socket:
@@ -30,8 +38,16 @@ def keep_from_children(sock: socket.socket) -> socket.socket:
     return sock
 
 
+def leave_in_children(store: _Store) -> None:
+    """Register a store, so that it is told in forked children that it is the parent's."""
+    with _GUARD:
+        _STORES.add(store)
+
+
 def _let_go_in_child() -> None:
-    """Replace each by /dev/null: its descriptor stays in use, as the socket's holder will close it some day."""
+    """Tell the stores, and replace each socket by /dev/null: its holder will close its descriptor some day."""
+    for store in list(_STORES):
+        store.after_fork()
     with suppress(OSError):
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for sock in list(_LIVE):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiodq.delivery.leases import HELD
+from aiodq.delivery.leases import APART
 from aiodq.message import Message
 
 if TYPE_CHECKING:
@@ -40,4 +40,4 @@ def not_answered(channel: RemoteSettlement, messages: Iterable[Message], acked: 
     for settling in acked.those:
         channel.remember(settling)
     for message in messages:
-        message._run.marks[message._index] = HELD  # noqa: SLF001 - as above
+        message._run.marks[message._index] = APART  # noqa: SLF001 - as above

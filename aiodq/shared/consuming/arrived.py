@@ -1,4 +1,8 @@
-"""Messages that arrived from the owner and are not taken yet, kept in runs, so that each costs little."""
+"""Messages that arrived from the owner and are not taken yet, kept in runs, so that each costs little.
+
+The first run's lease is the channel's open one: whoever iterates takes from it by incrementing its index, up to its
+limit, as from a lease of the owner's own. What was taken so is counted when somebody looks.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ from aiodq.engine.channel.lease.in_flight import message_of, messages_of
 from aiodq.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from aiodq.engine.channel.lease.message_lease import MessageLease
+    from aiodq.engine.channel.lease.open_lease import OpenLease
 
 __all__ = ["Arrived"]
 
@@ -21,7 +26,7 @@ class _Run:
 
     __slots__ = ("bodies", "lease", "next", "stop")
 
-    def __init__(self, lease: MessageLease, bodies: Sequence[bytes]) -> None:
+    def __init__(self, lease: MessageLease, bodies: list[bytes]) -> None:
         self.lease = lease
         self.bodies = bodies
         self.next = 0
@@ -31,34 +36,67 @@ class _Run:
 class Arrived:
     """The arrived messages of one channel, oldest first."""
 
-    __slots__ = ("_count", "_runs")
+    __slots__ = ("_count", "_open", "_opened", "_runs", "_taken")
 
-    def __init__(self) -> None:
-        """Start without messages."""
+    def __init__(self, opened: OpenLease) -> None:
+        """Start without messages; `opened` is what the channel hands out from."""
         self._runs: deque[_Run] = deque()
+        # Both as of the last look: how many are here, and how many were taken.
         self._count = 0
+        self._taken = 0
+        self._opened = opened
+        # The first run, if its lease is open.
+        self._open: _Run | None = None
 
     def __len__(self) -> int:
         """Return the number of messages."""
-        return self._count
+        run = self._open
+        return self._count if run is None else self._count - (run.lease.next - run.next)
 
-    def add(self, lease: MessageLease, bodies: Sequence[bytes]) -> None:
+    @property
+    def taken(self) -> int:
+        """How many were taken so far."""
+        self._look()
+        return self._taken
+
+    def _look(self) -> None:
+        """Count what was taken of the open lease."""
+        run = self._open
+        if run is None:
+            return
+        taken = run.lease.next - run.next
+        run.next += taken
+        self._count -= taken
+        self._taken += taken
+        if run.next == run.stop:
+            self._open, self._opened.bodies = None, []
+            self._runs.popleft()
+
+    def halt(self) -> None:
+        """Let nothing be taken of the open lease before `take` is called."""
+        self._look()
+        if self._open is not None:
+            lease, self._open = self._open.lease, None
+            lease.limit = lease.room = lease.next
+
+    def add(self, lease: MessageLease, bodies: list[bytes]) -> None:
         """Add all messages of a lease."""
         self._runs.append(_Run(lease, bodies))
         self._count += len(bodies)
 
-    def take(self, store_ref: object) -> Message:
-        """Take the first message; there must be one."""
-        run = self._runs[0]
-        place = run.next
-        run.next = place + 1
-        self._count -= 1
-        if run.next == run.stop:
-            self._runs.popleft()
-        return message_of(Message, run.lease, place, run.bodies[place], store_ref)
+    def take(self, store_ref: object, most: int) -> Message:
+        """Take the first message, of which there must be one; up to `most` may be taken of the open lease then."""
+        self._look()
+        run = self._open = self._runs[0]
+        lease, place = run.lease, run.next
+        self._opened.lease, self._opened.bodies = lease, run.bodies
+        lease.limit = lease.room = min(run.stop, place + most)
+        lease.next = place + 1
+        return message_of(Message, lease, place, run.bodies[place], store_ref)
 
     def take_run(self, most: int, store_ref: object) -> list[Message]:
         """Take the first messages, up to `most`."""
+        self.halt()
         taken: list[Message] = []
         while self._runs and len(taken) < most:
             run = self._runs[0]
@@ -68,10 +106,12 @@ class Arrived:
             if stop == run.stop:
                 self._runs.popleft()
         self._count -= len(taken)
+        self._taken += len(taken)
         return taken
 
     def keep(self, free: Callable[[range], list[range]]) -> None:
         """Drop messages that this process no longer holds; `free` returns which of some numbers it does."""
+        self.halt()
         runs, self._runs, self._count = self._runs, deque(), 0
         for run in runs:
             base = run.lease.number
@@ -83,6 +123,7 @@ class Arrived:
 
     def take_back(self, kept: int = 0) -> list[range]:
         """Drop all but the first `kept` messages; return the numbers of the dropped ones."""
+        self.halt()
         numbers: list[range] = []
         while self._count > kept:
             run = self._runs[-1]

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiodq.delivery.leases import TAKEN_AWAY
 from aiodq.shared.encoding.number_runs import GONE, HERE, NumberRun, NumberRuns, marked_ranges
 from aiodq.wire.payload import Held, Range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from aiodq.delivery.leases import Lease
 
 __all__ = ["COMMITTING", "SETTLING", "Holdings", "Mine", "portions", "ranges_of"]
 
@@ -34,22 +37,30 @@ class Mine(NamedTuple):
 
 
 class _Run(NumberRun):
-    """Messages whose offsets and delivery numbers are consecutive, too."""
+    """Messages of a lease whose offsets and delivery numbers are consecutive, too."""
 
-    __slots__ = ("attempts", "delivery", "offset")
+    __slots__ = ("attempts", "delivery", "lease", "offset")
 
-    def __init__(self, number: int, offset: int, delivery: int, count: int, attempts: int) -> None:
+    def __init__(self, lease: Lease, number: int, delivery: int, count: int, attempts: int) -> None:
         super().__init__(number, count)
-        self.offset = offset
+        self.lease = lease
+        self.offset = lease.first + number - lease.number
         self.delivery = delivery
         self.attempts = attempts
 
     def mine(self, place: int) -> Mine:
         return Mine(self.offset + place, self.delivery + place, self.attempts)
 
+    def part(self, start: int, stop: int) -> None:
+        """Let none of these messages be settled by its mark in the lease."""
+        marks, base = self.lease.marks, self.number - self.lease.number
+        marks[base + start : base + stop] = marks[base + start : base + stop].translate(TAKEN_AWAY)
+
 
 class Holdings:
     """The messages held: free to be settled, or about to be.
+
+    A message that is free may be acked by its mark in its lease alone; others may not, as their marks say as well.
 
     Attributes:
         free: the number of messages that are not about to be settled.
@@ -64,9 +75,10 @@ class Holdings:
         """Return the number of messages."""
         return len(self._runs)
 
-    def add(self, number: int, offset: int, delivery: int, count: int, attempts: int) -> None:
-        """Add `count` consecutive messages that were delivered."""
-        self._runs.add(_Run(number, offset, delivery, count, attempts))
+    def add(self, lease: Lease, delivery: int, attempts: int) -> None:
+        """Add the messages of a lease, which were delivered under numbers from `delivery` on."""
+        count = len(lease.marks)
+        self._runs.add(_Run(lease, lease.number, delivery, count, attempts))
         self.free += count
 
     def get(self, number: int) -> Mine | None:
@@ -148,6 +160,7 @@ class Holdings:
         """Mark those that are free as `SETTLING` or `COMMITTING`."""
         for run, start, stop in self._runs.parts(numbers):
             for first, last in marked_ranges(run.marks, start, stop, _FREE):
+                run.part(first, last)
                 run.marks[first:last] = bytes([mark]) * (last - first)
                 self.free -= last - first
 
@@ -161,8 +174,15 @@ class Holdings:
     def drop(self, numbers: range) -> None:
         """Drop messages that are no longer held."""
         for run, start, stop in self._runs.parts(numbers):
-            self.free -= run.marks.count(HERE, start, stop)
+            if free := run.marks.count(HERE, start, stop):
+                run.part(start, stop)
+                self.free -= free
             self._runs.drop(run, start, stop)
+
+    def part_all(self) -> None:
+        """Let no message be acked by its mark any more."""
+        for run in self._runs:
+            run.part(0, len(run.marks))
 
     def lose(self, deliveries: range, since: int = 0) -> list[range]:
         """Drop messages that the owner took away; those it is asked to settle stay until it answers.
@@ -228,7 +248,7 @@ class Holdings:
                     continue
                 number, last = run.number + place, news[-1] if news else None
                 if last is None or (last.number + last.left, last.delivery + last.left) != (number, delivery):
-                    last = _Run(number, run.offset + place, delivery, 0, run.attempts)
+                    last = _Run(run.lease, number, delivery, 0, run.attempts)
                     news.append(last)
                 last.marks.append(mark)
                 last.left += 1

@@ -9,6 +9,7 @@ import asyncio
 import time
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.awaited import mark_retrieved
@@ -58,6 +59,9 @@ _AHEAD: Final = 0.005
 _MOST_AHEAD: Final = 3000
 """Seconds' worth of messages to prefetch, and the most messages: while they are here, nobody else can have them."""
 
+_LOOKS: Final = 4
+"""How often in the time of what is prefetched it is seen whether more is to be."""
+
 _BACK_AT_ONCE: Final = 250
 """Messages given back in one turn of the loop: taking them costs the owner about 6 microseconds each."""
 
@@ -69,7 +73,7 @@ class RemoteChannel(RemoteSettlement):
     """The counterpart of `ChannelEngine` for a channel that another process delivers.
 
     Attributes:
-        kind, open_lease: as there; no message is ever handed out by incrementing a counter.
+        kind, open_lease, special: as there; see `Arrived`.
         state: None, as none of it is known here.
         counts: the message counts, as far as known here.
     """
@@ -84,10 +88,13 @@ class RemoteChannel(RemoteSettlement):
         self.ending: asyncio.Event = asyncio.Event()
         self.kind: type[Message] = Message
         self.open_lease: OpenLease = OpenLease(topic.name, time.monotonic)
+        self.open_lease.until = inf  # the owner notices what time changes
+        self.special: bool
+        self.go_by(self.options)
         # What is here was sent, and is no endless stream: no turn is ever over.
         self.turn: LoopTurn = LoopTurn(lambda: 0.0)
         self._known = Known()
-        self._ready = Arrived()
+        self._ready = Arrived(self.open_lease)
         self._wait_queue = WaitQueue(self.wake)
         self._waiting = 0
         self._got = 0
@@ -102,10 +109,10 @@ class RemoteChannel(RemoteSettlement):
         self._looking_ahead: asyncio.TimerHandle | None = None
         self._ends: asyncio.Task[None] | None = None
 
-    @property
-    def special(self) -> bool:
-        """Whether each message needs more work before the getter has it."""
-        return self.options.auto_ack
+    def go_by(self, options: ChannelOptions) -> None:
+        """See `RemoteSettlement`."""
+        super().go_by(options)
+        self.special = self.open_lease.special = options.auto_ack
 
     async def known(self) -> None:
         """Wait until the owner has opened the channel.
@@ -164,7 +171,8 @@ class RemoteChannel(RemoteSettlement):
             self.end_with(error)
             self._known.refuse(error)
             self._topic.link.let_go(self._topic.name, self.name, self)
-            for waiting in (self._returning, self._renewing, self._ends, self._looking_ahead):
+            self._timeouts.stop()
+            for waiting in (self._returning, self._ends, self._looking_ahead):
                 if waiting is not None:
                     waiting.cancel()
         self._known.tell(error)
@@ -199,10 +207,12 @@ class RemoteChannel(RemoteSettlement):
             # Numbers of this process's own: two owners may use the same.
             count = len(batch.columns.bodies)
             number, self._number = self._number, self._number + count
-            lease = MessageLease(self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=self)
+            lease = MessageLease(
+                self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=self,
+                home=self._topic.home,
+            )  # fmt: skip
             self._ready.add(lease, batch.columns.bodies)
-            delivery = said.delivery + batch.first - said.first
-            self._holdings.add(number, batch.first, delivery, count, said.attempts)
+            self._counted.add(lease, said.delivery + batch.first - said.first, said.attempts)
             self._got += count
             self.counts.delivered(count)
         self.wake()
@@ -260,9 +270,10 @@ class RemoteChannel(RemoteSettlement):
         elapsed = now - self._since
         if elapsed < _WINDOW:
             return
-        quick = self._taken >= PREFETCHED and not self.shut
-        self._ahead = min(int(self._taken * _AHEAD / elapsed), _MOST_AHEAD) if quick else 0
-        self._taken, self._since = 0, now
+        taken = self._ready.taken - self._taken
+        quick = taken >= PREFETCHED and not self.shut
+        self._ahead = min(int(taken * _AHEAD / elapsed), _MOST_AHEAD) if quick else 0
+        self._taken, self._since = self._ready.taken, now
         if self._ahead and self._looking_ahead is None:
             self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
 
@@ -298,13 +309,12 @@ class RemoteChannel(RemoteSettlement):
         """Hand out a message that is here already; None if there is none."""
         if not self._ready or self.shut_now:
             return None
-        message = self._ready.take(store_ref)
-        self._took(1)
+        message = self._ready.take(store_ref, self._ahead // _LOOKS if self._ahead else _MOST_AHEAD)
+        self._prefetch()
         return message
 
-    def _took(self, count: int) -> None:
-        """Count taken messages, and prefetch more if that is on."""
-        self._taken += count
+    def _prefetch(self) -> None:
+        """Request more, if prefetching is on and half of what was prefetched is taken."""
         if self._ahead and self._got - len(self._ready) + self._ahead - self._wanted > self._ahead // 2:
             self._want()
 
@@ -338,7 +348,7 @@ class RemoteChannel(RemoteSettlement):
         if not self._ready or self.shut_now:
             return []
         taken = self._ready.take_run(most, store_ref)
-        self._took(len(taken))
+        self._prefetch()
         return taken
 
     def note_deliveries(self) -> None:
@@ -482,6 +492,7 @@ class RemoteChannel(RemoteSettlement):
         self._ahead = 0
         self.ending.set()
         if self.shut_now:
+            self._ready.halt()
             self._withdraw()
         self.wake(everybody=True)
 

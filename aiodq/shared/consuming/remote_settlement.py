@@ -8,19 +8,19 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.awaited import mark_retrieved
-from aiodq.delivery.leases import ACKED
+from aiodq.delivery.leases import ACKED, SETTLED
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
 from aiodq.engine.loop.futures import release, wait_in
 from aiodq.errors import AiodqError, NotInFlightError, again, not_in_flight
-from aiodq.options import ChannelOptions, next_wait, seconds
+from aiodq.options import ChannelOptions, next_wait
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
 from aiodq.shared.consuming.settlings import Settling, Together
-from aiodq.shared.encoding.number_runs import neighbours
+from aiodq.shared.consuming.timeouts import Timeouts
+from aiodq.shared.encoding.number_runs import marked_ranges, neighbours
 from aiodq.shared.encoding.remote_errors import error_of, is_lost
-from aiodq.wire.layout import UNSAID
 from aiodq.wire.packets import Ack, Fail, Nack, Reject, Release, Touch
 from aiodq.wire.payload import Item
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aiodq.delivery.leases import Lease
+    from aiodq.engine.loop.home_loop import HomeLoop
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.format.frame import Batch
     from aiodq.shared.connection.link import Link
@@ -37,14 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["RemoteSettlement", "SettledTopic"]
 
 _SECOND: Final = 1_000_000_000
+_IS_ACKED: Final = bytes(mark == ACKED for mark in range(256))
 _NOBODY: Final = 0
 """No owner's epoch."""
-
-_RENEWALS: Final = 3
-"""How often in each `visibility_timeout` the timeout of messages being processed is restarted."""
-
-_SLACK: Final = 64
-"""Messages that are held no more and still noted as touched, before such notes are dropped."""
 
 _FOR_REJECTIONS: Final = 1.0
 """Seconds that closing and `sync` wait for rejections: their letters may be waiting for room."""
@@ -58,6 +54,7 @@ class SettledTopic(Protocol):
 
     name: str
     link: Link
+    home: HomeLoop
     transactions: OpenTransactions
     store_ref: Callable[[], object]
 
@@ -81,7 +78,8 @@ class SettledTopic(Protocol):
 class RemoteSettlement:
     """The counterpart of `Settlement` for a channel that another process delivers, with message numbers of its own.
 
-    A settlement is sent to the owner, and to the next one, until one confirms it.
+    A settlement is sent to the owner, and to the next one, until one confirms it. The most frequent ones cost the
+    least: an ack marks the message in its lease, and the marks of a turn of the loop become one settlement a lease.
 
     Attributes:
         state: None, as none of it is known here.
@@ -106,19 +104,21 @@ class RemoteSettlement:
         self._topic = topic
         self._epoch = 0
         self._number = 0
-        self._holdings = Holdings()
+        # What is held, and the leases with acks that are not counted there.
+        self._counted = Holdings()
+        self._dirty: list[Lease] = []
         self._resumed = True
         self._asked = 0
         self._settling: dict[Settling, None] = {}
         self._claimers: dict[asyncio.Future[None], None] = {}
         self._unsaid: list[Settling] = []
+        self._saying = False
         self._last: Settling | None = None
         self._unsure: dict[int, Settling] = {}
         self._together: Together | None = None
-        # Until when messages are kept by `touch` with a time of its own, by number, in the loop's seconds.
-        self._touched: dict[int, float] = {}
-        self._renewed: dict[int, int] = {}
-        self._renewing: asyncio.TimerHandle | None = None
+        self._timeouts = Timeouts(
+            lambda: self._holdings, self._say_touch, lambda: None if self.error else self.options.visibility_timeout
+        )
 
     @property
     def place(self) -> str:
@@ -138,8 +138,29 @@ class RemoteSettlement:
     def end_with(self, error: Exception) -> None:
         """Make the channel unusable for this reason, unless there is an earlier one."""
         self.error = self.error or error
+        self._holdings.part_all()
 
     # --- messages held
+
+    @property
+    def _holdings(self) -> Holdings:
+        """What is held, with everything counted that was acked."""
+        while self._dirty:
+            self._count_acks(self._dirty.pop(0))
+        return self._counted
+
+    def _count_acks(self, lease: Lease) -> None:
+        """Have the messages settled that are marked as acked in a lease."""
+        lease.clean = True
+        acked = list(marked_ranges(lease.marks, 0, len(lease.marks), _IS_ACKED))
+        if not acked:
+            return
+        for first, stop in acked:
+            lease.marks[first:stop] = bytes([SETTLED]) * (stop - first)
+        numbers = [range(lease.number + first, lease.number + stop) for first, stop in acked]
+        for each in numbers:
+            self._counted.take(each, SETTLING)
+        self._begin(Settling(numbers, None))
 
     @property
     def in_hand(self) -> int:
@@ -183,7 +204,7 @@ class RemoteSettlement:
         # INVARIANT: only what was claimed. The owner may have delivered more since then, before it answered.
         self._holdings.renumber(given, self._asked)
         self._resumed = True
-        self._touch_again()
+        self._timeouts.again()
         release(self._claimers)
         self._unsaid.clear()
         for settling in list(self._settling):
@@ -226,11 +247,14 @@ class RemoteSettlement:
         """Return whether messages are still held under numbers from this one on."""
         return self.error is None and self._holdings.all_free(range(held, held + stop - start))
 
-    def acked(self, _lease: object) -> None:
-        """Do nothing: as its lease has no home, no message is marked before `ack_run` was called."""
+    def acked(self, lease: Lease) -> None:
+        """Note the first ack in a lease that is not counted yet."""
+        self._dirty.append(lease)
+        lease.clean = False
+        self._say_acks_soon()
 
     def ack(self, offset: int, delivery: int) -> None:
-        """Settle a message; `commit` waits until the owner confirms that it is durable.
+        """Settle a message that is not acked by its mark alone; `commit` waits until the owner confirms it.
 
         One whose ack nobody has answered yet is not settled anew: `commit` waits for that ack.
         """
@@ -264,7 +288,7 @@ class RemoteSettlement:
             for index in range(first, first + count):
                 self.check(lease.first + index, lease.number + index)
         self._settle([numbers], None)
-        lease.marks[first : first + count] = bytes([ACKED]) * count
+        lease.marks[first : first + count] = bytes([SETTLED]) * count
 
     def nack(
         self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
@@ -330,52 +354,20 @@ class RemoteSettlement:
         """Restart a message's visibility timeout."""
         self.check_context()
         self.check(offset, delivery)
-        self._touched.pop(delivery, None)
-        if extend is not None:
-            self._touched[delivery] = asyncio.get_running_loop().time() + extend / _SECOND
-            if len(self._touched) > 2 * len(self._holdings) + _SLACK:
-                self._touched = {one: until for one, until in self._touched.items() if self._holdings.get(one)}
-        self._touch([delivery], UNSAID if extend is None else extend)
+        self._timeouts.touch(delivery, extend)
 
-    def _touch_again(self) -> None:
-        """Tell an owner that has left messages here for how long they were to be kept."""
-        now = asyncio.get_running_loop().time()
-        self._touched = {one: until for one, until in self._touched.items() if self._holdings.get(one)}
-        for number, until in self._touched.items():
-            self._touch([number], max(round((until - now) * _SECOND), 0))
-
-    def _touch(self, numbers: Iterable[int], span: int) -> None:
-        those = self._holdings.rows(map(_one, numbers))
-        items = tuple(Item(one.offset, one.delivery, span, one.attempts) for one in those)
-        if items and self._resumed:
+    def _say_touch(self, items: tuple[Item, ...]) -> None:
+        if self._resumed:
             self._tell_owner(lambda handle: Touch(handle, self._epoch, items))
-
-    # --- messages that do not time out
 
     def renew(self, delivery: int) -> None:
         """Restart a message's timeout regularly, until `renew_no_more` was called as often as this."""
         self.check_context()
-        self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
-        self._renew_later()
-
-    def _renew_later(self) -> None:
-        timeout = self.options.visibility_timeout
-        if self._renewing is None and timeout is not None and self._renewed and self.error is None:
-            wait = seconds(timeout) / _RENEWALS
-            self._renewing = asyncio.get_running_loop().call_later(wait, self._renew_all)
-
-    def _renew_all(self) -> None:
-        self._renewing = None
-        self._touch([number for number in self._renewed if self._holdings.free_of(_one(number))], UNSAID)
-        self._renew_later()
+        self._timeouts.renew(delivery)
 
     def renew_no_more(self, delivery: int) -> bool:
         """Undo one call of `renew`; return whether it was the last."""
-        left = self._renewed.get(delivery, 0) - 1
-        if left > 0:
-            self._renewed[delivery] = left
-            return False
-        return self._renewed.pop(delivery, None) is not None
+        return self._timeouts.renew_no_more(delivery)
 
     # --- for transactions
 
@@ -442,9 +434,8 @@ class RemoteSettlement:
     def _send(self, settling: Settling) -> None:
         say = settling.say
         if say is None:
-            if not self._unsaid:
-                self._topic.link.soon(self._say_acks)
             self._unsaid.append(settling)
+            self._say_acks_soon()
         elif self._holdings.any_of(settling.numbers):
             settling.heard_of = self.counts.heard_of
             answer = self._request(say)
@@ -456,8 +447,15 @@ class RemoteSettlement:
         """End a settlement that an earlier owner has done unheard, or whose messages were taken away."""
         self._end(settling, None)
 
+    def _say_acks_soon(self) -> None:
+        if not self._saying:
+            self._saying = True
+            self._topic.link.soon(self._say_acks)
+
     def _say_acks(self) -> None:
         """Send all acks of this turn of the loop in one packet."""
+        holdings = self._holdings
+        self._saying = False
         unsaid, self._unsaid = self._unsaid, []
         if not self._resumed:
             return  # they are sent once the next owner has left them here
@@ -466,7 +464,7 @@ class RemoteSettlement:
         for settling in unsaid:
             if settling.over:
                 continue
-            if self._holdings.gather(settling.numbers, ranges):
+            if holdings.gather(settling.numbers, ranges):
                 settling.heard_of = self.counts.heard_of
                 said.append(settling)
             else:
@@ -537,12 +535,18 @@ class RemoteSettlement:
             del self._unsure[delivery]
         return settling
 
-    async def commit(self) -> None:
-        """Wait until the last settlement here is durable, and with it all earlier ones.
+    async def commit(self, lease: Lease, index: int, /) -> None:
+        """Wait until a message of a lease, the last that was settled here, is so durably.
 
         Raises:
-            NotInFlightError: its message was taken away before.
+            NotInFlightError: it was taken away before.
         """
+        if lease.marks[index] == ACKED:
+            # A settlement of its own: others that are acked in this turn of the loop may be refused.
+            lease.marks[index] = SETTLED
+            number = lease.number + index
+            self._holdings.take(_one(number), SETTLING)
+            self._begin(Settling([_one(number)], None))
         if self._last is not None:
             await self._last.wait()
 

@@ -437,7 +437,7 @@ class Settlement(ABC):
             self._host.fail_store(error)  # as in `acked`
             raise
 
-    def commit(self) -> asyncio.Future[None]:
+    def commit(self, _lease: object = None, _index: int = 0, /) -> asyncio.Future[None]:
         """Return a future, done once everything settled before is as durable as the store's policy makes it.
 
         If the future is cancelled, it becomes durable all the same.
