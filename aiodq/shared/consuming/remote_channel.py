@@ -492,7 +492,6 @@ class RemoteChannel(RemoteSettlement):
         self._ahead = 0
         self.ending.set()
         if self.shut_now:
-            self._ready.halt()
             self._withdraw()
         self.wake(everybody=True)
 
