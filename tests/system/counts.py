@@ -309,16 +309,16 @@ async def _get(meter: Meter, path: Path) -> Count:
         return await meter.lone(channel.get)
 
 
-async def _ack(meter: Meter, path: Path, sync: Policy) -> Count:
-    async with _open(path, _options(sync)) as store:
+async def _ack(meter: Meter, path: Path, sync: Policy, where: Where) -> Count:
+    async with _open_as(where, path, _options(sync)) as store:
         channel = await _filled(store, _LONE + 10)
         messages = await channel.get_many(_LONE + 1)
         await messages.pop().ack()
         return await meter.lone(lambda: messages.pop().ack())
 
 
-def _await_ack(sync: Policy) -> Row:
-    return lambda meter, path: _ack(meter, path, sync)
+def _await_ack(sync: Policy, where: Where = "alone") -> Row:
+    return lambda meter, path: _ack(meter, path, sync, where)
 
 
 def _over_backlog(work: Callable[[Meter, aiodq.Channel], Awaitable[Count]], *, disk: bool) -> Row:
@@ -432,6 +432,7 @@ ROWS: Final[dict[str, Row]] = {
     "async for + ack_nowait, max_attempts": _of_a_kind(_iterate, aiodq.ChannelOptions(max_attempts=5)),
     "await ack, os": _await_ack("os"),
     "await ack, always": _await_ack("always"),
+    "await ack, beside the owner": _await_ack("os", "beside"),
     "consume": _over_backlog(_consume, disk=False),
 }
 
@@ -466,6 +467,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "async for + ack_nowait, max_attempts": Count(48, 51, 0, 0, 0.19),
     "await ack, os": Count(70, 110, 1, 2, 0),
     "await ack, always": Count(98, 161, 2, 4, 55),
+    "await ack, beside the owner": Count(176, 276, 3, 5, 0),
     "consume": Count(96, 177, 3, 5.25, 0.26),
 }
 

@@ -523,11 +523,13 @@ class Lending:
         engine.touch(seen.offset, number, None)
         return number
 
-    async def committed(self, failure: AiodqError | None = None) -> Done:
-        """Wait until what was settled is durable; then raise `failure`, if some of it was not settled."""
-        await self._channel_engine.committed()
-        if failure is not None:
-            raise failure
+    def commit(self) -> asyncio.Future[None]:
+        """Return a future, done once what was settled is durable."""
+        return self._channel_engine.commit()
+
+    async def committed(self) -> Done:
+        """Wait until what was settled is durable."""
+        await self.commit()
         return Done()
 
     async def rejected(self, message: Message, said: Reject) -> Done:

@@ -6,11 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.queue_errors import QueueFull
-from aiodq.errors import AiodqError, OwnerLostError, ProtocolError
+from aiodq.errors import AiodqError, ProtocolError
 from aiodq.names import check_name, check_topic_name
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.encoding.options_json import State, read_channel_options, read_topic_options
-from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.calls import call_store, call_topic, whole, whole_numbers
 from aiodq.shared.requests.changes import Changes
 from aiodq.shared.requests.client_events import ClientEvents
@@ -20,6 +19,7 @@ from aiodq.shared.requests.lending import Lending, answer
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
 from aiodq.shared.server.refusals import Refusals, deletion
+from aiodq.shared.server.under_way import UnderWay
 from aiodq.storage.io.lock import lives
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
@@ -46,11 +46,10 @@ from aiodq.wire.packets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Callable, Iterable
 
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.shared.requests.serving import Owning, Wire
-    from aiodq.wire.packets import Message
     from aiodq.wire.payload import Held, Item
     from aiodq.wire.stream import Packet
 
@@ -66,9 +65,6 @@ _MOVES: Final = frozenset({"purge", "seek"})
 
 _ENDS: Final = frozenset({"back", "changed", "closing", "deaf", "ended", "forget", "withdraw"})
 """Calls that end what waits, or are made once, or once for each topic and channel."""
-
-_MOST_UNDER_WAY: Final = 50_000
-"""Requests of one client that are not answered yet, from which on the owner refuses more."""
 
 _MOST_OPEN: Final = 50_000
 """Topics and channels that one client may have open at once."""
@@ -95,11 +91,7 @@ class Session:
         self._lendings: dict[int, Lending] = {}
         self._refusals = Refusals()
         self._figures: dict[int, Figures] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        # Those of them that open and claim what an earlier owner knew of: never refused here, they go by what is open
-        # and in hand. INVARIANT: nothing else of what is repeated for a new owner is refused because of them.
-        self._returning: set[asyncio.Task[None]] = set()
-        self._settling: set[asyncio.Task[None]] = set()
+        self._under_way = UnderWay(owner, wire)
         self._names: dict[str, int] = {}
         self._changes = Changes(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
@@ -107,7 +99,7 @@ class Session:
         self._cut_off = CutOff()
         self._has_left = False
         waiting = ClientsBytes(owner.waiting)
-        self._puts = ClientPuts(owner, wire, self._start, self._fail, waiting)
+        self._puts = ClientPuts(owner, wire, self._under_way.start, self._under_way.fail, waiting)
         self._transactions = ClientTransactions(owner, waiting)
         self._events = ClientEvents(owner)
         self._says: dict[type[Any], Callable[[Any, int], None]] = {
@@ -144,13 +136,11 @@ class Session:
         if does is None:
             raise ProtocolError(f"{said.op.name} is nothing for an owner, or for one of this version")
         try:
-            if len(self._tasks) + len(self._settling) - len(self._returning) >= _MOST_UNDER_WAY:
-                _refuse_more(said)
             does(said, request)
         except ProtocolError:
             raise
         except (AiodqError, asyncio.QueueEmpty, asyncio.QueueFull) as error:
-            self._fail(error, request)
+            self._under_way.fail(error, request)
 
     def _welcome(self, said: Hello, request: int) -> None:
         if not said.oldest <= VERSION <= said.newest:
@@ -161,7 +151,7 @@ class Session:
         self._earlier = Earlier([each for each in owner.clients if each is not self and _is_same(each.client, said)])
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
         self._wire.welcomed()
-        self._begin(self._look(), self._tasks)
+        self._under_way.run(self._look())
 
     @property
     def shares(self) -> Iterable[Lending]:
@@ -181,11 +171,9 @@ class Session:
         """
         self._puts.end()
         self._transactions.end()
-        tasks = [*self._tasks, *self._settling]
-        for task in tasks:
-            task.cancel()
+        ending = self._under_way.end()
         delivering = [lending.stop() for lending in self._lendings.values()]
-        await asyncio.gather(*tasks, *delivering, return_exceptions=True)
+        await asyncio.gather(*ending, *delivering, return_exceptions=True)
         is_dead = False
         if self.client is not None and self.lends:
             await self._cut_off.wait(self.client.pid)
@@ -207,43 +195,9 @@ class Session:
     @property
     def comes_back(self) -> bool:
         """Whether the client holds messages, or is not told yet what became of some that it settled or claimed."""
-        settling = any(not task.done() for task in self._settling)
-        return settling or any(lending.holding for lending in self._lendings.values())
+        return self._under_way.settling or any(lending.holding for lending in self._lendings.values())
 
-    # --- answers
-
-    def _fail(self, error: Exception, request: int) -> None:
-        engine = self._owner.engine
-        if not engine.usable:
-            # The next owner is to answer.
-            if engine.failure is not None:
-                self._owner.failed()
-            error = OwnerLostError("this owner ends", engine.path)
-        if request:
-            self._wire.send(fail_of(error), request)
-
-    def _start(self, doing: Coroutine[Any, Any, Done], request: int, *, settling: bool = False) -> asyncio.Task[None]:
-        """Run something that takes longer, and answer."""
-        task = self._begin(self._answered(doing, request), self._settling if settling else self._tasks)
-        # A task that is cancelled before its first turn has not begun to await it.
-        task.add_done_callback(lambda _: doing.close())
-        return task
-
-    def _begin(self, doing: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(doing)
-        among.add(task)
-        task.add_done_callback(among.discard)
-        return task
-
-    def _count_apart(self, task: asyncio.Task[None]) -> None:
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
-
-    async def _answered(self, doing: Awaitable[Done], request: int) -> None:
-        try:
-            self._wire.send(await doing, request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is not left waiting
-            self._fail(error, request)
+    # --- counts
 
     async def _look(self) -> None:
         """Send counts regularly, and which messages were taken away; not to a client that does not read them."""
@@ -353,7 +307,7 @@ class Session:
         self._begin_lending()
         channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
         lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
-        self._count_apart(self._start(self._settled_in(said.handle, lending), request))
+        self._under_way.start(self._settled_in(said.handle, lending), request, returning=True)
 
     def _begin_lending(self) -> None:
         if not self.lends and self.client is not None:
@@ -397,13 +351,13 @@ class Session:
         lending = self._lending(said.handle)
         failure = lending.ack(said.epoch, said.ranges)
         if request:
-            self._start(lending.committed(failure), request, settling=True)
+            self._under_way.answer_settled(lending.commit, request, failure)
 
     def _release(self, said: Release, request: int) -> None:
         lending = self._lending(said.handle)
         lending.release(said.epoch, said.ranges)
         if request:
-            self._start(lending.committed(), request, settling=True)
+            self._under_way.answer_settled(lending.commit, request)
 
     def _nack(self, said: Nack, request: int) -> None:
         lending = self._lending(said.handle)
@@ -419,7 +373,7 @@ class Session:
 
         _each(nack, said.items)
         if request:
-            self._start(lending.committed(), request, settling=True)
+            self._under_way.answer_settled(lending.commit, request)
 
     def _touch(self, said: Touch, request: int) -> None:
         lending = self._lending(said.handle)
@@ -436,13 +390,13 @@ class Session:
     def _reject(self, said: Reject, request: int) -> None:
         lending = self._lending(said.handle)
         message = lending.take(said.epoch, said.offset, said.delivery)
-        self._start(lending.rejected(message, said), request, settling=True)
+        self._under_way.start(lending.rejected(message, said), request, settling=True)
 
     def _resume(self, said: Resume, request: int) -> None:
         lending = self._lending(said.handle)
         lending.begin_resume()
         resuming = self._resumed(lending, said.epoch, said.held)
-        self._count_apart(self._start(resuming, request, settling=bool(said.held)))
+        self._under_way.start(resuming, request, settling=bool(said.held), returning=True)
 
     async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
         if self.client is not None:
@@ -454,13 +408,14 @@ class Session:
     def _transact(self, said: Txn, request: int) -> None:
         if self.client is None:
             raise ProtocolError("TXN comes before HELLO")
+        self._under_way.check()
         origin = Origin(self.client.producer, said.sequence)
         if self._transactions.knows(origin):
             # Before its contents are looked at: that may no longer be possible, and it is done.
             self._wire.send(Done(), request)
             return
         asked = Asked.read(said, self._topic_engine, self._lending)
-        self._start(self._transacted(origin, asked), request, settling=True)
+        self._under_way.start(self._transacted(origin, asked), request, settling=True)
 
     def _topic_engine(self, handle: int) -> TopicEngine:
         # A transaction names the topic, which is created again if it was deleted since it was opened.
@@ -488,6 +443,8 @@ class Session:
     # --- calls
 
     def _call(self, said: Call, request: int) -> None:
+        if said.name not in _ENDS:
+            self._under_way.check()
         handle = said.arguments.get("handle")
         if said.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
             self._changes.ask(handle, request)
@@ -495,17 +452,17 @@ class Session:
             self._forget(whole(said.arguments, "request"))
             self._wire.send(Done(), request)
         elif handle is None:
-            calling = self._start(self._called(said), request)
+            calling = self._under_way.start(self._called(said), request)
             self._awaiting(said.name, calling, request)
         elif isinstance(handle, int) and handle in self._topics:
-            self._start(self._topic_called(handle, self._topics[handle], said), request)
+            self._under_way.start(self._topic_called(handle, self._topics[handle], said), request)
         else:
             handle = handle if isinstance(handle, int) else -1
             lending = self._lending(handle)
             if said.name == "ended":
-                lending.ask_the_end(request, self._fail)
+                lending.ask_the_end(request, self._under_way.fail)
                 return
-            calling = self._start(self._lending_called(handle, lending, said), request)
+            calling = self._under_way.start(self._lending_called(handle, lending, said), request)
             self._awaiting(said.name, calling, request)
 
     def _awaiting(self, name: str, calling: asyncio.Task[None], request: int) -> None:
@@ -519,7 +476,7 @@ class Session:
         calling = self._awaited.pop(request, None)
         # INVARIANT: it is answered here: what is cancelled may not have begun, and its client keeps it until then.
         if calling is not None and calling.cancel():
-            self._fail(AiodqError("nobody waits for this any more"), request)
+            self._under_way.fail(AiodqError("nobody waits for this any more"), request)
 
     async def _topic_called(self, handle: int, topic: Topic, said: Call) -> Done:
         if said.name == "withdraw":
@@ -586,12 +543,6 @@ def _each(do: Callable[[Item], None], items: Iterable[Item]) -> None:
             failure = error
     if failure is not None:
         raise failure
-
-
-def _refuse_more(said: Message) -> None:
-    if isinstance(said, Txn) or (isinstance(said, Call) and said.name not in _ENDS):
-        most = f"{_MOST_UNDER_WAY} requests of this process are not answered yet, the most that an owner takes of one"
-        raise QueueFull(f"{most}: wait for some of them first")
 
 
 def _state(topic: Topic) -> State:
