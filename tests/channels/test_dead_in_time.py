@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 import aiodq
-from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.channel.acks.undeliverable import Undeliverable
 from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.testing import Fault, FaultPlan
 from tests.channels.support import PATIENCE, counts, soon, until
@@ -103,8 +103,8 @@ async def test_a_disk_that_cannot_be_read_is_asked_again_each_second_and_not_all
         plan, machine.fs.plan = machine.fs.plan, FaultPlan([Fault("read", 1, "EIO", lasting=True)])
         machine.clock.advance(5)
         await until(lambda: machine.fs.calls["read"] > before)
-        look = ChannelEngine.settle_ahead
-        with mock.patch.object(ChannelEngine, "settle_ahead", autospec=True, side_effect=look) as looks:
+        look = Undeliverable.settle_ahead
+        with mock.patch.object(Undeliverable, "settle_ahead", autospec=True, side_effect=look) as looks:
             # What is in memory is tried once, for want of a topic for its letters. Then nothing is asked any more.
             for _ in range(20):
                 seen = looks.call_count, machine.fs.calls["read"]
@@ -140,19 +140,19 @@ async def test_nothing_is_given_up_while_other_options_are_being_written(
     async with machine.jobs(max_attempts=1, dead_letter="dead") as jobs:
         await jobs.put(b"a")
         await jobs.get()  # its one attempt
-    looked, note, settle_some = threading.Event(), TopicDescription.choose_for_channel, ChannelEngine._settle_some
+    looked, note, settle_some = threading.Event(), TopicDescription.choose_for_channel, Undeliverable._settle_some
 
     def note_later(description: TopicDescription, *args: Any) -> None:
         assert looked.wait(PATIENCE)
         note(description, *args)
 
-    def looked_at(channel_engine: ChannelEngine[Any]) -> None:
-        settle_some(channel_engine)
-        if not channel_engine._out_of_turn.reading:
+    def looked_at(undeliverable: Undeliverable) -> None:
+        settle_some(undeliverable)
+        if not undeliverable.out_of_turn.reading:
             looked.set()
 
     monkeypatch.setattr(TopicDescription, "choose_for_channel", note_later)
-    monkeypatch.setattr(ChannelEngine, "_settle_some", looked_at)
+    monkeypatch.setattr(Undeliverable, "_settle_some", looked_at)
     async with machine.store() as store:
         jobs = store.queue("jobs", aiodq.ChannelOptions(max_attempts=3))
         assert (await soon(jobs.get())).attempts == 2

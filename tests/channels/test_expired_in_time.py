@@ -389,4 +389,4 @@ async def test_letters_that_nobody_waits_for_any_more_are_forgotten(machine: Mac
             machine.clock.advance(10)
             await until(lambda: jobs.deferred() == 10)
             assert await jobs.purge() == 10
-            assert len(jobs._channel_engine._out_of_turn.unsent) < 100, number
+            assert len(jobs._channel_engine.undeliverable.out_of_turn.unsent) < 100, number

@@ -9,7 +9,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.channel import loop_turn
-from aiodq.engine.channel.acks import settlement
+from aiodq.engine.channel.acks import settlement, undeliverable
 from aiodq.engine.channel.acks.out_of_turn import MOST_LETTERS, OutOfTurn
 from aiodq.engine.channel.source import requeue_cache
 from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
@@ -68,7 +68,7 @@ async def behind_expired(machine: Machine, number: int) -> None:
 async def test_no_more_letters_are_on_their_way_than_may_be(machine: Machine) -> None:
     await behind_expired(machine, MANY)
     async with machine.jobs(dead_letter="dead") as jobs:
-        out_of_turn, most, found = jobs._channel_engine._out_of_turn, 0, list[bytes]()
+        out_of_turn, most, found = jobs._channel_engine.undeliverable.out_of_turn, 0, list[bytes]()
         while not found:
             found = ready(jobs)
             await jobs.peek()
@@ -97,14 +97,14 @@ async def test_whoever_waits_looks_again_once_a_letter_is_put(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await behind_expired(machine, 1)
-    monkeypatch.setattr(settlement, "OutOfTurn", Busy)
+    monkeypatch.setattr(undeliverable, "OutOfTurn", Busy)
     async with machine.jobs(dead_letter="dead") as jobs:
         engine = jobs._channel_engine
         getting = asyncio.ensure_future(jobs.get())
         await until(lambda: engine.waits)
-        engine._giving_up._posted(asyncio.get_running_loop().create_future())
+        engine.undeliverable._posted(asyncio.get_running_loop().create_future())
         assert (await soon(getting)).body == b"last"
-        engine._out_of_turn.letters = 0
+        engine.undeliverable.out_of_turn.letters = 0
 
 
 async def test_what_is_large_is_freed_some_in_each_turn() -> None:

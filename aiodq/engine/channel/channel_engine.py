@@ -1,36 +1,34 @@
-"""The engine of a channel: its state, the messages in memory, and the getters that wait for them."""
+"""The engine of a channel: how its messages are handed out, and how it is configured, moved and ended."""
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import _get_running_loop
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiodq.delivery.timers import later_than
-from aiodq.engine.channel.acks.giving_up import EXPIRED
-from aiodq.engine.channel.acks.out_of_turn import MOST_LETTERS
-from aiodq.engine.channel.acks.settlement import SECOND, Settlement
+from aiodq.engine.channel.acks.settlement import Settlement
+from aiodq.engine.channel.acks.transaction_holds import TransactionHolds
 from aiodq.engine.channel.addressed import FOR
+from aiodq.engine.channel.channel_core import SECOND
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
 from aiodq.engine.channel.lease.in_flight import InFlight, message_of, messages_of
 from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.channel.lease.open_lease import OpenLease
 from aiodq.engine.channel.loop_turn import LONGEST_TURN
-from aiodq.engine.channel.source.delivery_filter import NEVER, DeliveryFilter
-from aiodq.engine.loop.clock_timer import monotonic_ns
-from aiodq.engine.loop.futures import release, settle_all, wait_in
+from aiodq.engine.channel.source.delivery_filter import NEVER
+from aiodq.engine.loop.futures import release, settle_all
 from aiodq.engine.loop.home_loop import BY_THREAD
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import again
-from aiodq.options import seconds
 
 if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.engine.channel.channel_host import ChannelEngineHost
     from aiodq.engine.channel.place import Place
-    from aiodq.engine.graceful_stop import Stoppable
     from aiodq.engine.loop.home_loop import HomeLoop
     from aiodq.format.frame import Batch
     from aiodq.options import ChannelOptions
@@ -39,30 +37,24 @@ __all__ = ["ChannelEngine"]
 
 M = TypeVar("M", bound=InFlight)
 
-_MOST_AT_ONCE: Final = 100
-"""The most messages that are out of attempts or expired to be settled in one turn of the loop."""
-
 
 class ChannelEngine(Settlement, Generic[M]):
     """The engine of one channel.
 
     Attributes:
-        paused: whether nothing is delivered.
         sought: how often it was moved to another offset, which forgets what is in flight.
-        held: whether the channel waits for new options to be on disk, as they might settle messages.
-        shut: whether it ends once nothing is ready; `shut_now`: at once.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
         ending: set once it is to end.
         kind: the class of its messages.
         open_lease: the lease handed out from.
         special: whether more is to be done with each message before the getter has it.
-        consumers: the consumers that process its messages.
+        transaction_holds: the messages that transactions are about to settle.
     """
 
     def __init__(
         self,
         name: str,
-        host: ChannelEngineHost[Settlement],
+        host: ChannelEngineHost[ChannelCore],
         kind: type[M],
         clock: Clock,
         home: HomeLoop,
@@ -77,20 +69,13 @@ class ChannelEngine(Settlement, Generic[M]):
             home: the store's event loop.
         """
         super().__init__(name, host, clock)
-        self.paused: bool = host.paused
-        self.held: bool = False
-        self.shut: bool = False
         self._shut_error = QueueShutDown("the queue was shut down")
-        self.shut_now: bool = False
+        self.transaction_holds: TransactionHolds = TransactionHolds(self)
         self.held_by_task: HeldByTask[Any] = HeldByTask()
         self.ending: asyncio.Event = asyncio.Event()
-        self.consumers: set[Stoppable] = set()
         self.kind: type[M] = kind
         self._own_pause = False
-        self._reclaiming = False
         self.sought: int = 0
-        self._fetch_error: Exception | None = None
-        self._filter = DeliveryFilter(name, host.lifetimes, clock)
         self._plain = True
         self._ends = NEVER
         self._unfinished = False
@@ -102,21 +87,11 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def configure(self, options: ChannelOptions) -> None:
         """Apply these options from now on."""
-        self.options = options
-        timeout = options.visibility_timeout
-        self._timeout = None if timeout is None or options.auto_ack else int(seconds(timeout) * SECOND)
-        self._filter.tags = None if options.tags is None else frozenset(options.tags)
-        self._turn = LONGEST_TURN if self._timeout is None else min(LONGEST_TURN, self._timeout / SECOND / 20)
         self._plain = options.tags is None and options.max_attempts is None
-        self.counting: bool = options.max_attempts is not None and not options.auto_ack
+        super().configure(options)
+        self._turn = LONGEST_TURN if self._timeout is None else min(LONGEST_TURN, self._timeout / SECOND / 20)
         self.special: bool = self.counting or options.auto_ack
         self.open_lease.special = self.special
-        if self.state is not None:
-            self.state.counting = self.counting
-            self.state.close_lease()
-            self._look_at_spent(self.state)
-            self.state.max_in_flight = options.max_in_flight
-            self.wake()
 
     # --- getting
 
@@ -154,11 +129,13 @@ class ChannelEngine(Settlement, Generic[M]):
     def _take_again(self, most: int, store_ref: object) -> list[M]:
         state, limit = self.state, self.options.max_attempts
         first = None if state is None else state.again.first()
-        if state is None or first is None or self.shut_now or self.paused or self._filter.tags is not None:
+        if state is None or first is None or self.shut_now or self.paused or self.undeliverable.filter.tags is not None:
             return []
         if limit is not None and state.attempts(first) >= limit:
             return []
-        found = self.source.deliver_again(state, most, self._filter, self._deadline(self._clock.monotonic()))
+        found = self.source.deliver_again(
+            state, most, self.undeliverable.filter, self._deadline(self._clock.monotonic())
+        )
         if found is None:
             return []
         batch, attempts, number = found
@@ -201,12 +178,12 @@ class ChannelEngine(Settlement, Generic[M]):
             thorough: go on for as long as there are messages that are not to be delivered; otherwise give way to others
                 after a millisecond, and the next call goes on.
         """
-        state, self._unfinished = self.state, False
+        state, undeliverable, self._unfinished = self.state, self.undeliverable, False
         if state is None or self.shut_now or self.paused:
             return None
         while state.credit > 0 and not self._unfinished:
             found = self.source.next(state, cold=cold)
-            if found is None or (self._out_of_turn.letters >= MOST_LETTERS and self._is_held_up(state, *found)):
+            if found is None or undeliverable.is_held_up(state, *found):
                 self.open_lease.let_go()
                 return None
             now = self._clock.monotonic() if now is None else now
@@ -223,7 +200,7 @@ class ChannelEngine(Settlement, Generic[M]):
         columns = batch.columns
         simple = columns.dues is None and columns.expiries is None
         simple = simple and self._plain and (columns.headers is None or FOR not in columns.headers[number])
-        if simple or self._wanted(state, batch, number):
+        if simple or self.undeliverable.wanted(state, batch, number):
             return self._deliver(state, batch, number, now, store_ref)
         return None
 
@@ -234,7 +211,7 @@ class ChannelEngine(Settlement, Generic[M]):
             return True
         count = state.plain_run(offset, batch.stop)
         if count:
-            count, self._ends = self._filter.deliverable(batch, number, count)
+            count, self._ends = self.undeliverable.filter.deliverable(batch, number, count)
         if not count:
             return False
         run, opened = batch.cut(offset, offset + count), self.open_lease
@@ -258,82 +235,6 @@ class ChannelEngine(Settlement, Generic[M]):
         lease.next, lease.last = index + 1, now
         return message_of(self.kind, lease, index, opened.bodies[index], store_ref)
 
-    def _settle_some(self) -> None:
-        state, out_of_turn = self.state, self._out_of_turn
-        out_of_turn.asked = False
-        if state is None or self._over is not None or self._reclaiming or self.held:
-            return
-        out_of_turn.sort(each=self.options.dead_letter is not None or self._filter.tags is not None)
-        if ended := out_of_turn.take_ended():
-            out_of_turn.outlived(state.expire_ranges(ended), state)
-            self.source.requeue_cache.discard_within(ended)
-            self._changed()
-        now = monotonic_ns(self._clock)
-        if out_of_turn.may_go_on(now):
-            self._settle_out_of_turn(state)
-        elif out_of_turn.until > now:
-            self._timer.set(out_of_turn.until)
-        if out_of_turn.ended or (out_of_turn.ranges and out_of_turn.may_go_on(now)):
-            self.settle_ahead()
-
-    def _settle_out_of_turn(self, state: ChannelState) -> None:
-        """Give up some of the messages to be checked, as far as they qualify. Those not in memory are read first."""
-        missing: list[int] = []
-        for offset in self._out_of_turn.take(state, _MOST_AT_ONCE):
-            batch = self.source.in_memory(offset)
-            if batch is None:
-                missing.append(offset)
-            else:
-                self._look_at(state, batch, offset - batch.first)
-        if missing:
-            self._out_of_turn.put_back(missing)
-            self.source.bring(missing)
-
-    def _look_at(self, state: ChannelState, batch: Batch, number: int) -> None:
-        offset = batch.first + number
-        if offset in state.deferred:
-            if not self._filter.is_over(batch, number, monotonic_ns(self._clock)):
-                self._out_of_turn.wait(offset, state)
-                return
-            state.recall(offset)
-        self._wanted(state, batch, number)
-
-    def _is_held_up(self, state: ChannelState, batch: Batch, number: int) -> bool:
-        """Return whether a message is to become a dead letter while as many as allowed are on their way already."""
-        if self.options.dead_letter is None:
-            return False
-        offset = batch.first + number
-        return self._is_spent(state, offset) or self._filter.is_over(batch, number, monotonic_ns(self._clock))
-
-    def _wanted(self, state: ChannelState, batch: Batch, number: int) -> bool:
-        """Return whether the message is to be delivered now; if not, it is settled, deferred or given up."""
-        columns, offset = batch.columns, batch.first + number
-        wall, now = self.times()
-        if (
-            columns.dues is not None
-            and columns.dues[number] > wall
-            and not (state.passed(offset) or self._filter.is_over(batch, number, now))
-        ):
-            # A wall clock that was set back does not prolong any wait.
-            state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
-            self._set_timer(state)
-        elif self._filter.is_for_others(columns, number):
-            count = max(state.plain_run(offset, batch.stop), 1)
-            state.skip(offset, offset + self._filter.others(columns, number, count))
-        elif self._filter.is_over(batch, number, now):
-            if self.options.dead_letter is None:
-                state.expire(offset)
-            else:
-                state.counters.expired += 1
-                self._giving_up.give_up(state, batch, number, EXPIRED)
-        elif self._is_spent(state, offset):
-            self._giving_up.give_up(state, batch, number, f"delivered {state.attempts(offset)} times")
-        else:
-            return True
-        self.source.requeue_cache.discard(offset)
-        self._changed()
-        return False
-
     def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float, store_ref: object) -> M:
         offset = batch.first + number
         attempts, delivery = state.deliver(offset, self._deadline(now))
@@ -351,33 +252,21 @@ class ChannelEngine(Settlement, Generic[M]):
 
         Cancellation: nothing changes.
         """
+        undeliverable = self.undeliverable
         while (state := self.state) is not None and not self.held:
             found = self.source.next(state, cold=False)
             if found is None:
                 if not await self.was_read():
                     return None
-            elif self._out_of_turn.letters >= MOST_LETTERS and self._is_held_up(state, *found):
+            elif undeliverable.is_held_up(state, *found):
                 return None
-            elif self._wanted(state, *found):
+            elif undeliverable.wanted(state, *found):
                 lease = MessageLease.of_one(self._host.name, *found)
                 return message_of(self.kind, lease, 0, found[0].columns.bodies[found[1]])
             elif self.turn.is_over:
                 await self.turn.leave()
         self._raise_if_over()
         return None
-
-    def supplied(self, error: Exception | None) -> None:
-        """See `MessageSourceUser.supplied`."""
-        if error is not None and self._wait_queue.line:
-            # If nobody waits, it is dropped: the next getter has the read repeated.
-            self._fetch_error = error
-        if self._out_of_turn.reading:
-            self._out_of_turn.reading = False
-            if error is not None:
-                # A disk that cannot be read is not asked again at once, in an endless loop.
-                self._out_of_turn.hinder(monotonic_ns(self._clock) + SECOND, MOST_LETTERS)
-            self.settle_ahead()
-        self.wake(everybody=error is not None)
 
     @property
     def read_here(self) -> int:
@@ -391,7 +280,7 @@ class ChannelEngine(Settlement, Generic[M]):
     def pause(self, *, paused: bool | None = None) -> None:
         """Pause or resume delivery; None keeps the channel's own pause, and applies a change of the topic's."""
         self._own_pause = self._own_pause if paused is None else paused
-        self.paused = self._own_pause or self._host.paused or self.held or self._reclaiming
+        self.paused = self._own_pause or self._host.paused or self.held or self.reclaiming
         self.halt()
         self.wake()
 
@@ -402,16 +291,16 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def reclaim(self, *, under_way: bool) -> None:
         """Stop or resume delivery and settlement while messages in flight under an earlier owner may be claimed."""
-        self._reclaiming = under_way
+        self.reclaiming = under_way
         self.pause()
-        self.settle_ahead()
+        self.undeliverable.settle_ahead()
 
     def hold_back(self, *, held: bool) -> None:
         """Stop or resume delivery and settlement while options are written."""
         if held != self.held:
             self.held = held
             self.pause()
-            self.settle_ahead()
+            self.undeliverable.settle_ahead()
 
     def seek(self, place: Place) -> None:
         """Move to another place in the log."""
@@ -419,9 +308,9 @@ class ChannelEngine(Settlement, Generic[M]):
             place.go(self.state)
             self.sought += 1
             self._host.moved(place.offset)
-            self._set_timer(self.state)
+            self.set_timer(self.state)
             self.reset()
-            self._changed()
+            self.changed()
 
     def reset(self) -> None:
         """Drop what is in memory: the state was moved."""
@@ -475,28 +364,6 @@ class ChannelEngine(Settlement, Generic[M]):
         if self.finished:
             raise again(self._shut_error)
 
-    @property
-    def finished(self) -> bool:
-        """Whether the channel is shut down, with nothing ready and nothing about to be."""
-        left = self._host.pending or (self.state is not None and self.state.ready > 0)
-        return self.shut and (self.shut_now or not left)
-
-    def wake(self, *, everybody: bool = False) -> None:
-        """Wake as many getters as there are messages for them."""
-        state = self.state
-        number = len(self._wait_queue.line)
-        if not everybody and not self.shut:
-            number = 0 if state is None or self.paused else min(number, state.ready, state.credit)
-        self._wait_queue.wake(number)
-        if self._joiners and self._is_through(state, deferred=False):
-            release(self._joiners)  # each checks for itself
-        release(self._idlers)  # likewise
-
-    @property
-    def waits(self) -> bool:
-        """Whether a getter waits for a message."""
-        return bool(self._wait_queue.line)
-
     def note_dues(self, batch: Batch) -> None:
         """Defer the messages of a new batch that are due later."""
         state, dues = self.state, batch.columns.dues
@@ -506,7 +373,7 @@ class ChannelEngine(Settlement, Generic[M]):
         if state is None or not offsets:
             return
         state.defer_all(offsets, later, now - wall)
-        self._set_timer(state)
+        self.set_timer(state)
         self.source.keep_deferred(batch, offsets)
 
     def pass_over(self, addressed: list[tuple[int, str]]) -> None:
@@ -516,38 +383,9 @@ class ChannelEngine(Settlement, Generic[M]):
         if state is not None and others:
             for offset in others:
                 state.skip(offset, offset + 1)
-            self._changed()
+            self.changed()
 
     # --- the end
-
-    async def join(self, *, deferred: bool = True) -> None:
-        """Wait until nothing is ready or in flight, and with `deferred` nothing deferred either.
-
-        Shut down at once, what is left is of the next time: only what is in flight is waited for.
-
-        Cancellation: nothing changes.
-        """
-        while not self._is_through(self.state, deferred=deferred):
-            self._host.check()
-            if self._over is not None:
-                raise again(self._over)
-            await wait_in(self._joiners)
-
-    def _is_through(self, state: ChannelState | None, *, deferred: bool) -> bool:
-        if state is None or self.shut_now:
-            return self.shut_now and not (state and state.flying)
-        return state.depth == 0 or (not deferred and state.depth == len(state.deferred))
-
-    async def idle(self, *, handlers_only: bool = False) -> None:
-        """Wait until nobody works on a message any more: no consumer, and nothing in flight.
-
-        Args:
-            handlers_only: wait for the consumers only.
-
-        Cancellation: nothing changes.
-        """
-        while self.consumers or (not handlers_only and self._over is None and self.state and self.state.flying):
-            await wait_in(self._idlers)
 
     def shut_down(self, *, immediate: bool, over: QueueShutDown | None = None) -> None:
         """Let getters go on until nothing is ready, or end them at once; unsettled messages stay on disk."""
@@ -557,11 +395,6 @@ class ChannelEngine(Settlement, Generic[M]):
         self.halt()
         self.ending.set()
         self.wake()
-
-    @property
-    def error(self) -> Exception | None:
-        """Why the channel cannot be used any more, or None."""
-        return self._over
 
     def end_getters(self, error: Exception) -> None:
         """Fail the getters, and those that wait for the channel to be empty."""

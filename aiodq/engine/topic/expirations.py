@@ -141,7 +141,7 @@ class Expirations:
         ended = self._ends.take(monotonic_ns(self._engine.clock), _AT_ONCE)
         if ended:
             for channel_engine in list(self._engine.channel_engines.values()):
-                channel_engine.ended(ended)
+                channel_engine.undeliverable.ended(ended)
         if (rest := self._ends.take_rest()) is not None:
             self._to_read.add(*rest)
         self._read()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.acks.ack_persister import AckPersister
-    from aiodq.engine.channel.acks.settlement import Settlement
+    from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.monitoring.reporter import Reporter
@@ -105,7 +105,7 @@ class RetainedTopic(Protocol):
         """Look for segments to delete as soon as nothing else is under way."""
         ...
 
-    def settled(self, channel_engine: Settlement) -> None:
+    def settled(self, channel_engine: ChannelCore) -> None:
         """Note that something in a channel was settled."""
         ...
 
@@ -182,7 +182,7 @@ class TopicRetention:
         """Whether a segment was begun since the last put."""
         return self._engine.log.segments[-1].base != self._newest
 
-    def passed(self, channel_engine: Settlement) -> bool:
+    def passed(self, channel_engine: ChannelCore) -> bool:
         """Return whether a channel has settled everything in the oldest segment, for the first time."""
         segments = self._engine.log.segments
         if len(segments) < 2 or channel_engine.state is None:  # noqa: PLR2004 - the last one does not go

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiodq.clock import Clock
     from aiodq.engine.batch.put_batch import Part
-    from aiodq.engine.channel.acks.settlement import Settlement
+    from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
     from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
@@ -331,7 +331,7 @@ class TopicEngine:
         """Return how much each channel may read ahead, in bytes, given how many there are."""
         return max(self._quarter // max(len(self.channel_engines), 1), _LEAST_AHEAD)
 
-    def settled(self, channel_engine: Settlement) -> None:
+    def settled(self, channel_engine: ChannelCore) -> None:
         """See `ChannelEngineHost.settled`."""
         self._use()
         self.attached(channel_engine)
@@ -340,19 +340,19 @@ class TopicEngine:
         if not self.effective_options.acting:
             self.effective_options.used()
 
-    def attached(self, channel_engine: Settlement) -> None:
+    def attached(self, channel_engine: ChannelCore) -> None:
         """Note that a channel's state is attached, or that something in it was settled."""
         self._persister.settled(channel_engine)
         self.put_buffer.freed()
         self.look_behind(channel_engine)
 
-    def acked(self, channel_engine: Settlement) -> None:
+    def acked(self, channel_engine: ChannelCore) -> None:
         """See `ChannelEngineHost.acked`. What may be deleted by it is looked for once it is written (`look_behind`)."""
         self._use()
         self._persister.settled(channel_engine)
         self.put_buffer.freed()
 
-    def awaited(self, channel_engine: Settlement) -> None:
+    def awaited(self, channel_engine: ChannelCore) -> None:
         """See `ChannelEngineHost.awaited`."""
         self._persister.settled(channel_engine)
 
@@ -363,7 +363,7 @@ class TopicEngine:
         if offset is not None:
             self.expirations.look_from(offset)
 
-    def write_now(self, channel_engine: Settlement) -> None:
+    def write_now(self, channel_engine: ChannelCore) -> None:
         """See `ChannelEngineHost.write_now`."""
         self._persister.write_now(channel_engine)
 
@@ -377,14 +377,14 @@ class TopicEngine:
             for channel_engine in self.channel_engines.values():
                 ending.callback(self._persister.write_blocking, channel_engine)
 
-    def settled_elsewhere(self, channel_engine: Settlement) -> None:
+    def settled_elsewhere(self, channel_engine: ChannelCore) -> None:
         """See `ChannelEngineHost.settled_elsewhere`."""
         self._use()
         self._persister.note(channel_engine)
         self.put_buffer.freed()
         self.look_behind(channel_engine)
 
-    def look_behind(self, channel_engine: Settlement) -> None:
+    def look_behind(self, channel_engine: ChannelCore) -> None:
         """Note that a channel has settled something: the oldest segment may be deleted now, others at the next tick.
 
         If a put waits for bytes, these as well: all after a segment still needed count until they are deleted.

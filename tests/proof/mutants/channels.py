@@ -16,7 +16,7 @@ from aiodq.storage.state.topic.topic_description import TopicDescription
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
-    from aiodq.engine.channel.acks.settlement import Settlement
+    from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.format.journal import ChannelImage
     from aiodq.storage.io.filesystem import FileSystem
 
@@ -68,7 +68,7 @@ def the_journal_is_emptied_before_the_checkpoint_stands() -> Patch:
 def what_is_acked_while_a_checkpoint_is_written_counts_as_in_it() -> Patch:
     fold = AckPersister._fold
 
-    async def late(persister: AckPersister, channel_engine: Settlement) -> None:
+    async def late(persister: AckPersister, channel_engine: ChannelCore) -> None:
         await fold(persister, channel_engine)
         if channel_engine.state is not None:
             channel_engine.state.take_ops()

@@ -13,7 +13,7 @@ from aiodq.delivery.leases import Lease, Leases
 from aiodq.delivery.state_snapshot import StateSnapshot
 from aiodq.delivery.unnoted import Unnoted
 from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
-from aiodq.engine.channel.acks.settlement import Settlement
+from aiodq.engine.channel.acks.undeliverable import Undeliverable
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetterOffice
 from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
@@ -193,9 +193,9 @@ change(
 )
 change(
     "what had its last attempt is given up by options that are being replaced",
-    ChannelEngine._settle_some,
-    "or self._reclaiming or self.held:",
-    "or self._reclaiming:",
+    Undeliverable._settle_some,
+    "or channel.reclaiming or channel.held:",
+    "or channel.reclaiming:",
     test="tests/channels/test_dead_in_time.py::test_nothing_is_given_up_while_other_options_are_being_written",
 )
 IN_TIME = "tests/channels/test_expired_in_time.py::"
@@ -236,7 +236,7 @@ change(
 )
 change(
     "a last attempt of an earlier run is given up at its turn only",
-    Settlement._look_at_spent,
+    Undeliverable.look_at_spent,
     "if most is None else",
     "if True else",
     test=IN_TIME + "test_last_attempts_behind_a_live_message_are_letters_at_the_next_opening",
@@ -257,9 +257,9 @@ change(
 )
 change(
     "what is expired is settled before those who held messages were heard",
-    ChannelEngine._settle_some,
-    "or self._reclaiming or self.held:",
-    "or self.held:",
+    Undeliverable._settle_some,
+    "or channel.reclaiming or channel.held:",
+    "or channel.held:",
     test=IN_TIME + "test_nothing_is_settled_before_those_who_held_messages_were_heard",
 )
 change(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.channel.acks.undeliverable import Undeliverable
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.retention import TopicRetention
@@ -355,9 +355,9 @@ change(
 )
 change(
     "what had its last attempt is given up before those who hold it were heard",
-    ChannelEngine._settle_some,
-    "or self._reclaiming or self.held:",
-    "or self.held:",
+    Undeliverable._settle_some,
+    "or channel.reclaiming or channel.held:",
+    "or channel.held:",
     test="tests/shared/test_trouble.py::"
     "test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_owner_is_killed",
 )

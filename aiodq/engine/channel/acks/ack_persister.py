@@ -16,7 +16,7 @@ from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedErr
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiodq.engine.channel.acks.settlement import Settlement
+    from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.engine.loop.sync_backend import SyncBackend
     from aiodq.engine.monitoring.metrics import SyncTimer
     from aiodq.format.journal import Op
@@ -79,7 +79,7 @@ class AckPersister:
         syncs: SyncBackend,
         wait_durable: Callable[[], Awaitable[None]],
         timer: SyncTimer,
-        written: Callable[[Settlement], None],
+        written: Callable[[ChannelCore], None],
         *,
         durable: bool,
     ) -> None:
@@ -103,16 +103,16 @@ class AckPersister:
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[Job] = deque()
         # INVARIANT: all of these are by channel, not by name: a deleted one is not taken for a new one of its name.
-        self._dirty: dict[Settlement, None] = {}
-        self._unsynced: dict[Settlement, None] = {}
-        self._held: dict[Settlement, list[Op]] = {}
+        self._dirty: dict[ChannelCore, None] = {}
+        self._unsynced: dict[ChannelCore, None] = {}
+        self._held: dict[ChannelCore, list[Op]] = {}
         # Of those held: which are, as a thread had the journal when they were to be written.
-        self._busy: set[Settlement] = set()
+        self._busy: set[ChannelCore] = set()
         # Why the others could not be written.
-        self._refused: dict[Settlement, AiodqError] = {}
+        self._refused: dict[ChannelCore, AiodqError] = {}
         # For which a full disk has no room for a checkpoint, why, and the loop's time at which to try again.
-        self._cramped: dict[Settlement, tuple[DiskFullError, float]] = {}
-        self._folding: Settlement | None = None
+        self._cramped: dict[ChannelCore, tuple[DiskFullError, float]] = {}
+        self._folding: ChannelCore | None = None
         self._flush_queued = False
         self._over: Exception | None = None
         # Ends the time for which acks gather that nobody waits for.
@@ -120,7 +120,7 @@ class AckPersister:
         self._urgent = False
         self.syncs: int = 0
 
-    def settled(self, channel_engine: Settlement) -> None:
+    def settled(self, channel_engine: ChannelCore) -> None:
         """Note that a channel has something to write; it is written soon if somebody waits for it."""
         self._dirty[channel_engine] = None
         if channel_engine.ack_waiters:
@@ -135,11 +135,11 @@ class AckPersister:
         self._urgent = True
         self.worker.want()
 
-    def note(self, channel_engine: Settlement) -> None:
+    def note(self, channel_engine: ChannelCore) -> None:
         """Note that a channel has something to write together with others: it is already durable elsewhere."""
         self._dirty[channel_engine] = None
 
-    def write_now(self, channel_engine: Settlement) -> None:
+    def write_now(self, channel_engine: ChannelCore) -> None:
         """Write what a channel has unwritten, on the caller's time; it is synced with the channel's next sync.
 
         If it cannot be written (a full disk), it is retried later: consuming goes on, as that makes room. If a thread
@@ -256,7 +256,7 @@ class AckPersister:
         if self._lull is not None:
             self._end_lull()
         channel_engines, self._dirty = list(self._dirty), {}
-        waiting: list[tuple[Settlement, list[asyncio.Future[None]]]] = []
+        waiting: list[tuple[ChannelCore, list[asyncio.Future[None]]]] = []
         try:
             await self._wake(channel_engines)
             for number, channel_engine in enumerate(channel_engines):
@@ -293,7 +293,9 @@ class AckPersister:
                 return
             await asyncio.sleep(0)
 
-    def _not_written(self, waiting: list[tuple[Settlement, list[asyncio.Future[None]]]], raised: BaseException) -> None:
+    def _not_written(
+        self, waiting: list[tuple[ChannelCore, list[asyncio.Future[None]]]], raised: BaseException
+    ) -> None:
         """Fail those who wait for their acks; if the store is about to stop, keep them waiting to be told of that."""
         error = self._over or (raised if isinstance(raised, AiodqError) else None)
         for channel_engine, waiters in waiting:
@@ -302,7 +304,7 @@ class AckPersister:
             else:
                 settle_all(waiters, error)
 
-    async def _wake(self, channel_engines: list[Settlement]) -> None:
+    async def _wake(self, channel_engines: list[ChannelCore]) -> None:
         """Open off the loop the journals that were closed while idle."""
         for channel_engine in channel_engines:
             if channel_engine.journal is not None and not channel_engine.journal.ready:
@@ -310,7 +312,7 @@ class AckPersister:
                 with suppress(StorageError):
                     await self._threads.call(channel_engine.journal.wake)
 
-    async def _keep_up(self, channel_engine: Settlement) -> None:
+    async def _keep_up(self, channel_engine: ChannelCore) -> None:
         """Make room for the next acks. A reserve that stays scant is on a full disk, where only a fold makes room."""
         journal = channel_engine.journal
         if journal is None or channel_engine in self._held:
@@ -338,7 +340,7 @@ class AckPersister:
             await self._syncs.sync_all(journals)
         self.syncs += len(journals)
 
-    async def _write_all(self, channel_engine: Settlement, *, last: bool) -> AiodqError | None:
+    async def _write_all(self, channel_engine: ChannelCore, *, last: bool) -> AiodqError | None:
         """Write what a channel has unwritten by now, one piece per turn of the loop; later additions may wait."""
         error, state = self._write(channel_engine, last=last), channel_engine.state
         pieces = 0 if state is None else -(-state.unnoted // _PIECE)
@@ -349,7 +351,7 @@ class AckPersister:
             pieces -= 1
         return error
 
-    def _write(self, channel_engine: Settlement, *, wait: bool = True, last: bool = False) -> AiodqError | None:
+    def _write(self, channel_engine: ChannelCore, *, wait: bool = True, last: bool = False) -> AiodqError | None:
         if channel_engine.state is None or channel_engine.journal is None:
             # A channel that was deleted holds nothing up; one that was closed without its acks holds up deletions.
             self._cramped.pop(channel_engine, None)
@@ -379,14 +381,14 @@ class AckPersister:
             return error
         return None
 
-    def _put_off(self, channel_engine: Settlement, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
+    def _put_off(self, channel_engine: ChannelCore, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
         """Keep for later what could not be written. It stays settled; those who wait learn that it is not durable."""
         settle_all(waiters, error)
         # A flush that needs all acks to be durable, such as that of a close, does not wait for the timer.
         self._dirty[channel_engine] = None
         asyncio.get_running_loop().call_later(_RETRY, self.settled, channel_engine)
 
-    def write_blocking(self, channel_engine: Settlement) -> None:
+    def write_blocking(self, channel_engine: ChannelCore) -> None:
         """Write what a channel has unwritten, or what was put off, and sync it. Blocking; nobody else writes any more.
 
         Raises:
@@ -401,7 +403,7 @@ class AckPersister:
             journal.append(ops)
             journal.sync()
 
-    async def _fold(self, channel_engine: Settlement) -> None:
+    async def _fold(self, channel_engine: ChannelCore) -> None:
         journal, state = channel_engine.journal, channel_engine.state
         if journal is None or state is None:
             return
@@ -431,7 +433,7 @@ class AckPersister:
         self._folding = None
 
 
-def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:
+def _tell(waiting: list[tuple[ChannelCore, list[asyncio.Future[None]]]]) -> None:
     """Tell those who wait that their acks are written; in the next turn of the loop they ask for more messages."""
     for _, waiters in waiting:
         settle_all(waiters)
@@ -440,7 +442,7 @@ def _tell(waiting: list[tuple[Settlement, list[asyncio.Future[None]]]]) -> None:
             channel_engine.turn.begin()  # after all of them: a clock may raise
 
 
-def fold_all(channel_engines: list[Settlement]) -> None:
+def fold_all(channel_engines: list[ChannelCore]) -> None:
     """Replace journals by checkpoints, and close the files. Blocking; nothing else may use them."""
     for channel_engine in channel_engines:
         journal, state = channel_engine.journal, channel_engine.state

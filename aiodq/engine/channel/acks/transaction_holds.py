@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aiodq.delivery.range_set import among
 from aiodq.errors import NotInFlightError
 
 if TYPE_CHECKING:
-    from aiodq.delivery.channel_state import ChannelState
-    from aiodq.engine.monitoring.latency import LatencyMeter
+    from aiodq.engine.channel.acks.settlement import Settlement
 
-__all__ = ["HoldingChannel", "TransactionHolds"]
-
-
-class HoldingChannel(Protocol):
-    """What the holds need of a channel: `aiodq.engine.channel.acks.settlement.Settlement` is one."""
-
-    state: ChannelState | None
-    latency: LatencyMeter
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is delivered or settled any more."""
-        ...
-
-    def check_all(self, start: int, stop: int, delivery: int) -> None:
-        """Raise unless these messages are in flight under that delivery number and those that follow."""
-        ...
-
-    def touch(self, offset: int, delivery: int, span: int | None) -> None:
-        """Restart a message's timeout."""
-        ...
-
-    def settled_elsewhere(self) -> None:
-        """Note that something was settled that is durable though not yet in the channel's journal."""
-        ...
+__all__ = ["TransactionHolds"]
 
 
 class TransactionHolds:
@@ -46,7 +21,7 @@ class TransactionHolds:
 
     __slots__ = ("_channel",)
 
-    def __init__(self, channel: HoldingChannel) -> None:
+    def __init__(self, channel: Settlement) -> None:
         """Hold messages of this channel."""
         self._channel = channel
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.channel.source.read_ahead import ReadAhead
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
@@ -11,16 +11,17 @@ from aiodq.engine.loop.futures import release, wait_in
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.delivery.channel_state import ChannelState
+    from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
     from aiodq.engine.reading.prefetch_reader import PrefetchingReader
     from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.format.frame import Batch
     from aiodq.storage.read.log_reader import ReadResult
 
-__all__ = ["MessageSource", "MessageSourceUser"]
+__all__ = ["MessageSource"]
 
 _AT_ONCE: Final = 64
 """The most redelivered messages read from the log at a time."""
@@ -32,20 +33,6 @@ _SOON: Final = 1_000_000_000
 """Nanoseconds before they are due at which deferred messages are read."""
 
 
-class MessageSourceUser(Protocol):
-    """The channel that takes messages from a source."""
-
-    state: ChannelState | None
-
-    def lost(self, count: int, offset: int) -> None:
-        """Note that `count` messages from `offset` on are lost, which is to be written down."""
-        ...
-
-    def supplied(self, error: Exception | None) -> None:
-        """Go on: something was read, or could not be read."""
-        ...
-
-
 class MessageSource:
     """The message source of one channel.
 
@@ -55,14 +42,21 @@ class MessageSource:
         missing: the redelivered messages being read, one by one.
     """
 
-    def __init__(self, user: MessageSourceUser, tail: TailCache, reader: PrefetchingReader) -> None:
-        """Start with nothing in memory."""
+    def __init__(
+        self,
+        channel: ChannelCore,
+        tail: TailCache,
+        reader: PrefetchingReader,
+        supplied: Callable[[Exception | None], None],
+    ) -> None:
+        """Start with nothing in memory; `supplied` is called when something was read, or could not be read."""
         self.read_ahead: ReadAhead = ReadAhead(
-            tail, reader.read_now, reader.read_cached, lambda: reader.want(self), lost=user.lost, limit=reader.ahead
+            tail, reader.read_now, reader.read_cached, lambda: reader.want(self), lost=channel.lost, limit=reader.ahead
         )
         self.requeue_cache: RequeueCache = RequeueCache()
         self.missing: list[int] = []
-        self._user = user
+        self._channel = channel
+        self._supplied = supplied
         self._tail = tail
         self._reader = reader
         self._waiting: dict[asyncio.Future[None], None] = {}
@@ -128,7 +122,7 @@ class MessageSource:
 
     def keep_deferred(self, batch: Batch, offsets: Sequence[int], at: int = 0) -> None:
         """Keep messages that are due later, a few in each turn of the loop, as far as there is room."""
-        state, stop = self._user.state, at + _MOST_KEPT
+        state, stop = self._channel.state, at + _MOST_KEPT
         if state is None:
             return
         self.keep_of(batch, [offset for offset in offsets[at:stop] if offset in state.deferred])
@@ -166,17 +160,17 @@ class MessageSource:
 
     def fetch_offset(self) -> int | None:
         """Return the offset to read from next, or None if nothing needs to be read."""
-        state = self._user.state
+        state = self._channel.state
         return None if state is None else self.read_ahead.fetch_offset(state)
 
     def fetched(self, result: ReadResult | None, offset: int, epoch: int, error: Exception | None = None) -> None:
         """Take what was read from `offset` on; an error goes to those who wait."""
         self.read_ahead.fetching = False
-        state = self._user.state
+        state = self._channel.state
         if state is not None and result is not None and epoch == self.read_ahead.epoch:
             self.read_ahead.feed(state, result, offset)
         release(self._waiting, error)
-        self._user.supplied(error)
+        self._supplied(error)
 
     def prepare(self, state: ChannelState) -> None:
         """Read messages that are due, or due soon, before somebody asks for them."""
@@ -205,12 +199,12 @@ class MessageSource:
             if batch.first <= offset < batch.stop:
                 self.requeue_cache.keep_of(batch, [offset])
                 return
-        state = self._user.state
+        state = self._channel.state
         if state is not None and state.lose(offset, offset + 1):
-            self._user.lost(1, offset)
+            self._channel.lost(1, offset)
 
     def all_brought(self, error: Exception | None) -> None:
         """Go on after a read; an error goes to those who wait."""
         self.missing = []
         release(self._waiting, error)
-        self._user.supplied(error)
+        self._supplied(error)
