@@ -350,7 +350,7 @@ class ChannelEngine(Settlement, Generic[M]):
                 now = await self.turn.leave()
                 continue
             if self.state is None or self.held:
-                self._host.creation.again()
+                self._host.retry()
             self._host.waiting[self] = None
             await self._wait_queue.wait()
             now = self.turn.begin()

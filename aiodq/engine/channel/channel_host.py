@@ -22,12 +22,6 @@ C_contra = TypeVar("C_contra", contravariant=True)
 """The channel's engine."""
 
 
-class _Creation(Protocol):
-    """See `aiodq.engine.topic.creation.Creation`."""
-
-    def again(self) -> None: ...
-
-
 class _Expirations(Protocol):
     """See `aiodq.engine.topic.expirations.Expirations`."""
 
@@ -55,11 +49,6 @@ class ChannelEngineHost(Protocol[C_contra]):
     crash_suspects: CrashSuspects
 
     @property
-    def creation(self) -> _Creation:
-        """The creation of the topic's files and channels."""
-        ...
-
-    @property
     def expirations(self) -> _Expirations:
         """The expirations of the topic's messages."""
         ...
@@ -75,6 +64,10 @@ class ChannelEngineHost(Protocol[C_contra]):
 
     def check_context(self) -> None:
         """Raise if the store belongs to another loop or process than the caller's."""
+        ...
+
+    def retry(self) -> None:
+        """Retry what could not be created or written."""
         ...
 
     def acked(self, channel_engine: C_contra) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from aiodq.engine.topic.whole_topic import WholeTopic
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.log.backlog_bytes import position_in
 
 if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
-    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
-    from aiodq.engine.topic.no_log import NoLog
     from aiodq.engine.topic.retention import TopicRetention
     from aiodq.format.footer import SegmentIndex
-    from aiodq.options import StoreOptions
-    from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.segments.segment_files import Segment
     from aiodq.storage.segments.segment_list import SegmentList
 
@@ -24,25 +21,10 @@ _INDEXES: Final = 2
 """Full segments whose indexes are kept in memory: where the lowest floor lay at the last look, and where it is now."""
 
 
-class _Room(Protocol):
-    """See `aiodq.engine.topic.puts.put_buffer.PutBuffer`."""
+class BoundedTopic(WholeTopic, Protocol):
+    """What the bound and the put buffer need of a topic."""
 
-    def freed(self, *, anyhow: bool = False) -> None: ...
-
-
-class BoundedTopic(Protocol):
-    """What the bound needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
-
-    options: StoreOptions
-    log: TopicLog | NoLog
-    visible: int
     retention: TopicRetention
-    reader: PrefetchingReader
-
-    @property
-    def put_buffer(self) -> _Room:
-        """The put buffer, where puts wait for room."""
-        ...
 
 
 class BacklogBound:

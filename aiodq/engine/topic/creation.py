@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.topic.no_log import NoLog
@@ -15,59 +15,11 @@ from aiodq.errors import AiodqError, StorageError, StoreFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from aiodq.engine.topic.whole_topic import WholeTopic
     from aiodq.options import ChannelOptions
     from aiodq.storage.log.topic_log import TopicLog
 
-__all__ = ["CreatedTopic", "Creation", "NewChannel"]
-
-T = TypeVar("T")
-
-
-class _Options(Protocol):
-    """See `aiodq.engine.topic.effective_options.EffectiveOptions`."""
-
-    def again(self) -> None: ...
-
-
-class CreatedTopic(Protocol):
-    """What creation needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
-
-    name: str
-    serial: int
-    visible: int
-    submitted: int
-    log: TopicLog | NoLog
-
-    @property
-    def effective_options(self) -> _Options:
-        """Its effective options."""
-        ...
-
-    def check(self) -> None:
-        """Raise if the topic cannot be used."""
-        ...
-
-    def submit(
-        self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
-    ) -> None:
-        """Do `work` with the log at rest; `finish` gets the result, or an error in place of one."""
-        ...
-
-    def created(self, log: TopicLog) -> None:
-        """Take over the topic's new files."""
-        ...
-
-    def refuse(self, error: Exception) -> None:
-        """Refuse what was accepted and is not written yet."""
-        ...
-
-    def hinder_puts(self) -> None:
-        """Have the next put retry what could not be created or written."""
-        ...
-
-    def real_log(self) -> TopicLog:
-        """Return the log, for work on its files."""
-        ...
+__all__ = ["Creation", "NewChannel"]
 
 
 class NewChannel(Protocol):
@@ -101,7 +53,7 @@ _MOST_AT_ONCE: Final = 256
 class _ChannelGroup:
     """Channels created together: the topic's description is written once for all of them."""
 
-    def __init__(self, engine: CreatedTopic, first: NewChannel) -> None:
+    def __init__(self, engine: WholeTopic, first: NewChannel) -> None:
         """Start with one; others may `join` until a thread starts to create them."""
         self._engine = engine
         self._mutex = threading.Lock()
@@ -172,7 +124,7 @@ class Creation:
         failed: whether the last attempt failed.
     """
 
-    def __init__(self, engine: CreatedTopic, make_log: Callable[[], TopicLog], *, exists: bool) -> None:
+    def __init__(self, engine: WholeTopic, make_log: Callable[[], TopicLog], *, exists: bool) -> None:
         """Create what is missing of this topic; `make_log` creates its files."""
         self.exists: bool = exists
         self.error: Exception = StorageError("the topic has no files yet", engine.name, retriable=True)
@@ -243,7 +195,7 @@ class Creation:
             again()  # somebody has put meanwhile, so that the topic is retried before this
             return
         self._channels[channel] = again, error
-        self._engine.hinder_puts()
+        self._engine.group_commit.hinder()
         if not isinstance(self._engine.log, NoLog):
             self._engine.refuse(error)
 
@@ -258,7 +210,6 @@ class Creation:
         for channel in list(self._channels):
             again, _ = self._channels.pop(channel)
             again()
-        self._engine.effective_options.again()
 
     def check(self, channel: str | None) -> None:
         """Raise if this channel could not be created, or without a name, if any channel could not.

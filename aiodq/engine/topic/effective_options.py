@@ -12,7 +12,7 @@ delivers none.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.futures import settle
@@ -26,76 +26,21 @@ from aiodq.storage.log.topic_log import LogOptions
 from aiodq.storage.state.topic.stored_options import StoredOptions, differences, holding, kept, kept_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.topic.creation import Creation
-    from aiodq.storage.log.topic_log import TopicLog
+    from aiodq.engine.topic.whole_topic import WholeTopic
     from aiodq.storage.state.topic.stored_options import Differences
 
-__all__ = ["ConfiguredTopic", "EffectiveOptions", "check_channel"]
-
-T = TypeVar("T")
+__all__ = ["EffectiveOptions", "check_channel"]
 
 _SETTLING: Final = frozenset({"tags", "max_attempts", "dead_letter", "auto_ack"})
 """Fields by which a channel settles messages that nobody has acked."""
 
 _NONE: Final = ChannelOptions()
-
-
-class _Room(Protocol):
-    """See `aiodq.engine.topic.puts.put_buffer.PutBuffer`."""
-
-    def freed(self, *, anyhow: bool = False) -> None: ...
-
-
-class ConfiguredTopic(Protocol):
-    """What the options need of their topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
-
-    name: str
-    options: StoreOptions
-    log: TopicLog | NoLog
-
-    @property
-    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
-        """Its channels, by name."""
-        ...
-
-    @property
-    def creation(self) -> Creation:
-        """The creation of its files."""
-        ...
-
-    @property
-    def put_buffer(self) -> _Room:
-        """The put buffer, where puts wait for room."""
-        ...
-
-    def configure(self, options: StoreOptions, log: LogOptions) -> None:
-        """Apply other options."""
-        ...
-
-    def real_log(self) -> TopicLog:
-        """Return the log, for work on its files."""
-        ...
-
-    def retain_soon(self) -> None:
-        """Look for segments to delete as soon as nothing else is under way."""
-        ...
-
-    def hinder_puts(self) -> None:
-        """Have the next put retry what could not be created or written."""
-        ...
-
-    async def operate(self, work: Callable[[], T]) -> T:
-        """Do `work` with the log at rest, everything accepted before being durable."""
-        ...
-
-    async def settle_in(self, channel: str | None = None) -> None:
-        """Wait until new channels and options are on disk."""
-        ...
 
 
 class EffectiveOptions:
@@ -106,11 +51,12 @@ class EffectiveOptions:
         acting: whether the effective options are on disk, so that messages may be deleted by them.
     """
 
-    def __init__(self, engine: ConfiguredTopic, host: TopicEngineHost, persister: AckPersister) -> None:
+    def __init__(self, engine: WholeTopic, creation: Creation, host: TopicEngineHost, persister: AckPersister) -> None:
         """Start with the topic's options, which are those effective without any being named."""
         self.named: StoreOptions | None = None
         self.acting: bool = False
         self._engine = engine
+        self._creation = creation
         self._host = host
         self._persister = persister
         self._asked = False
@@ -179,7 +125,7 @@ class EffectiveOptions:
         Cancellation: they are written and applied all the same.
         """
         codec_number(options.compression)
-        if not self._engine.creation.exists:
+        if not self._creation.exists:
             self._take(options)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -242,7 +188,7 @@ class EffectiveOptions:
         def finish(_: object, error: Exception | None) -> None:
             self._coming = None
             self._unwritten = error is not None
-            self._engine.hinder_puts()
+            self._engine.group_commit.hinder()
             if error is None:
                 self._compare()
                 self.look()  # others may have been named meanwhile
@@ -371,7 +317,7 @@ class EffectiveOptions:
                 self.look_at(channel_engine)  # others may have been named meanwhile
             elif channel_engine.held:
                 self._failed[name] = error
-                self._engine.hinder_puts()
+                self._engine.group_commit.hinder()
                 channel_engine.end_getters(error)
 
         self._write_channel(name, wanted, finish)

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiodq.delivery.end_times import EndTimes
 from aiodq.delivery.range_set import RangeSet
@@ -15,51 +15,19 @@ from aiodq.format.columns import Flags
 from aiodq.storage.read.expiring import expiring_from, expiring_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from aiodq.clock import Clock
-    from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.lifetimes import Lifetimes
-    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
-    from aiodq.engine.topic.no_log import NoLog
+    from aiodq.engine.topic.whole_topic import WholeTopic
     from aiodq.format.frame import Batch
-    from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.read.expiring import Expiring
-    from aiodq.storage.read.log_reader import LogView
 
-__all__ = ["Expirations", "MortalTopic"]
-
-P = ParamSpec("P")
+__all__ = ["Expirations"]
 
 _AT_ONCE: Final = 500
 """The most parts of a batch entered in one turn of the loop: about a millisecond's work."""
 
 _AGAIN: Final = 1_000_000_000
 """Nanoseconds after which a failed read from disk is retried."""
-
-
-class MortalTopic(Protocol):
-    """What expirations need of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
-
-    log: TopicLog | NoLog
-    visible: int
-    stopped: bool
-    lifetimes: Lifetimes
-    reader: PrefetchingReader
-    clock: Clock
-
-    @property
-    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
-        """Its channels, by name."""
-        ...
-
-    def view(self) -> LogView:
-        """Return the log as far as channels may see it."""
-        ...
-
-    def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
-        """Return `function` as a callback for the event loop: an exception stops the store."""
-        ...
 
 
 class Expirations:
@@ -70,7 +38,7 @@ class Expirations:
     back to messages that expired long ago.
     """
 
-    def __init__(self, engine: MortalTopic) -> None:
+    def __init__(self, engine: WholeTopic) -> None:
         """Start with nothing entered."""
         self._engine = engine
         self._ends = EndTimes()

@@ -7,12 +7,13 @@ import os
 import sys
 from functools import partial
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.delivery.range_set import RangeSet
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.topic.no_log import NoLog
+from aiodq.engine.topic.whole_topic import WholeTopic
 from aiodq.errors import StorageError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.options import seconds
@@ -22,26 +23,21 @@ from aiodq.storage.log.retention import Verdict, expired, gone_ns, outgrown_ns
 from aiodq.storage.state.holds import read_holds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
 
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
-    from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.reading.prefetch_reader import PrefetchingReader
-    from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.engine.topic.creation import Creation
     from aiodq.engine.topic.effective_options import EffectiveOptions
-    from aiodq.options import StoreOptions
     from aiodq.storage.io.quarantine import Damage
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.segments.segment_files import Segment
 
 __all__ = ["RetainedTopic", "TopicRetention"]
-
-T = TypeVar("T")
 
 _LOOK_EVERY: Final = 1.0
 """Seconds between two reads of the holds while they keep everything that might be deleted."""
@@ -65,55 +61,11 @@ _FRESH: Final = 0.5
 """Seconds from the reading of the holds in which segments may be deleted by them. Making a hold takes longer."""
 
 
-class _Room(Protocol):
-    """See `aiodq.engine.topic.puts.put_buffer.PutBuffer`."""
+class RetainedTopic(WholeTopic, Protocol):
+    """What retention needs of a topic."""
 
-    @property
-    def lacks_bytes(self) -> bool: ...
-
-    def freed(self, *, anyhow: bool = False) -> None: ...
-
-
-class RetainedTopic(Protocol):
-    """What retention needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
-
-    name: str
-    options: StoreOptions
-    log: TopicLog | NoLog
-    visible: int
-    stopped: bool
-    tail: TailCache
-    reporter: Reporter
     creation: Creation
     effective_options: EffectiveOptions
-
-    @property
-    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
-        """Its channels, by name."""
-        ...
-
-    @property
-    def put_buffer(self) -> _Room:
-        """The put buffer, where puts wait for room."""
-        ...
-
-    def real_log(self) -> TopicLog:
-        """Return the log, for work on its files."""
-        ...
-
-    def retain_soon(self) -> None:
-        """Look for segments to delete as soon as nothing else is under way."""
-        ...
-
-    def settled(self, channel_engine: ChannelCore) -> None:
-        """Note that something in a channel was settled."""
-        ...
-
-    def submit(
-        self, work: Callable[[], T], finish: Callable[[T, Exception | None], None], after: int | None = None
-    ) -> None:
-        """Do `work` with the log at rest; `finish` gets the result, or an error in place of one."""
-        ...
 
 
 class TopicRetention:

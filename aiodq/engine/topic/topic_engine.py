@@ -156,7 +156,7 @@ class TopicEngine:
         self.exclusive_work: ExclusiveWork = ExclusiveWork(host, wake)
         self.group_commit: GroupCommit = GroupCommit(self, host)
         self.io_loop.requests.hear = self.group_commit.stop_inline
-        self.effective_options: EffectiveOptions = EffectiveOptions(self, host, self._persister)
+        self.effective_options: EffectiveOptions = EffectiveOptions(self, self.creation, host, self._persister)
         self.in_writer: list[Part] = []
 
     # --- what handles call, on the loop
@@ -205,15 +205,16 @@ class TopicEngine:
             self.stir()
         if not ready:
             self.creation.create()
-            self.creation.again()
+            self.retry()
         self.io_loop.requests.wake()
 
-    def hinder_puts(self) -> None:
-        """Have the next put retry what could not be created or written."""
-        self.group_commit.hinder()
+    def retry(self) -> None:
+        """Retry what could not be created or written, before anything else is written."""
+        self.creation.again()
+        self.effective_options.again()
 
     def turn(self) -> None:
-        """See `WrittenTopic.turn`."""
+        """See `WholeTopic.turn`."""
         self.io_loop.requests.turn_now()
 
     def retain_soon(self) -> None:
@@ -274,7 +275,7 @@ class TopicEngine:
 
         Cancellation: nothing changes.
         """
-        self.creation.again()
+        self.retry()
         await self.operate(lambda: None)
         if self.effective_options.coming:
             await self.persist(lambda: None)

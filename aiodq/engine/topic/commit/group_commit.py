@@ -9,6 +9,7 @@ from weakref import ref
 
 from aiodq.engine.batch.put_batch import OVERHEAD, Part, PutResult, accepted_cost, columns_of_one
 from aiodq.engine.loop.home_loop import BY_THREAD, task_of
+from aiodq.engine.topic.commit.publisher import ShownTopic
 from aiodq.engine.topic.commit.syncer import NEVER
 from aiodq.engine.topic.puts.returning import Returning
 from aiodq.errors import AiodqError, StoreFailedError
@@ -20,24 +21,17 @@ from aiodq.storage.log.topic_log import TopicLog
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from aiodq.engine.batch.put_batch import Accepted, OpenBatch
-    from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.engine_host import TopicEngineHost
-    from aiodq.engine.monitoring.metrics import StoreMetrics
-    from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.engine.topic.commit.exclusive_work import ExclusiveWork
     from aiodq.engine.topic.commit.publisher import Publisher
     from aiodq.engine.topic.commit.requests import Written
     from aiodq.engine.topic.commit.segment_writer import SegmentWriter
-    from aiodq.engine.topic.commit.syncer import Syncer
     from aiodq.engine.topic.creation import Creation
     from aiodq.engine.topic.effective_options import EffectiveOptions
-    from aiodq.engine.topic.no_log import NoLog
-    from aiodq.engine.topic.puts.put_buffer import PutBuffer
     from aiodq.engine.topic.retention import TopicRetention
-    from aiodq.options import StoreOptions
 
 __all__ = ["GIVE_WAY", "NOT_NOW", "GroupCommit", "WrittenTopic"]
 
@@ -62,50 +56,20 @@ def _nobody() -> None:
     """Stand in for a weak reference to a task that is gone."""
 
 
-class WrittenTopic(Protocol):
-    """What group commit needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+class WrittenTopic(ShownTopic, Protocol):
+    """What group commit needs of a topic."""
 
-    name: str
-    options: StoreOptions
-    log: TopicLog | NoLog
-    visible: int
-    serial: int
-    taken: int
-    stirred: bool
-    stopped: bool
     in_writer: list[Part]
-    metrics: StoreMetrics
     creation: Creation
     effective_options: EffectiveOptions
     exclusive_work: ExclusiveWork
     publisher: Publisher
-    put_buffer: PutBuffer
     retention: TopicRetention
-    tail: TailCache
-    waiting: dict[ChannelEngine[Any], None]
-    syncer: Syncer
     writer: SegmentWriter
-
-    @property
-    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
-        """Its channels, by name."""
-        ...
 
     @property
     def at_rest(self) -> bool:
         """Whether nothing is being written, and no operation runs, waits or was asked for."""
-        ...
-
-    def stir(self) -> None:
-        """Note a change that the next tick has to look at."""
-        ...
-
-    def turn(self) -> None:
-        """Take a turn of the ioLoop at once; not to be called within one."""
-        ...
-
-    def retain_if_idle(self) -> bool:
-        """Look for segments to delete, unless a thread is changing the list of segments."""
         ...
 
 

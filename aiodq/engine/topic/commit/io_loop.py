@@ -9,56 +9,23 @@ import anyio
 
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.ticker import Ticker
+from aiodq.engine.topic.commit.group_commit import WrittenTopic
 from aiodq.engine.topic.commit.request_queue import RequestQueue
 from aiodq.engine.topic.commit.requests import SyncWanted
 
 if TYPE_CHECKING:
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.engine_host import TopicEngineHost
-    from aiodq.engine.reading.prefetch_reader import PrefetchingReader
-    from aiodq.engine.topic.commit.exclusive_work import ExclusiveWork
     from aiodq.engine.topic.commit.group_commit import GroupCommit
-    from aiodq.engine.topic.commit.publisher import Publisher
     from aiodq.engine.topic.commit.requests import Request, Written
-    from aiodq.engine.topic.commit.segment_writer import SegmentWriter
-    from aiodq.engine.topic.commit.syncer import Syncer
-    from aiodq.engine.topic.puts.put_buffer import PutBuffer
-    from aiodq.engine.topic.retention import TopicRetention
-    from aiodq.options import StoreOptions
-    from aiodq.storage.log.topic_log import TopicLog
 
 __all__ = ["DrivenTopic", "IoLoop"]
 
 
-class DrivenTopic(Protocol):
-    """What the ioLoop needs of its topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+class DrivenTopic(WrittenTopic, Protocol):
+    """What the ioLoop needs of its topic."""
 
-    options: StoreOptions
-    durably: bool
-    serial: int
-    stirred: bool
-    stopped: bool
-    visible: int
-    exclusive_work: ExclusiveWork
     group_commit: GroupCommit
-    publisher: Publisher
-    put_buffer: PutBuffer
-    reader: PrefetchingReader
-    retention: TopicRetention
-    syncer: Syncer
-    writer: SegmentWriter
-
-    def real_log(self) -> TopicLog:
-        """Return the log, for work on its files."""
-        ...
-
-    def retain_if_idle(self) -> bool:
-        """Look for segments to delete unless a thread is changing their list; return whether that was done."""
-        ...
-
-    def stir(self) -> None:
-        """Note a change that the next tick has to look at."""
-        ...
 
 
 class IoLoop:

@@ -7,49 +7,29 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aiodq.engine.channel.addressed import addressed_in
+from aiodq.engine.topic.whole_topic import WholeTopic
 from aiodq.errors import StoreFailedError
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from aiodq.engine.batch.put_batch import Part
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.lifetimes import Lifetimes
-    from aiodq.engine.monitoring.metrics import StoreMetrics
-    from aiodq.engine.reading.tail_cache import TailCache
     from aiodq.engine.topic.commit.requests import Written
     from aiodq.engine.topic.commit.syncer import Syncer
     from aiodq.engine.topic.expirations import Expirations
-    from aiodq.engine.topic.no_log import NoLog
     from aiodq.engine.topic.puts.put_buffer import PutBuffer
-    from aiodq.storage.log.topic_log import TopicLog
 
 __all__ = ["Publisher", "ShownTopic"]
 
 
-class ShownTopic(Protocol):
-    """What the publisher needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
+class ShownTopic(WholeTopic, Protocol):
+    """What the publisher needs of a topic."""
 
-    name: str
-    log: TopicLog | NoLog
-    visible: int
-    waiting: dict[ChannelEngine[Any], None]
-    tail: TailCache
-    lifetimes: Lifetimes
     expirations: Expirations
-    metrics: StoreMetrics
-    syncer: Syncer
     put_buffer: PutBuffer
-
-    @property
-    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
-        """Its channels, by name."""
-        ...
-
-    def retain_soon(self) -> None:
-        """Look for segments to delete as soon as nothing else is under way."""
-        ...
+    syncer: Syncer
 
 
 class Publisher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.engine.batch.acceptance import Acceptance
 from aiodq.engine.batch.put_batch import (
@@ -19,20 +19,19 @@ from aiodq.engine.batch.put_batch import (
     columns_cost,
 )
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
-from aiodq.engine.topic.backlog_bound import BacklogBound, BoundedTopic
+from aiodq.engine.topic.backlog_bound import BacklogBound
 from aiodq.engine.topic.puts.waiting_puts import BufferFull, WaitingPuts
 from aiodq.errors import again
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
 
-    from aiodq.clock import Clock
     from aiodq.engine.batch.put_batch import Waiter
-    from aiodq.engine.channel.channel_engine import ChannelEngine
+    from aiodq.engine.topic.backlog_bound import BoundedTopic
     from aiodq.format.columns import Columns
     from aiodq.storage.log.producer_table import Origin
 
-__all__ = ["PutBuffer", "PutTopic"]
+__all__ = ["PutBuffer"]
 
 T = TypeVar("T")
 W = TypeVar("W", "asyncio.Future[int]", PutResult)
@@ -40,39 +39,6 @@ W = TypeVar("W", "asyncio.Future[int]", PutResult)
 _MOST_WAITING: Final = 100_000
 
 _NO_MEMORY: Final = "the write buffer's bound is reached (memory_bytes)"
-
-
-class _GroupCommit(Protocol):
-    """See `aiodq.engine.topic.commit.group_commit.GroupCommit`."""
-
-    def stop_inline(self) -> None: ...
-
-    def hinder(self) -> None: ...
-
-
-class PutTopic(BoundedTopic, Protocol):
-    """What the put buffer needs of a topic: `aiodq.engine.topic.topic_engine.TopicEngine` has it."""
-
-    loop: asyncio.AbstractEventLoop
-    clock: Clock
-
-    @property
-    def channel_engines(self) -> Mapping[str, ChannelEngine[Any]]:
-        """Its channels, by name."""
-        ...
-
-    @property
-    def group_commit(self) -> _GroupCommit:
-        """The group commit that writes its messages."""
-        ...
-
-    def check(self) -> None:
-        """Raise if the topic cannot be used."""
-        ...
-
-    def opened(self, *, ready: bool = False) -> None:
-        """Note that the open batch is no longer empty."""
-        ...
 
 
 class PutBuffer(Acceptance):
@@ -92,7 +58,7 @@ class PutBuffer(Acceptance):
         "dropped", "pending", "shut",
     )  # fmt: skip
 
-    def __init__(self, engine: PutTopic) -> None:
+    def __init__(self, engine: BoundedTopic) -> None:
         """Accept messages for this topic."""
         super().__init__(engine)
         self.batch: OpenBatch = OpenBatch()
