@@ -14,7 +14,7 @@ from aiodq.awaited import mark_retrieved
 from aiodq.consuming.handlers import checked_choice
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.monitoring.events import Events
-from aiodq.engine.stats.health import health
+from aiodq.engine.store.health import health
 from aiodq.engine.store.store_engine import StoreEngine
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.task_transactions import TransactionHost

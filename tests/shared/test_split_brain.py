@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 import aiodq
-from aiodq.engine.monitoring import watch
+from aiodq.engine.store import watch
 from aiodq.shared.client import remote_store
 from aiodq.shared.handles import SharedStore
 from aiodq.storage.io.lock import LOCK_NAME, lock_holder

@@ -208,7 +208,7 @@ async def test_the_kernel_is_what_a_store_uses_unasked(
 async def test_who_begins_to_watch_sees_each_sync_by_a_thread(
     kernels: list[Kernel], by_threads: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("aiodq.engine.monitoring.watch._INTERVAL", 0.002)
+    monkeypatch.setattr("aiodq.engine.store.watch._INTERVAL", 0.002)
     watched = [True]
     monkeypatch.setattr(Kernel, "is_watched", staticmethod(lambda: watched[0]))
     monkeypatch.setattr(sync_backend, "_FDATASYNC", os.fdatasync)

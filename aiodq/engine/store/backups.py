@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.awaited import mark_retrieved
 from aiodq.engine.loop.futures import settle
@@ -28,15 +28,13 @@ from aiodq.storage.backup import Backup, LogCopy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-    from contextlib import AbstractAsyncContextManager
 
-    from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.store.bulk_adoption import Adopting
+    from aiodq.engine.store.whole_store import WholeStore
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.storage.bulk.commits import Commit
-    from aiodq.storage.io.filesystem import FileSystem
 
-__all__ = ["BackupHost", "Backups"]
+__all__ = ["Backups"]
 
 T = TypeVar("T")
 
@@ -44,37 +42,10 @@ _AT_ONCE: Final = 4
 """Threads that copy small files, and sync, at the same time: half of a store's are left to what is put and acked."""
 
 
-class Deleting(Protocol):
-    """What backups need of deletions: `aiodq.engine.store.deletions.Deletions` has it."""
-
-    def under_way(self, topic: str) -> object:
-        """Return what deletes a topic of that name; None if nothing does."""
-        ...
-
-
-class BackupHost(Protocol):
-    """What backups need of the store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
-
-    path: str
-    fs: FileSystem
-    loop: asyncio.AbstractEventLoop
-    threads: WorkerThreads
-    topics: dict[str, TopicEngine]
-
-    @property
-    def deletions(self) -> Deleting:
-        """The deletions under way."""
-        ...
-
-    def without_transactions(self) -> AbstractAsyncContextManager[None]:
-        """See `TopicEngineHost.without_transactions`."""
-        ...
-
-
 class Backups:
     """The backups of one store that are being made."""
 
-    def __init__(self, host: BackupHost, adopting: Adopting) -> None:
+    def __init__(self, host: WholeStore, adopting: Adopting) -> None:
         """Start with none; `adopting` adopts bulk loads."""
         self._host = host
         self._adopting = adopting
@@ -123,7 +94,7 @@ class _Making:
         kept: the topics whose files stay for it.
     """
 
-    def __init__(self, host: BackupHost, adopting: Adopting, target: str) -> None:
+    def __init__(self, host: WholeStore, adopting: Adopting, target: str) -> None:
         self.kept: dict[TopicEngine, None] = {}
         self._host = host
         self._adopting = adopting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.monitoring.reporter import STORE
@@ -13,41 +13,16 @@ from aiodq.storage.bulk.adoption import adopt, unadoptable
 from aiodq.storage.bulk.commits import finish_commit, read_commits, sweep_left
 
 if TYPE_CHECKING:
-    from aiodq.clock import Clock
-    from aiodq.engine.loop.worker_threads import WorkerThreads
-    from aiodq.engine.monitoring.reporter import Reporter
+    from aiodq.engine.store.whole_store import WholeStore
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.storage.bulk.commits import Commit, CommitKey
-    from aiodq.storage.io.filesystem import FileSystem
 
-__all__ = ["Adopting", "AdoptingHost"]
+__all__ = ["Adopting"]
 
 _INTERVAL: Final = 1.0
 _SWEEP_NS: Final = 3600 * 10**9
 """Between two looks for what writers have left that are gone."""
 _DAMAGED: Final = (CorruptionError, StoreNotFoundError)
-
-
-class AdoptingHost(Protocol):
-    """What adoption needs of the store."""
-
-    fs: FileSystem
-    clock: Clock
-    threads: WorkerThreads
-    reporter: Reporter
-
-    @property
-    def usable(self) -> bool:
-        """Whether the store may be used: it has not failed, and nobody closes it."""
-        ...
-
-    def unnamed(self, name: str) -> TopicEngine:
-        """Return the engine of a topic that was not named here, started if it is new."""
-        ...
-
-    def fail(self, error: Exception) -> None:
-        """Stop the whole store for this reason."""
-        ...
 
 
 class Adopting:
@@ -61,10 +36,9 @@ class Adopting:
         turn: held while it looks for commits and adopts them.
     """
 
-    def __init__(self, host: AdoptingHost, path: str) -> None:
-        """Adopt for the store at `path`; `run` does the work."""
+    def __init__(self, host: WholeStore) -> None:
+        """Adopt for this store; `run` does the work."""
         self._host = host
-        self._path = path
         self.blocked: set[CommitKey] = set()
         self.owing: set[str] = set()
         self.turn: asyncio.Lock = asyncio.Lock()
@@ -94,7 +68,7 @@ class Adopting:
         """
         for topic in sorted(self.owing):
             await self._make(self._host.unnamed(topic))
-        found = await self._host.threads.call(read_commits, self._host.fs, self._path)
+        found = await self._host.threads.call(read_commits, self._host.fs, self._host.path)
         for damage in found.damages:
             if damage.path not in self._damaged:
                 self._damaged.add(damage.path)
@@ -118,7 +92,7 @@ class Adopting:
         now_ns = self._host.clock.now_ns()
         if now_ns - self._swept_ns >= _SWEEP_NS:
             self._swept_ns = now_ns
-            await self._host.threads.call(sweep_left, self._host.fs, self._path, now_ns)
+            await self._host.threads.call(sweep_left, self._host.fs, self._host.path, now_ns)
 
     def _warn(self, text: str) -> None:
         self._host.reporter.warn(STORE, text)
@@ -141,7 +115,7 @@ class Adopting:
 
     async def _adopt(self, commit: Commit) -> None:
         if not commit.bases:
-            reasons = await self._host.threads.call(unadoptable, self._host.fs, self._path, commit)
+            reasons = await self._host.threads.call(unadoptable, self._host.fs, self._host.path, commit)
             if reasons:
                 self.blocked.add(commit.key)
                 self._warn(f"the bulk load {commit.key.name!r} cannot be taken over: {reasons[0]}")
@@ -150,7 +124,7 @@ class Adopting:
             await self._host.unnamed(topic).creation.made()
         for topic in commit.left:
             commit = await self._adopt_into(self._host.unnamed(topic), commit, topic)
-        await self._host.threads.call(finish_commit, self._host.fs, self._path, commit)
+        await self._host.threads.call(finish_commit, self._host.fs, self._host.path, commit)
 
     async def _adopt_into(self, engine: TopicEngine, commit: Commit, topic: str) -> Commit:
         """Have a topic adopt its part of a commit.
@@ -162,7 +136,7 @@ class Adopting:
         def work() -> Commit:
             log = engine.real_log()
             engine.reader.forget([log.segments[-1].path])  # the first adopted one takes its name if it is empty
-            return adopt(log, self._path, commit, topic)
+            return adopt(log, self._host.path, commit, topic)
 
         def finish(adopted: Commit, error: Exception | None) -> None:
             if error is None:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.awaited import mark_retrieved
 from aiodq.engine.queue_errors import QueueShutDown
@@ -16,14 +16,10 @@ from aiodq.storage.state.transactions.parked_transactions import drop_owed, read
 from aiodq.storage.store_layout import delete_topic, has_topic, has_topics
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.loop.worker_threads import WorkerThreads
-    from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.store.backups import Backups
+    from aiodq.engine.store.whole_store import WholeStore
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.engine.transactions.group_committer import Committer
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.state.store_identity import StoreIdentity
 
@@ -33,38 +29,6 @@ _RETRY_SECONDS: Final = 0.25
 """Seconds after which a deletion tries again whether what transactions put into other topics can be put there now."""
 
 
-class DeletionHost(Protocol):
-    """What deleting needs of the store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
-
-    path: str
-    loop: asyncio.AbstractEventLoop
-    threads: WorkerThreads
-    reporter: Reporter
-    closing: bool
-    backups: Backups
-
-    @property
-    def committer(self) -> Committer:
-        """The committer of transactions."""
-        ...
-
-    def without_transactions(self, topic: str = "") -> AbstractAsyncContextManager[None]:
-        """See `TopicEngineHost.without_transactions`."""
-        ...
-
-    def fs_of(self, *names: str) -> FileSystem:
-        """See `TopicEngineHost.fs_of`."""
-        ...
-
-    def identity_for(self, topic: str) -> StoreIdentity | None:
-        """Return the identity that a topic's creation makes and its deletion drops; None for a topic in memory."""
-        ...
-
-    def keep(self, name: str, error: StorageError) -> None:
-        """Have a topic that was to be deleted, and cannot be used."""
-        ...
-
-
 class Deletions:
     """The deletions of one store.
 
@@ -72,9 +36,10 @@ class Deletions:
         ending: the topics being deleted, which are the store's until that is done.
     """
 
-    def __init__(self, host: DeletionHost) -> None:
-        """Start with nothing to delete."""
+    def __init__(self, host: WholeStore, backups: Backups) -> None:
+        """Start with nothing to delete; what is to be in a backup waits for it."""
         self._host = host
+        self._backups = backups
         self._topics: dict[str, asyncio.Task[None]] = {}
         self._channels: set[asyncio.Task[None]] = set()
         self.ending: set[TopicEngine] = set()
@@ -114,7 +79,7 @@ class Deletions:
     async def _delete(self, engine: TopicEngine, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
-        await self._host.backups.have(engine)
+        await self._backups.have(engine)
         try:
             while True:
                 if await self._delete_now(engine):

@@ -23,7 +23,6 @@ from aiodq.engine.loop.ticker import Ticks
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
 from aiodq.engine.monitoring.reporter import STORE, Reporter
-from aiodq.engine.monitoring.watch import Watch
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.alarms import Thresholds
 from aiodq.engine.stats.stats_publisher import StatsPublisher
@@ -33,9 +32,10 @@ from aiodq.engine.store.channel_management import create_channel
 from aiodq.engine.store.deletions import Deletions
 from aiodq.engine.store.emergency_flush import abandon, flush_accepted
 from aiodq.engine.store.opening import make_log
+from aiodq.engine.store.store_closing import StoreClosing
 from aiodq.engine.store.store_opening import StoreOpening
 from aiodq.engine.store.taking_over import take_over
-from aiodq.engine.store_closing import StoreClosing
+from aiodq.engine.store.watch import Watch
 from aiodq.engine.store_refs import StoreRefs
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.topic_engine import TopicEngine
@@ -148,18 +148,15 @@ class StoreEngine:
         self._unbegun: dict[Callable[[], Awaitable[None]], Coroutine[Any, Any, None]] = {}
         self._closing = StoreClosing(self)
         self.store_ref: Callable[[], object] = StoreRefs(self._closing.dropped).get
-        self.deletions: Deletions = Deletions(self)
         self._dead_letter_office = DeadLetterOffice(self.clock, self.fail)
-        self._adopting = Adopting(self, path)
+        self._adopting = Adopting(self)
         self.backups: Backups = Backups(self, self._adopting)
+        self.deletions: Deletions = Deletions(self, self.backups)
         self._stats_publisher = StatsPublisher(self.fs, path, self.topics, self.threads, self.clock)
         self.thresholds: Thresholds = Thresholds(
             self.options.alarms, self.topics, self.clock, self.metrics, self.reporter
         )
-        self._watch = Watch[TopicEngine](
-            self.fs, path, self.threads, self.metrics, self.reporter, look=self.syncs.look_for_watchers,
-            tend=self._tell_failure,
-        )  # fmt: skip
+        self._watch = Watch(self, look=self.syncs.look_for_watchers, tend=self._tell_failure)
 
     # --- opening
 
@@ -195,7 +192,7 @@ class StoreEngine:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self.locked = self.path
             self._files.stay(opened.lock.in_place)
-            self._watch.stay(self, partial(opened.lock.removed, opened.identity.ruined), opened.lock.missing)
+            self._watch.stay(partial(opened.lock.removed, opened.identity.ruined), opened.lock.missing)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         turn_end = self.loop.time() + _LONGEST_TURN
@@ -285,13 +282,13 @@ class StoreEngine:
         await self.deletions.topic(name, self.topics.pop(name, None))
 
     def keep(self, name: str, error: StorageError) -> None:
-        """See `aiodq.engine.store.deletions.DeletionHost.keep`."""
+        """See `WholeStore.keep`."""
         if (engine := self.topics.pop(name, None)) is not None:
             engine.fail(error)  # it was named while the earlier one was being deleted
         self.add(TopicEngine(name, self.options, self, None, unusable=error))
 
     def on_disk(self) -> dict[str, TopicEngine]:
-        """See `aiodq.engine.monitoring.watch.WatchedStore.on_disk`."""
+        """See `WholeStore.on_disk`."""
         return {
             name: engine
             for name, engine in self.topics.items()
@@ -299,7 +296,7 @@ class StoreEngine:
         }
 
     def lose(self, name: str, topic: TopicEngine) -> None:
-        """See `aiodq.engine.monitoring.watch.WatchedStore.lose`."""
+        """See `WholeStore.lose`."""
         if self.topics.get(name) is not topic or topic.stopped or self.closing:
             return
         text = f"the directory of topic {name!r} was deleted while the store was open: delete the topic, or open again"
@@ -460,7 +457,7 @@ class StoreEngine:
 
     @property
     def cancelled(self) -> bool:
-        """See `ClosableStore.cancelled`."""
+        """See `WholeStore.cancelled`."""
         return self._task is not None and self._task.cancelling() > 0
 
     @property

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from aiodq.engine.engine_host import TopicEngineHost
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import InvalidNameError
 from aiodq.names import check_topic_name
@@ -16,43 +15,15 @@ from aiodq.storage.state.transactions.parked_transactions import drop_owed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.opened_files import OpenedStore, OpenedTopic
     from aiodq.engine.store.bulk_adoption import Adopting
-    from aiodq.engine.transactions.group_committer import Committer
-    from aiodq.options import StoreOptions
-    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.engine.store.whole_store import WholeStore
 
-__all__ = ["TakingStore", "take_over"]
+__all__ = ["take_over"]
 
 
-class TakingStore(TopicEngineHost, Protocol):
-    """What is needed of the store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
-
-    fs: FileSystem
-    options: StoreOptions
-    reclaiming: bool
-
-    @property
-    def committer(self) -> Committer:
-        """The committer of transactions."""
-        ...
-
-    def add(self, engine: TopicEngine) -> TopicEngine:
-        """Start the engine of a topic, and return it."""
-        ...
-
-    def new_topic(self, name: str) -> TopicEngine:
-        """Start the engine of a topic whose files the first message or channel will create."""
-        ...
-
-    def channel_engine(self, engine: TopicEngine, channel: str, kind: type[InFlight]) -> ChannelEngine[Any]:
-        """Return a topic's channel, created without a state if it is new."""
-        ...
-
-
-def take_over(store: TakingStore, opened: OpenedStore, kind: type[InFlight], adopting: Adopting) -> Iterator[None]:
+def take_over(store: WholeStore, opened: OpenedStore, kind: type[InFlight], adopting: Adopting) -> Iterator[None]:
     """Start every topic that was found, one a step, and leave to the committer what transactions bring to them.
 
     Args:
@@ -78,7 +49,7 @@ def take_over(store: TakingStore, opened: OpenedStore, kind: type[InFlight], ado
         store.committer.take_up(partial(drop_owed, store.fs, opened.taken))
 
 
-def _start_topic(store: TakingStore, name: str, topic: OpenedTopic, kind: type[InFlight]) -> TopicEngine:
+def _start_topic(store: WholeStore, name: str, topic: OpenedTopic, kind: type[InFlight]) -> TopicEngine:
     """Start a topic's engine, with the channels and options found on disk."""
     meta = topic.log.meta
     engine = store.add(TopicEngine(name, holding(None, meta.options, store.given), store, topic.log))
@@ -95,7 +66,7 @@ def _start_topic(store: TakingStore, name: str, topic: OpenedTopic, kind: type[I
     return engine
 
 
-def _do_without(store: TakingStore, opened: OpenedStore, adopting: Adopting) -> None:
+def _do_without(store: WholeStore, opened: OpenedStore, adopting: Adopting) -> None:
     """Go on without the topics that cannot be used."""
     for name, error in opened.unusable.items():
         store.add(TopicEngine(name, store.options, store, None, unusable=error))

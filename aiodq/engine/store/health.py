@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aiodq.engine.monitoring.metrics import LEAST_FREE, SLOW_SYNC
 from aiodq.engine.stats.topic_stats import backlogs
 from aiodq.stats import Health
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from aiodq.clock import Clock
-    from aiodq.engine.monitoring.metrics import StoreMetrics
-    from aiodq.engine.stats.alarms import Thresholds
-    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.store.store_engine import StoreEngine
 
 __all__ = ["health"]
 
 
-class ObservedStore(Protocol):
-    """What health needs of a store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
-
-    clock: Clock
-    metrics: StoreMetrics
-    thresholds: Thresholds
-
-    @property
-    def topics(self) -> Mapping[str, TopicEngine]:
-        """The store's topics, by name."""
-        ...
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the store stopped, or None."""
-        ...
-
-
-def health(store_engine: ObservedStore) -> Health:
+def health(store_engine: StoreEngine) -> Health:
     """Return the current health of a store, from what is in memory."""
     now_ns = store_engine.clock.now_ns()
     found = [one for engine in store_engine.topics.values() for one in backlogs(engine, now_ns)]
@@ -53,7 +32,7 @@ def health(store_engine: ObservedStore) -> Health:
     )
 
 
-def _reasons(store_engine: ObservedStore) -> Iterator[str]:
+def _reasons(store_engine: StoreEngine) -> Iterator[str]:
     metrics = store_engine.metrics
     if store_engine.failure is not None:
         yield f"failed: {store_engine.failure}"

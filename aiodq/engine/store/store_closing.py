@@ -4,44 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aiodq.engine.loop.home_loop import HomeLoop
-    from aiodq.errors import StoreFailedError
+    from aiodq.engine.store.whole_store import WholeStore
 
-__all__ = ["ClosableStore", "StoreClosing"]
-
-
-class ClosableStore(Protocol):
-    """What closing needs of a store: `aiodq.engine.store.store_engine.StoreEngine` has it."""
-
-    path: str
-    loop: asyncio.AbstractEventLoop
-    home: HomeLoop
-    failure: StoreFailedError | None
-
-    @property
-    def live(self) -> bool:
-        """Whether the store is open."""
-        ...
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the loop is ending: what was accepted is saved, and there is no time for more."""
-        ...
-
-    def begin_closing(self) -> None:
-        """Accept nothing from now on."""
-        ...
-
-    async def finish(self) -> None:
-        """Finish what was accepted, make it durable, release everything."""
-        ...
-
-    def release_if_dead(self) -> None:
-        """Release everything if the event loop was closed under the store."""
-        ...
+__all__ = ["StoreClosing"]
 
 
 class StoreClosing:
@@ -49,7 +17,7 @@ class StoreClosing:
 
     __slots__ = ("_dropped", "_left", "_store", "_task")
 
-    def __init__(self, store: ClosableStore) -> None:
+    def __init__(self, store: WholeStore) -> None:
         """Start with a store that nobody has asked to close."""
         self._store = store
         self._task: asyncio.Task[None] | None = None
