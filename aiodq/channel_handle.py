@@ -17,7 +17,7 @@ from aiodq.engine.channel.lease.held_by_task import HeldByTask
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.stats.topic_stats import channel_standing
-from aiodq.engine.topic.puts.putting import ReadTopic
+from aiodq.engine.topic.puts.putting import OpenTopic
 from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, again
 from aiodq.message import Message
 from aiodq.onlyasync import AsyncIteration
@@ -30,10 +30,10 @@ __all__ = ["ChannelHandle"]
 class ChannelHandle(AsyncIteration):
     """What a channel does whichever process owns its store; `Channel` adds what needs the channel's state at hand."""
 
-    _engine: ReadTopic
+    _engine: OpenTopic
     _channel_engine: HandingChannel[Message]
 
-    def __init__(self, engine: ReadTopic, channel_engine: HandingChannel[Message]) -> None:
+    def __init__(self, engine: OpenTopic, channel_engine: HandingChannel[Message]) -> None:
         """Stand for this channel, and keep its store open."""
         self._engine = engine
         self._channel_engine = channel_engine

@@ -13,7 +13,7 @@ from aiodq.engine.batch.put_batch import PLAIN, Accepted, columns_cost, columns_
 from aiodq.engine.batch.validation import list_bodies
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.commit.group_commit import GIVE_WAY
-from aiodq.engine.topic.puts.putting import PuttableTopic
+from aiodq.engine.topic.puts.putting import OpenTopic
 from aiodq.engine.topic.puts.receipt import Receipt
 from aiodq.format.columns import Columns
 from aiodq.format.layout import BytesLike
@@ -31,7 +31,7 @@ _FEW: Final = 250
 class Producer(Uncopied):
     """The base class of topics and queues, which put messages into a topic."""
 
-    _engine: PuttableTopic
+    _engine: OpenTopic
 
     async def put(
         self,

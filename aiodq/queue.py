@@ -10,7 +10,7 @@ from typing import Self
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.engine.topic.puts.putting import ReadTopic
+from aiodq.engine.topic.puts.putting import OpenTopic
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import InvalidOptionTypeError
 from aiodq.message import Message
@@ -27,7 +27,7 @@ __all__ = ["Queue", "QueueHandle"]
 class QueueHandle(Producer, ChannelHandle, AsyncBlock):
     """What a queue does whichever process owns its store."""
 
-    _engine: ReadTopic
+    _engine: OpenTopic
     _topic: Topic
     _close: Callable[[], Awaitable[None]] | None
 

@@ -16,7 +16,7 @@ from aiodq.engine.reading.prefetch_reader import SharedReader
 from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.engine.store.channel_management import pause_topic
 from aiodq.engine.store.store_engine import StoreEngine
-from aiodq.engine.topic.puts.putting import LookedAtTopic
+from aiodq.engine.topic.puts.putting import OpenTopic
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import OffsetError
 from aiodq.format.frame import Batch
@@ -46,9 +46,9 @@ T = TypeVar("T")
 class TopicHandle(Producer):
     """What a topic does whichever process owns its store; `Topic` adds what needs the log at hand."""
 
-    _engine: LookedAtTopic
+    _engine: OpenTopic
 
-    def __init__(self, engine: LookedAtTopic, store_ref: object) -> None:
+    def __init__(self, engine: OpenTopic, store_ref: object) -> None:
         """Stand for this topic, and keep its store open."""
         self._engine = engine
         self._store_ref = store_ref

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
     from aiodq.options import StoreOptions
 
-__all__ = ["LookedAtTopic", "PutAtOnce", "PutBuffering", "PuttableTopic", "ReadTopic"]
+__all__ = ["OpenTopic", "PutAtOnce", "PutBuffering"]
 
 T = TypeVar("T")
 
@@ -136,20 +136,22 @@ class _Log(Protocol):
     def durable(self) -> int: ...
 
 
-class PuttableTopic(Protocol):
-    """A topic that takes puts: `aiodq.engine.topic.topic_engine.TopicEngine` is one.
+class OpenTopic(Protocol):
+    """A topic as its handles, and those of its channels, use it: `aiodq.engine.topic.topic_engine.TopicEngine` is one.
 
     Attributes:
+        name: the topic's name.
         options: the options in effect.
         loop: the store's event loop.
     """
 
+    name: str
     options: StoreOptions
     loop: asyncio.AbstractEventLoop
 
     @property
     def group_commit(self) -> PutAtOnce:
-        """The short ways."""
+        """The short ways of a put."""
         ...
 
     @property
@@ -158,23 +160,23 @@ class PuttableTopic(Protocol):
         ...
 
     @property
+    def log(self) -> _Log:
+        """Its log, or what is known of it."""
+        ...
+
+    @property
     def visible(self) -> int:
         """The offset up to which channels may deliver."""
         ...
 
-    def check(self) -> None:
-        """Raise if the topic cannot be used."""
+    @property
+    def pending(self) -> int:
+        """The number of messages accepted and not yet visible to channels."""
         ...
 
-
-class LookedAtTopic(PuttableTopic, Protocol):
-    """A topic of which a handle tells its name and what it holds: a `TopicEngine`, too."""
-
-    name: str
-
     @property
-    def standing(self) -> str:
-        """The state of the topic, in a word."""
+    def channel_engines(self) -> Mapping[str, object]:
+        """Its channels, by name."""
         ...
 
     @property
@@ -183,27 +185,17 @@ class LookedAtTopic(PuttableTopic, Protocol):
         ...
 
     @property
-    def log(self) -> _Log:
-        """Its log, or what is known of it."""
+    def standing(self) -> str:
+        """The state of the topic, in a word."""
         ...
 
-    @property
-    def channel_engines(self) -> Mapping[str, object]:
-        """Its channels, by name."""
+    def check(self) -> None:
+        """Raise if the topic cannot be used."""
         ...
-
-
-class ReadTopic(LookedAtTopic, Protocol):
-    """A topic whose channels hand messages out: a `TopicEngine`, too."""
 
     @property
     def check_context(self) -> Callable[[], None]:
         """Raises if the store belongs to another loop or process than the caller's."""
-        ...
-
-    @property
-    def pending(self) -> int:
-        """The number of messages accepted and not yet visible to channels."""
         ...
 
     def catch_up(self) -> None:
