@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from aiodq.engine.channel.source.read_ahead import ReadAhead
+from aiodq.engine.reading.read_ahead import ReadAhead
 from aiodq.engine.reading.tail_cache import TailCache
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiodq.engine.loop.worker_threads import WorkerThreads
+    from aiodq.engine.reading.read_ahead import ReadAhead
     from aiodq.format.footer import SegmentIndex
     from aiodq.storage.io.filesystem import FileSystem, Opener
     from aiodq.storage.io.quarantine import Damage
@@ -95,32 +96,16 @@ class SharedReader:
                 function(self._reader)
 
 
-class _ReadAhead(Protocol):
-    """See `aiodq.engine.channel.source.read_ahead.ReadAhead`."""
-
-    epoch: int
-    cost: int
-    piece: int
-    continuation: Continuation | None
-    rest_cost: int
-
-    @property
-    def limit(self) -> int: ...
-
-
 class Prefetched(Protocol):
     """What the reader needs of a source: `aiodq.engine.channel.source.message_source.MessageSource` is one.
 
     Attributes:
         missing: the offsets of redelivered messages that are not in memory.
+        read_ahead: the messages read ahead so far.
     """
 
     missing: list[int]
-
-    @property
-    def read_ahead(self) -> _ReadAhead:
-        """The messages read ahead so far."""
-        ...
+    read_ahead: ReadAhead
 
     def fetch_offset(self) -> int | None:
         """Return the offset to read from next, or None if nothing needs to be read."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Final
 
-from aiodq.engine.channel.source.read_ahead import ReadAhead
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
 from aiodq.engine.loop.futures import release, wait_in
+from aiodq.engine.reading.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     import asyncio
