@@ -30,7 +30,7 @@ change(
 change(
     "a topic is deleted while a backup copies it",
     Deletions._delete,
-    "await self._host.backups.have(engine)",
+    "await self._backups.have(engine)",
     "None",
     test=_TESTS + "a_topic_that_is_deleted_meanwhile_is_in_it",
 )
