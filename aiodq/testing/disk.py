@@ -248,7 +248,7 @@ class Disk:
             return lambda number: number < chosen
         if way == 1:
             return lambda number: number != chosen
-        if way == 2:  # noqa: PLR2004 - the third of the four ways
+        if way == 2:  # the third of the four ways
             return lambda number: number == chosen
         share = random.choice((0.1, 0.5, 0.9))
         kept = {number for number in numbers if random.random() < share}
@@ -330,7 +330,7 @@ def _torn(file: _File, keep: Callable[[int], bool], random: Random) -> bytes:
                 apply_change(data, change)
         elif keep(number):
             _write_torn(data, change, random)
-        elif random.random() < 0.2:  # noqa: PLR2004 - seldom enough to leave room for the other ways
+        elif random.random() < 0.2:  # seldom enough to leave room for the other ways
             end = change.position + len(change.data)
             if end > len(data):
                 missing = end - len(data)
@@ -339,7 +339,7 @@ def _torn(file: _File, keep: Callable[[int], bool], random: Random) -> bytes:
 
 
 def _write_torn(data: bytearray, change: Wrote, random: Random) -> None:
-    if random.random() < 0.5:  # noqa: PLR2004 - every other write arrives whole
+    if random.random() < 0.5:  # every other write arrives whole
         apply_change(data, change)
         return
     sector, share = random.choice(_SECTORS), random.choice((0.3, 0.7))
@@ -369,11 +369,11 @@ def _ordered(file: _File, commit: int, random: Random) -> bytes:
             continue
         for piece in _pieces(change, _SECTORS[0]):
             if piece.position < old:
-                if random.random() < 0.5:  # noqa: PLR2004 - any subset
+                if random.random() < 0.5:  # any subset
                     apply_change(data, piece)
             elif index < last and piece.position <= len(data):
                 apply_change(data, piece)
-        if index + 1 == last and random.random() < 0.5 and len(data) > max(old, change.position):  # noqa: PLR2004 - a coin
+        if index + 1 == last and random.random() < 0.5 and len(data) > max(old, change.position):  # a coin
             # A page that was written back while it was being filled.
             _resize(data, random.randint(max(old, change.position), len(data)))
     return bytes(data)

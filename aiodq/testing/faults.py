@@ -152,7 +152,7 @@ class FaultPlan:
             among: each fault hits one of the first so many calls of its kind.
             faults: how many there are.
         """
-        source = Random(seed)  # noqa: S311 - it has to repeat
+        source = Random(seed)
         return cls(_random_fault(source, calls, among) for _ in range(faults))
 
     def __str__(self) -> str:
@@ -186,6 +186,6 @@ def _random_fault(source: Random, calls: Sequence[Call], among: int) -> Fault:
     error = source.choice(_ERRORS if call in _SPACE else _SPACE_FREE)
     short = source.choice((None, 0, 1, 100)) if call == "write" else None
     pages: Pages = source.choice(("kept", "dropped", "evicted")) if call == "sync" else "dropped"
-    if short and source.random() < 0.5:  # noqa: PLR2004 - every other short write is only short
+    if short and source.random() < 0.5:  # every other short write is only short
         error = ""
-    return Fault(call, source.randint(1, among), error, source.random() < 0.25, short, pages)  # noqa: PLR2004 - one of four lasts
+    return Fault(call, source.randint(1, among), error, source.random() < 0.25, short, pages)  # one of four lasts

@@ -31,11 +31,10 @@ from aiodq.testing.disk import (
     Wrote,
 )
 from aiodq.testing.faults import Call, Fault, FaultPlan
-from aiodq.testing.handles import SimulatedFile, SimulatedLock
 from aiodq.testing.replay import replayed
 from aiodq.testing.tree import Node, Tree, parents
 
-__all__ = ["SimulatedFileSystem"]
+__all__ = ["SimulatedFile", "SimulatedFileSystem"]
 
 _CHANGING: Final = frozenset(
     {"create", "write", "truncate", "make_directory", "rename", "remove", "remove_directory"}
@@ -138,7 +137,7 @@ class SimulatedFileSystem:
     def durable(self) -> Image:
         """Return what is sure to outlive a power cut now: what was synced."""
         with self._mutex:
-            (image,) = self._disk.cuts(Random(0), 1)  # noqa: S311 - nothing is chosen
+            (image,) = self._disk.cuts(Random(0), 1)
             return image
 
     def power_cut(self, seed: int | None = None) -> SimulatedFileSystem:
@@ -152,7 +151,7 @@ class SimulatedFileSystem:
             if seed is None:
                 image = self.durable()
             else:
-                source = Random(seed)  # noqa: S311 - it has to repeat
+                source = Random(seed)
                 image = source.choice(list(self._disk.cuts(source, 8)))
             return SimulatedFileSystem(image, ordering=self._ordering, capacity=self.capacity)
 
@@ -176,7 +175,7 @@ class SimulatedFileSystem:
         for operation in list(self.trace):
             disk.apply(operation)
             if disk.number > self.laid_out and not isinstance(operation, Marked):
-                source = Random(f"{seed}:{disk.number}")  # noqa: S311 - it has to repeat
+                source = Random(f"{seed}:{disk.number}")
                 for image in disk.cuts(source, limit):
                     yield disk.number, image
 
@@ -379,3 +378,108 @@ class SimulatedFileSystem:
             self._make(file, directory=False)
         self._locks.add(path)
         return SimulatedLock(self._locks, path)
+
+
+class SimulatedFile:
+    """An open file of a `SimulatedFileSystem`."""
+
+    __slots__ = ("_fs", "_node", "_path", "_writable")
+
+    def __init__(self, fs: SimulatedFileSystem, node: Node, path: str, *, writable: bool) -> None:
+        """Open it."""
+        self._fs = fs
+        self._node: Node | None = node
+        self._path = path
+        self._writable = writable
+
+    def _opened(self, *, refusal: int | None = None) -> Node:
+        if self._node is None:
+            raise os_error(errno.EBADF, self._path)
+        if refusal is not None and not self._writable:
+            raise os_error(refusal, self._path)
+        return self._node
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """See `aiodq.storage.io.filesystem.File.read_at`."""
+        self._fs._enter("read", self._path)  # noqa: SLF001 - its own half
+        node = self._opened()
+        if node.names is not None:
+            raise os_error(errno.EISDIR, self._path)
+        return bytes(node.data[position : position + size])
+
+    def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
+        """See `aiodq.storage.io.filesystem.File.write_at`."""
+        return self._fs._write(self._opened(refusal=errno.EBADF), self._path, buffers, position)  # noqa: SLF001 - as above
+
+    def store(self, data: BytesLike, position: int) -> None:
+        """Write as a process does that has the file in its memory: all of it, which nobody can take only in part."""
+        left = memoryview(data)
+        while left:
+            taken = self._fs._write(self._opened(refusal=errno.EBADF), self._path, [left], position, stored=True)  # noqa: SLF001 - as above
+            left, position = left[taken:], position + taken
+
+    def window(self, begin: int, end: int) -> SimulatedWindow:
+        """See `aiodq.storage.io.write_window.window_of`."""
+        return SimulatedWindow(self, begin, end)
+
+    def size(self) -> int:
+        """See `aiodq.storage.io.filesystem.File.size`."""
+        self._fs._enter("size", self._path)  # noqa: SLF001 - as above
+        return len(self._opened().data)
+
+    def truncate(self, size: int) -> None:
+        """See `aiodq.storage.io.filesystem.File.truncate`."""
+        self._fs._truncate(self._opened(refusal=errno.EINVAL), self._path, size)  # noqa: SLF001 - as above
+
+    def sync(self) -> None:
+        """See `aiodq.storage.io.filesystem.File.sync`."""
+        self._fs._sync(self._opened(), self._path, "sync")  # noqa: SLF001 - as above
+
+    def held(self) -> SimulatedFile:
+        """Return the same file, open for itself, as the system holds one that it syncs."""
+        return SimulatedFile(self._fs, self._opened(), self._path, writable=self._writable)
+
+    def close(self) -> None:
+        """See `aiodq.storage.io.filesystem.File.close`."""
+        if self._node is not None:
+            self._node = None
+            self._fs._enter("close", self._path)  # noqa: SLF001 - as above
+
+
+class SimulatedWindow:
+    """A file's bytes as memory: what is stored in it is a write, and beyond the file's end it ends the process."""
+
+    __slots__ = ("_begin", "_end", "_file")
+
+    def __init__(self, file: SimulatedFile, begin: int, end: int) -> None:
+        """Open a window over these bytes of a file."""
+        self._file, self._begin, self._end = file.held(), begin, end
+
+    def __setitem__(self, where: slice, data: BytesLike) -> None:
+        """Write a slice.
+
+        Raises:
+            RuntimeError: a process of the operating system would have ended with SIGBUS, or Python refused it.
+            OSError: the power is off, or the plan says so.
+        """
+        start, stop = where.start, where.stop
+        if not 0 <= start <= stop <= self._end - self._begin or stop - start != len(data):
+            raise RuntimeError(f"{len(data)} bytes at {start} to {stop} of a window of {self._end - self._begin}")
+        if self._begin + stop > self._file.size():
+            raise RuntimeError(f"SIGBUS: the file ends before {self._begin + stop}")
+        self._file.store(data, self._begin + start)
+
+
+class SimulatedLock:
+    """The ownership of a directory."""
+
+    __slots__ = ("_locks", "_path")
+
+    def __init__(self, locks: set[str], path: str) -> None:
+        """Hold `path` among `locks`."""
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        """See `aiodq.storage.io.filesystem.Lock.release`."""
+        self._locks.discard(self._path)

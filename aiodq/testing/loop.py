@@ -21,8 +21,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from aiodq.storage.io.filesystem import File
 from aiodq.testing.faults import Call
-from aiodq.testing.filesystem import SimulatedFileSystem
-from aiodq.testing.handles import SimulatedFile
+from aiodq.testing.filesystem import SimulatedFile, SimulatedFileSystem
 
 __all__ = ["SimulatedExecutor", "SimulatedKernel", "SimulatedLoop", "StalledError", "run"]
 
@@ -119,7 +118,7 @@ class SimulatedExecutor(Executor):
                 10 ms go by instead: a loop that spins without sleeping would then spin for ever.
         """
         self._loop = loop
-        self._random = Random(seed)  # noqa: S311 - it has to repeat
+        self._random = Random(seed)
         self._longest = longest
         self._jobs: list[_Job] = []
         self._threads: dict[int, _Job] = {}

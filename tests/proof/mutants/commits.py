@@ -10,7 +10,7 @@ from aiodq.storage.io.durable_io import replace_file
 from aiodq.storage.log import staged_segments
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import SimulatedFileSystem
-from aiodq.testing.handles import SimulatedFile
+from aiodq.testing.filesystem import SimulatedFile
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:

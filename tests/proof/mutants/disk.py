@@ -13,7 +13,7 @@ from aiodq.storage.io.durable_io import ensure_directory, replace_file, write_al
 from aiodq.storage.state import json_file as checked
 from aiodq.storage.state.watermark import WatermarkFile, noted_watermark, read_slots
 from aiodq.testing import SimulatedFileSystem
-from aiodq.testing.handles import SimulatedFile
+from aiodq.testing.filesystem import SimulatedFile
 from tests.proof.mutants.registry import Patch, change, mutant
 
 

@@ -12,7 +12,7 @@ from aiodq.options import StoreOptions
 from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.storage.state.topic.topic_meta import save_meta
 from aiodq.testing import SimulatedFileSystem
-from aiodq.testing.handles import SimulatedFile
+from aiodq.testing.filesystem import SimulatedFile
 from tests.proof.mutants.registry import Patch, mutant
 
 if TYPE_CHECKING:
