@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from aiodq.awaited import Awaited
 from aiodq.channel import Channel
@@ -39,8 +39,6 @@ from aiodq.values import check_flag, check_offset, check_scan
 __all__ = ["Topic", "TopicHandle"]
 
 _PIECE: Final = 256 * 1024
-
-T = TypeVar("T")
 
 
 class TopicHandle(Producer):

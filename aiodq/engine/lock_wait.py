@@ -6,18 +6,12 @@ import asyncio
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiodq.errors import StoreLockedError, WrongContextError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    class Call(Protocol):
-        """Runs a function in a thread, as `aiodq.engine.loop.worker_threads.WorkerThreads.call` does."""
-
-        def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
-
 
 __all__ = ["running_loop", "when_unlocked"]
 
@@ -85,7 +79,9 @@ def _passing(path: str) -> bool:
         return any(attempt.path == path for attempt in _GIVEN_UP)
 
 
-async def when_unlocked(path: str, call: Call, opening: Callable[[], T], wait: float) -> T:
+async def when_unlocked(
+    path: str, call: Callable[[Callable[[], T]], Awaitable[T]], opening: Callable[[], T], wait: float
+) -> T:
     """Return what `opening` returns; it is repeated for up to `wait` seconds while another owner has the store.
 
     An opening of this process that was cancelled is no owner: it is waited for.

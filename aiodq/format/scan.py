@@ -22,18 +22,17 @@ _KINDS: Final = bytes(sorted({KIND_BATCH, KIND_COMPACT, *CONTROL_KINDS}))
 _CANDIDATE: Final = re.compile(b"[" + re.escape(_KINDS) + b"][\x00-\x07]", re.DOTALL)
 
 
-def candidate_frames(data: bytes, start: int, context: FrameContext, *, position: int, limit: int) -> Iterator[Frame]:
-    """Yield what looks like a frame's prefix in `data` at or after `start`; only the shape is checked.
+def candidate_frames(data: bytes, context: FrameContext, *, position: int, limit: int) -> Iterator[Frame]:
+    """Yield what looks like a frame's prefix in `data`; only the shape is checked.
 
     Args:
         data: bytes of the file from `position` on.
-        start: where in `data` to begin, a multiple of 8 in the file.
         context: the segment's.
         position: where `data` starts in the file.
         limit: the file's end for frames, bytes.
     """
     view = memoryview(data)
-    for match in _CANDIDATE.finditer(data, start + _KIND_AT):
+    for match in _CANDIDATE.finditer(data, _KIND_AT):
         at = match.start() - _KIND_AT
         if (position + at) % ALIGNMENT:
             continue

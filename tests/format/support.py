@@ -246,7 +246,7 @@ puts_strategy = st.lists(
 def first_frame(data: bytes, start: int, context: FrameContext, *, position: int, limit: int) -> Frame | None:
     """Return the first of the `candidate_frames` that `data` holds whole and right, or None."""
     view = memoryview(data)
-    for frame in candidate_frames(data, start, context, position=position, limit=limit):
+    for frame in candidate_frames(data[start:], context, position=position + start, limit=limit):
         with suppress(CorruptionError):
             check_frame(view, frame.position - position, frame, context)
             return frame

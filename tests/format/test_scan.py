@@ -128,7 +128,7 @@ def test_candidates_have_a_frames_shape_and_no_more() -> None:
     wrong_crc = patched(MIXED.frames[0], 4, bytes(4))
     wrong_length = patched(MIXED.frames[0], 0, b"\x09")
     data = wrong_length + wrong_crc + MIXED.frames[6]
-    found = candidate_frames(data, 0, CONTEXT, position=START, limit=START + len(data))
+    found = candidate_frames(data, CONTEXT, position=START, limit=START + len(data))
     assert [frame.position - START for frame in found] == [len(wrong_length), len(wrong_length) + len(wrong_crc)]
 
 

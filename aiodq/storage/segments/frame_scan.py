@@ -242,7 +242,7 @@ def _next_unit_start(window: Window, position: int, context: FrameContext, path:
         chunk = window.read(position, min(window.size, window.limit - position))
         if not chunk:
             return None  # the owner has truncated the file meanwhile
-        for frame in candidate_frames(chunk, 0, context, position=position, limit=window.limit):
+        for frame in candidate_frames(chunk, context, position=position, limit=window.limit):
             if frame.flags & CONTINUES or frame.first < expected or not window.ends_like(frame):
                 continue
             if spent > _BYTES_BEFORE_RUNNING_SUMS and context.checksum is crc32 and not sums.matches(frame, context):
