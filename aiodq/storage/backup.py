@@ -22,7 +22,7 @@ from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.state.assessment import CHANNELS
-from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL
+from aiodq.storage.state.channel_files import CHECKPOINT, JOURNAL
 from aiodq.storage.state.holds import HOLDS
 from aiodq.storage.state.store_identity import STORE_FILE
 from aiodq.storage.state.topic.topic_meta import TOPIC_FILE

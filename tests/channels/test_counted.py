@@ -12,7 +12,8 @@ import pytest
 
 import aiodq
 from aiodq.format.journal import OpKind
-from aiodq.storage.state.channel_journal import ChannelJournal, read_channel
+from aiodq.storage.state.channel_files import read_channel
+from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.testing import SimulatedFileSystem
 from tests.channels.support import PATIENCE, Machine, soon, until
 
@@ -32,7 +33,7 @@ def killed(machine: Machine) -> Machine:
 
 
 def written(machine: Machine) -> list[Op]:
-    return read_channel(machine.fs, "/s/jobs/channels/default", 0)[1]
+    return read_channel(machine.fs, "/s/jobs/channels/default", 0).ops
 
 
 def delivered(machine: Machine) -> list[tuple[int, int, int]]:

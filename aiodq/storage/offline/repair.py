@@ -26,7 +26,8 @@ from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.offline.verify_segment import check_segment
 from aiodq.storage.segments.segment_files import own_segments
 from aiodq.storage.state.assessment import CHANNELS, channel_directory, missing, repeats
-from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, ChannelJournal, read_channel, topic_of
+from aiodq.storage.state.channel_files import CHECKPOINT, JOURNAL, read_channel, topic_of
+from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.storage.state.holds import hold_path, read_hold, read_holds
 from aiodq.storage.state.store_identity import STORE_FILE, read_identity
 from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, TopicMeta, describe, save_meta
@@ -255,7 +256,7 @@ class _TopicRepair:
     def _channel(self, name: str, start: int, topic: UUID | None) -> None:
         directory = channel_directory(self._directory, name)
         self._actions += _sweep(self._fs, directory)
-        image, ops, _, end, damages = read_channel(self._fs, directory, start, topic)
+        image, ops, _, end, damages, _ = read_channel(self._fs, directory, start, topic)
         path = os.path.join(directory, JOURNAL)
         torn = end > 0 and any((read_file(self._fs, path, 1 << 30) or b"")[end:])
         if not damages and not torn:

@@ -21,7 +21,7 @@ from aiodq.storage.offline.verify_segment import SegmentCheck, check_segment
 from aiodq.storage.segments.offset_ranges import without
 from aiodq.storage.segments.segment_files import own_segments
 from aiodq.storage.state.assessment import CHANNELS, channel_directory, missing, repeats
-from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL, read_channel, topic_of
+from aiodq.storage.state.channel_files import CHECKPOINT, JOURNAL, read_channel, topic_of
 from aiodq.storage.state.holds import HOLDS, decode_hold
 from aiodq.storage.state.owner_stats import FIGURES
 from aiodq.storage.state.store_identity import STORE_FILE, read_identity
@@ -324,7 +324,7 @@ class _TopicCheck:
 
     def _channel(self, name: str, start: int, topic: UUID | None) -> None:
         directory = channel_directory(self._directory, name)
-        _, ops, _, end, damages = read_channel(self._fs, directory, start, topic)
+        _, ops, _, end, damages, _ = read_channel(self._fs, directory, start, topic)
         kinds: tuple[tuple[str, Kind], ...] = ((CHECKPOINT, "checkpoint"), (JOURNAL, "journal"))
         for file, kind in kinds:
             path = os.path.join(directory, file)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.format.journal import replayed
 from aiodq.storage.segments.offset_ranges import joined, without
-from aiodq.storage.state.channel_journal import read_channel, topic_of
+from aiodq.storage.state.channel_files import read_channel, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,9 +52,9 @@ def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta) -> dic
     topic = topic_of(fs, topic_directory) if meta.channels else None
     for name, start in meta.channels.items():
         for _ in range(_ATTEMPTS):
-            image, ops, _, _, damages = read_channel(fs, channel_directory(topic_directory, name), start, topic)
-            images[name] = replayed(image, ops)
-            if not damages:
+            found = read_channel(fs, channel_directory(topic_directory, name), start, topic)
+            images[name] = replayed(found.image, found.ops)
+            if not found.damages:
                 break  # otherwise the owner may have been replacing the two files
     return images
 

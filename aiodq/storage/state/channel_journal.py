@@ -1,7 +1,4 @@
-"""A channel's durable state: the checkpoint and the journal in its directory.
-
-The upper half of a generation derives from the topic's uuid and the channel's name, so that the files of one channel
-are never taken for another's, as after a careless restore.
+"""A channel's durable state as its owner writes it: the journal, and the checkpoints that replace it.
 
 Zeros are written ahead of the journal's end: a full disk is freed by consuming, and acks that overwrite zeros need no
 space. The file's size then changes seldom, which makes a sync cheaper.
@@ -12,30 +9,22 @@ from __future__ import annotations
 import os
 import threading
 import time
-import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import CorruptionError, DiskFullError
+from aiodq.errors import DiskFullError
 from aiodq.format.journal import (
-    JOURNAL_HEADER,
     ChannelImage,
     ChannelRecord,
     Op,
     OpKind,
     checkpoint_entries,
-    decode_blocks,
-    decode_checkpoint,
-    decode_journal_header,
     encode_block,
     encode_checkpoint,
     encode_journal_header,
 )
-from aiodq.format.layout import ALIGNMENT
-from aiodq.format.segment import topic_salt
 from aiodq.storage.io.durable_io import (
     ensure_directory,
-    read_file,
     replace_file,
     sweep_temporaries,
     sync_failure,
@@ -48,7 +37,7 @@ from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
 from aiodq.storage.io.filesystem import close_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.io.quarantine import Damage, quarantine
-from aiodq.storage.state.topic.topic_meta import find_meta
+from aiodq.storage.state.channel_files import CHECKPOINT, COUNT, JOURNAL, read_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,25 +45,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.io.filesystem import File, FileSystem
 
-__all__ = ["CHECKPOINT", "JOURNAL", "ChannelJournal", "read_channel", "topic_of"]
-
-CHECKPOINT: Final = "checkpoint"
-JOURNAL: Final = "journal"
-_LARGEST: Final = 1 << 30
-_OP_BYTES: Final = 24
-_BLOCK_START: Final = 8
-_OWNER_SHIFT: Final = 32
-_COUNT: Final = (1 << _OWNER_SHIFT) - 1
-_UNWRITTEN: Final = bytes(_OP_BYTES)
-"""No block holds so many zeros in a row: every operation begins with its kind, which is not zero."""
-
-_VALUE_BYTES: Final = 8
-"""The last bytes of an operation: zeros, but for a kind in `_VALUED`."""
-
-_VALUED: Final = frozenset({OpKind.REQUEUE, OpKind.DEFER})
-
-_SECTOR: Final = 512
-"""What a power cut leaves in part is cut at multiples of this."""
+__all__ = ["ChannelJournal"]
 
 _PAGE: Final = 4096
 _LEAST: Final = 4 * _PAGE
@@ -87,173 +58,6 @@ again before another wakes up; and one that never does holds up the event loop f
 
 _LAST: Final = 2048
 """Bytes of that which are the last of it."""
-
-
-def read_channel(
-    fs: FileSystem, directory: str, start: int, topic: UUID | None = None
-) -> tuple[ChannelImage, list[Op], int, int, list[Damage]]:
-    """Read a channel's directory.
-
-    Args:
-        fs: the file system.
-        directory: the channel's.
-        start: where the channel began, used if no checkpoint can be read.
-        topic: the channel's topic, as `topic_of` returns it; None to look it up.
-
-    Returns:
-        The checkpoint's image, the operations since, the generation, where the journal's last whole block ends (0 if
-        the journal is to be created anew), and the damage.
-
-    Raises:
-        FormatVersionError: a newer version.
-        StorageError: as mapped from the system's error.
-    """
-    return _read_channel(fs, directory, start, topic)[:5]
-
-
-def topic_of(fs: FileSystem, directory: str) -> UUID | None:
-    """Return the uuid of a directory's topic, or None if it has no description.
-
-    Raises:
-        FormatVersionError: a newer version.
-        StorageError: as mapped from the system's error.
-    """
-    found = find_meta(fs, directory)
-    return found.meta.uuid if found.there else None
-
-
-class _Found(NamedTuple):
-    """The result of `read_channel`, and whether a block is missing before the end or the rest is not zeros."""
-
-    image: ChannelImage
-    ops: list[Op]
-    generation: int
-    end: int
-    damages: list[Damage]
-    torn: bool
-
-
-def _read_channel(fs: FileSystem, directory: str, start: int, topic: UUID | None) -> _Found:
-    damages: list[Damage] = []
-    image, generation = ChannelImage(start), _first_generation(fs, directory, topic)
-    path = os.path.join(directory, CHECKPOINT)
-    data = read_file(fs, path, _LARGEST)
-    if data is not None:
-        try:
-            found, number = decode_checkpoint(data, path)
-            _check_owner(number, generation, path)
-            image, generation = found, number
-        except CorruptionError as error:
-            damages.append(Damage(path, 0, len(data), error.message))
-    path = os.path.join(directory, JOURNAL)
-    data = read_file(fs, path, _LARGEST)
-    blocks = _read_journal(data, path, generation, damages)
-    torn = blocks.missing or any((data or b"")[blocks.end :])
-    return _Found(image, blocks.ops, blocks.generation, blocks.end, damages, torn)
-
-
-def _first_generation(fs: FileSystem, directory: str, topic: UUID | None) -> int:
-    """Return the number from which a channel's generations count: the upper half identifies it, 0 if unknown."""
-    topic = topic or topic_of(fs, os.path.dirname(os.path.dirname(directory)))
-    if topic is None:
-        return 0
-    return zlib.crc32(os.path.basename(directory).encode(), topic_salt(topic)) << _OWNER_SHIFT
-
-
-def _check_owner(generation: int, expected: int, path: str) -> None:
-    owner, mine = generation >> _OWNER_SHIFT, expected >> _OWNER_SHIFT
-    if owner and mine and owner != mine:
-        raise CorruptionError("the file is another channel's", path, 0)
-
-
-class _Blocks(NamedTuple):
-    """A journal's operations and generation, the end of its last whole block, and whether an earlier one is missing."""
-
-    ops: list[Op]
-    generation: int
-    end: int
-    missing: bool = False
-
-
-def _read_journal(data: bytes | None, path: str, generation: int, damages: list[Damage]) -> _Blocks:
-    """Return the blocks that a journal adds to a checkpoint of that generation."""
-    if not data:
-        if data is None and generation & _COUNT:
-            damages.append(Damage(path, 0, 0, "the journal is missing"))
-        return _Blocks([], generation, 0)
-    try:
-        found = decode_journal_header(data, path)
-    except CorruptionError as error:
-        if not any(data) and (len(data) <= JOURNAL_HEADER.size or not generation & _COUNT):
-            return _Blocks([], generation, 0)
-        damages.append(Damage(path, 0, len(data), error.message))
-        # The blocks' checksums begin with the generation, so they verify it, too.
-        blocks = _blocks(data, generation, path, damages)
-        return blocks if blocks.ops else blocks._replace(end=0)
-    try:
-        _check_owner(found, generation, path)
-    except CorruptionError as error:
-        damages.append(Damage(path, 0, len(data), error.message))
-        return _Blocks([], generation, 0)
-    if found & _COUNT < generation & _COUNT:
-        return _Blocks([], generation, 0)
-    if found & _COUNT > generation & _COUNT and not damages:
-        checkpoint = os.path.join(os.path.dirname(path), CHECKPOINT)
-        damages.append(Damage(checkpoint, 0, 0, f"the checkpoint of generation {found & _COUNT} is missing"))
-    # Without its checkpoint, a journal still says what was settled; everything before it is redelivered.
-    return _blocks(data, found, path, damages)
-
-
-def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _Blocks:
-    """Return all valid blocks."""
-    ops, end = decode_blocks(data, generation, path)
-    missing = False
-    last = len(data.rstrip(b"\0"))
-    while (start := _next_block(data, end, last, generation, path)) is not None:
-        if _is_unwritten(data, end, start) or _is_former(data, end, start, generation, path):
-            # Of unsynced blocks, a power cut may leave a later one without an earlier one. The later one is valid all
-            # the same, and stays until a checkpoint holds its operations.
-            missing = True
-        else:
-            damages.append(Damage(path, end, start, "operations in the journal are not what was written"))
-        more, used = decode_blocks(data[: JOURNAL_HEADER.size] + data[start:], generation, path)
-        ops += more
-        end = start + used - JOURNAL_HEADER.size
-    return _Blocks(ops, generation, end, missing)
-
-
-def _is_unwritten(data: bytes, end: int, start: int) -> bool:
-    """Whether what lies between two valid blocks was not written, or only to some of its sectors, over zeros.
-
-    An acknowledgement whose last eight bytes alone are in another sector is the same with and without them.
-    """
-    if _UNWRITTEN in data[end:start]:
-        return True
-    first, last = (end // _SECTOR + 1) * _SECTOR, (start - 1) // _SECTOR * _SECTOR
-    if last <= end:
-        return False  # all of it is in one sector
-    tail = data[last:start]
-    return not any(data[end:first]) or (
-        not any(tail) and (len(tail) > _VALUE_BYTES or data[start - _OP_BYTES] in _VALUED)
-    )
-
-
-def _is_former(data: bytes, end: int, start: int, generation: int, path: str) -> bool:
-    """Whether what lies between two valid blocks is left of the journal before: a fold's zeros did not arrive there."""
-    return bool(generation & _COUNT) and _next_block(data, end - ALIGNMENT, start, generation - 1, path) is not None
-
-
-def _next_block(data: bytes, end: int, last: int, generation: int, path: str) -> int | None:
-    """Return the position of the next valid block after an invalid one and before `last`, or None."""
-    header = data[: JOURNAL_HEADER.size]
-    for at in range(end + ALIGNMENT, last, ALIGNMENT):
-        length = int.from_bytes(data[at : at + 4], "little")
-        stop = at + _BLOCK_START + length
-        if not length or length % _OP_BYTES or stop > len(data):
-            continue
-        if decode_blocks(header + data[at:stop], generation, path)[0]:
-            return at
-    return None
 
 
 class ChannelJournal:
@@ -287,12 +91,11 @@ class ChannelJournal:
         self._checkpoint = os.path.join(directory, CHECKPOINT)
         ensure_directory(fs, directory)
         sweep_temporaries(fs, directory)
-        self.image: ChannelImage
-        self.ops: list[Op]
-        self.damages: list[Damage]
-        self.image, self.ops, self._generation, self._end, self.damages, torn = _read_channel(
-            fs, directory, start, topic
-        )
+        found = read_channel(fs, directory, start, topic)
+        self.image: ChannelImage = found.image
+        self.ops: list[Op] = found.ops
+        self.damages: list[Damage] = found.damages
+        self._generation, self._end = found.generation, found.end
         self.pending: int = len(self.ops)
         self.noted: int = _entries(self.image)
         self._reserved = 0
@@ -304,7 +107,7 @@ class ChannelJournal:
             if damage.end > damage.position:
                 quarantine(fs, damage.path, damage.position, damage.end)
         try:
-            self._file = self._open(torn=torn)
+            self._file = self._open(torn=found.torn)
         except OSError as cause:
             raise storage_error(cause, self._path) from cause
 
@@ -313,7 +116,7 @@ class ChannelJournal:
         file = self._fs.open(self._path, write=True, create=not exists)
         try:
             if not self._end:
-                if self._generation & _COUNT:
+                if self._generation & COUNT:
                     # CRASH: 6. A killed owner may have only renamed the checkpoint. Without it, a journal of its
                     # generation would have nothing to build on.
                     sync_names(self._fs, os.path.dirname(self._path))
@@ -321,7 +124,7 @@ class ChannelJournal:
             else:
                 self._tidy(file, torn=torn)
                 self._reserve(file)
-            if not self._generation & _COUNT:
+            if not self._generation & COUNT:
                 # CRASH: 18. Until the first fold, nothing else makes the journal's name durable, and a killed owner may
                 # have only created the file.
                 sync_names(self._fs, os.path.dirname(self._path))

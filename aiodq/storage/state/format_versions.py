@@ -17,7 +17,7 @@ from aiodq.format.transactions import FIRST_BLOCK, decode_header
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.assessment import CHANNELS
-from aiodq.storage.state.channel_journal import CHECKPOINT, JOURNAL
+from aiodq.storage.state.channel_files import CHECKPOINT, JOURNAL
 from aiodq.storage.state.topic.topic_meta import read_meta
 from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS
 from aiodq.storage.state.transactions.transaction_origins import read_origins

@@ -10,6 +10,7 @@ from aiodq.engine.store.opening import open_channel
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.format.journal import decode_blocks, decode_checkpoint, encode_checkpoint
 from aiodq.storage.io.durable_io import replace_file, sync_directory, write_all
+from aiodq.storage.state import channel_files
 from aiodq.storage.state import channel_journal as journals
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.storage.state.topic.topic_description import TopicDescription
@@ -150,14 +151,14 @@ change(
 change(
     "a journal of a new generation is begun before the checkpoint that is found is durable",
     ChannelJournal._open,
-    "if self._generation & _COUNT:",
+    "if self._generation & COUNT:",
     "if self is None:",
     test="tests/proof/test_restarts.py::test_acks_in_a_checkpoint_found_after_a_kill_do_not_come_again",
 )
 change(
     "the first journal's name is not synced",
     ChannelJournal._open,
-    "if not self._generation & _COUNT:",
+    "if not self._generation & COUNT:",
     "if self is None:",
     "channels come and go",
     "puts and acks",
@@ -172,16 +173,16 @@ change(
 )
 change(
     "a journal of the checkpoint's generation is ignored",
-    journals._read_journal,
-    "if found & _COUNT < generation & _COUNT:",
-    "if found & _COUNT <= generation & _COUNT:",
+    channel_files._read_journal,
+    "if found & COUNT < generation & COUNT:",
+    "if found & COUNT <= generation & COUNT:",
     "reopening",
     "puts and acks",
 )
 change(
     "a journal from before the checkpoint is read",
-    journals._read_journal,
-    "if found & _COUNT < generation & _COUNT:",
+    channel_files._read_journal,
+    "if found & COUNT < generation & COUNT:",
     "if found is None:",
     test="tests/storage/state/test_channel_journal.py",
 )

@@ -16,7 +16,7 @@ from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.offline.repair import RepairAction, repair_store
 from aiodq.storage.offline.verify import verify_store
-from aiodq.storage.state.channel_journal import read_channel
+from aiodq.storage.state.channel_files import read_channel
 from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import alike, contents, copy, open_log, overwrite, put, read_topic, segments, set_aside, tree
 from tests.storage.stores import BREAKS, LEFTOVERS, a_store
@@ -40,8 +40,8 @@ def settled(store: Path) -> dict[str, object]:
     fs = WatchedFileSystem()
     found: dict[str, object] = {}
     for name in ("one", "two"):
-        image, ops, _, _, _ = read_channel(fs, str(store / "t" / "channels" / name), 0)
-        image = replayed(image, ops)
+        read = read_channel(fs, str(store / "t" / "channels" / name), 0)
+        image = replayed(read.image, read.ops)
         found[name] = (image.floor, image.ranges)
     return found
 
