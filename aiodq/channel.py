@@ -13,8 +13,7 @@ from aiodq.consuming.deferred import DeferredMessage, cancel_deferred, look_at_d
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.loop.futures import to_its_end
-from aiodq.engine.stats.preview import state_of
-from aiodq.engine.stats.topic_stats import channel_stats
+from aiodq.engine.stats.topic_stats import channel_stats, state_of
 from aiodq.engine.store.channel_management import make_now, pause_channel, purge_channel
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.message import Message

@@ -355,7 +355,7 @@ class SimulatedFileSystem:
         self._sync(node, path, "sync_directory")
 
     def free_space(self, path: str) -> int | None:
-        """See `aiodq.storage.io.free_space`; None without a capacity. No call that a plan counts."""
+        """See `aiodq.storage.io.filesystem.free_space`; None without a capacity. No call that a plan counts."""
         del path
         with self._mutex:
             return None if self.capacity is None else max(self._room(), 0)

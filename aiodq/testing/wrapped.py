@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from aiodq.format.layout import BytesLike
-from aiodq.storage.io.filesystem import File, FileSystem, Lock, OsFileSystem
-from aiodq.storage.io.free_space import free_space
+from aiodq.storage.io.filesystem import File, FileSystem, Lock, OsFileSystem, free_space
 from aiodq.testing.faults import Call
 
 __all__ = ["WrappedFile", "WrappedFileSystem"]
@@ -94,7 +93,7 @@ class WrappedFileSystem:
         self.passing("sync_directory", path, self.inner.sync_directory, path)
 
     def free_space(self, path: str) -> int | None:
-        """See `aiodq.storage.io.free_space`."""
+        """See `aiodq.storage.io.filesystem.free_space`."""
         return free_space(self.inner, path)
 
     def lock(self, path: str) -> Lock:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import StoreNotFoundError
-from aiodq.storage.io.free_space import free_space
+from aiodq.storage.io.filesystem import free_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -19,7 +19,7 @@ from aiodq.engine.topic.commit.exclusive_work import ExclusiveWork
 from aiodq.engine.topic.commit.group_commit import GroupCommit
 from aiodq.engine.topic.commit.io_loop import IoLoop
 from aiodq.engine.topic.commit.publisher import Publisher
-from aiodq.engine.topic.commit.requests import Operation, SyncWanted
+from aiodq.engine.topic.commit.request_queue import Operation, SyncWanted
 from aiodq.engine.topic.commit.segment_writer import SegmentWriter
 from aiodq.engine.topic.commit.syncer import Syncer
 from aiodq.engine.topic.creation import Creation

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
 from aiodq.storage.io.descriptor_limit import descriptor_limit
-from aiodq.storage.io.filesystem import NOWAIT, OsFile, OsFileSystem
-from aiodq.storage.io.free_space import free_space
+from aiodq.storage.io.filesystem import NOWAIT, OsFile, OsFileSystem, free_space
 from aiodq.storage.io.write_window import MOST_WINDOWS, window_of
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ class PooledFileSystem:
         return self._fs.lock(path)
 
     def free_space(self, path: str) -> int | None:
-        """See `aiodq.storage.io.free_space`."""
+        """See `aiodq.storage.io.filesystem.free_space`."""
         return free_space(self._fs, path)
 
     # --- the policy

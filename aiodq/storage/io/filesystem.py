@@ -37,6 +37,7 @@ __all__ = [
     "OsFileSystem",
     "close_file",
     "directory_exists",
+    "free_space",
     "locked",
     "locked_in_turn",
     "name_exists",
@@ -301,7 +302,7 @@ class OsFileSystem:
             os.close(fd)
 
     def free_space(self, path: str) -> int:
-        """See `aiodq.storage.io.free_space`: the space available to an unprivileged user."""
+        """See the function `free_space`: the space available to an unprivileged user."""
         return shutil.disk_usage(path).free
 
     def lock(self, path: str) -> Lock:
@@ -337,6 +338,18 @@ def directory_exists(fs: FileSystem, path: str) -> bool:
     """
     with os_errors(path):
         return fs.is_directory(path)
+
+
+def free_space(fs: FileSystem, path: str) -> int | None:
+    """Return the bytes that may still be written at `path`, or None if the file system does not tell. Blocking."""
+    # Not a method of `FileSystem`: no stored data depend on it, and not every file system has a limit.
+    measure: Callable[[str], int | None] | None = getattr(fs, "free_space", None)
+    if measure is None:
+        return None
+    try:
+        return measure(path)
+    except OSError:
+        return None
 
 
 def close_file(file: File, path: str) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.storage.io.durable_io import write_all
 from aiodq.storage.io.file_pool import PooledFile
-from aiodq.storage.io.free_space import free_space
+from aiodq.storage.io.filesystem import free_space
 from aiodq.storage.io.write_window import GRANULARITY
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from aiodq.storage.store_layout import delete_topic
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
-    from aiodq.engine.topic.commit.requests import Written
+    from aiodq.engine.topic.commit.segment_writer import Written
     from aiodq.format.layout import BytesLike
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.engine.engine_host import TopicEngineHost
-    from aiodq.engine.topic.commit.requests import Operation
+    from aiodq.engine.topic.commit.request_queue import Operation
 
 __all__ = ["ExclusiveWork"]
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.topic.commit.exclusive_work import ExclusiveWork
     from aiodq.engine.topic.commit.publisher import Publisher
-    from aiodq.engine.topic.commit.requests import Written
-    from aiodq.engine.topic.commit.segment_writer import SegmentWriter
+    from aiodq.engine.topic.commit.segment_writer import SegmentWriter, Written
     from aiodq.engine.topic.creation import Creation
     from aiodq.engine.topic.effective_options import EffectiveOptions
     from aiodq.engine.topic.retention import TopicRetention

@@ -10,14 +10,14 @@ import anyio
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.ticker import Ticker
 from aiodq.engine.topic.commit.group_commit import WrittenTopic
-from aiodq.engine.topic.commit.request_queue import RequestQueue
-from aiodq.engine.topic.commit.requests import SyncWanted
+from aiodq.engine.topic.commit.request_queue import RequestQueue, SyncWanted
 
 if TYPE_CHECKING:
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.engine_host import TopicEngineHost
     from aiodq.engine.topic.commit.group_commit import GroupCommit
-    from aiodq.engine.topic.commit.requests import Request, Written
+    from aiodq.engine.topic.commit.request_queue import Request
+    from aiodq.engine.topic.commit.segment_writer import Written
 
 __all__ = ["DrivenTopic", "IoLoop"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.batch.put_batch import Part
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.topic.commit.requests import Written
+    from aiodq.engine.topic.commit.segment_writer import Written
     from aiodq.engine.topic.commit.syncer import Syncer
     from aiodq.engine.topic.expirations import Expirations
     from aiodq.engine.topic.puts.put_buffer import PutBuffer

@@ -1,19 +1,44 @@
-"""The queue of requests to an ioLoop, and the turns in which it handles them."""
+"""The requests to an ioLoop, their queue, and the turns in which it handles them."""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiodq.engine.loop.futures import settle
-from aiodq.engine.topic.commit.requests import Operation, Request
 from aiodq.errors import again
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["RequestQueue"]
+__all__ = ["Operation", "Request", "RequestQueue", "SyncWanted"]
+
+
+@dataclass(slots=True)
+class SyncWanted:
+    """A request to make everything accepted before durable."""
+
+    done: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class Operation:
+    """A request for work that needs the log for itself: nothing is being written or synced meanwhile.
+
+    Attributes:
+        work: done in a thread.
+        finish: called on the loop with the result or the error, before anything else happens.
+        after: the batch that has to be durable first, by its serial number.
+    """
+
+    work: Callable[[], object]
+    finish: Callable[[object, Exception | None], None]
+    after: int
+
+
+Request = Operation | SyncWanted
 
 
 class RequestQueue:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.batch.put_batch import Part, columns_cost
 from aiodq.engine.loop.on_demand import OnDemand
-from aiodq.engine.topic.commit.requests import Written
 from aiodq.errors import AiodqError, StorageError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.storage.log.active_segment import WRITE_BYTES, cuts
@@ -28,7 +28,22 @@ _LARGE: Final = 1 << 20
 _MANY: Final = 256
 """Parts above which encoding them at once would: two milliseconds or three, however small they are."""
 
-__all__ = ["SegmentWriter", "write_blocking"]
+__all__ = ["SegmentWriter", "Written", "write_blocking"]
+
+
+@dataclass(slots=True)
+class Written:
+    """The result of writing a batch.
+
+    Attributes:
+        parts: the parts that are in the log now, in order.
+        failed: those that are not.
+        error: why they failed.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    failed: list[Part] = field(default_factory=list)
+    error: AiodqError | None = None
 
 
 class SegmentWriter:
