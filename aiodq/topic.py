@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from functools import partial
-from typing import Final
 
 from aiodq.awaited import Awaited
 from aiodq.channel import Channel
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.loop.futures import to_its_end
-from aiodq.engine.reading.prefetch_reader import SharedReader
 from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.engine.store.channel_management import pause_topic
 from aiodq.engine.store.store_engine import StoreEngine
 from aiodq.engine.topic.puts.putting import OpenTopic
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import OffsetError
-from aiodq.format.frame import Batch
-from aiodq.message import Message, look_at, pieces_of
+from aiodq.message import Message, look_at
 from aiodq.names import check_name
 from aiodq.options import (
     ChannelOptions,
@@ -31,14 +27,13 @@ from aiodq.options import (
     time_ns,
 )
 from aiodq.producer import Producer
+from aiodq.scanning import scan_log
 from aiodq.starting import known_start, start_offset
 from aiodq.stats import TopicStats
-from aiodq.storage.read.log_reader import LogReader, ReadResult
+from aiodq.storage.read.log_reader import LogReader
 from aiodq.values import check_flag, check_offset, check_scan
 
 __all__ = ["Topic", "TopicHandle"]
-
-_PIECE: Final = 256 * 1024
 
 
 class TopicHandle(Producer):
@@ -209,7 +204,9 @@ class Topic(TopicHandle):
             raise OffsetError(f"topic {self.name!r} holds {held}, not offset {offset}")
         read = partial(LogReader.read, view=self._engine.view(), offset=offset, max_bytes=1)
         result = await self._engine.reader.look(read)
-        for batch in self._found(result):
+        if result.damages:
+            self._engine.retention.met_damage(result.damages)
+        for batch in result.batches:
             if batch.first <= offset < batch.stop:
                 return look_at(self.name, batch, offset - batch.first)
         raise OffsetError(f"the message at offset {offset} of {self.name!r} is lost to damage or deleted")
@@ -234,60 +231,11 @@ class Topic(TopicHandle):
         self._engine.hear()
         check_scan(start, stop)
         check_flag("reverse", reverse)
-        low = max(self.begin_offset, start or 0)
         high = self._engine.visible if stop is None else min(stop, self._engine.visible)
-        return self._scan_back(low, high) if reverse else self._scan(low, high)
-
-    async def _scan(self, low: int, high: int) -> AsyncIterator[Message]:
-        reader = SharedReader(self._store_engine.fs_of(self.name))
-        try:
-            while low < high:
-                read = partial(LogReader.read, view=self._engine.log.view(high), offset=low, max_bytes=_PIECE)
-                result = await self._store_engine.threads.call(reader.use, read)
-                for batch in self._found(result):
-                    for piece in pieces_of(batch):
-                        for number in piece:
-                            yield look_at(self.name, batch, number)
-                        await asyncio.sleep(0)
-                if result.next <= low:
-                    return
-                low = result.next
-        finally:
-            self._close_scan(reader)
-
-    async def _scan_back(self, low: int, high: int) -> AsyncIterator[Message]:
-        reader = SharedReader(self._store_engine.fs_of(self.name))
-        try:
-            while low < high:
-                read = partial(LogReader.read_back, view=self._engine.view(), offset=high, max_bytes=_PIECE)
-                result = await self._store_engine.threads.call(reader.use, read)
-                for batch in reversed(self._found(result)):
-                    for piece in reversed(pieces_of(batch)):
-                        for number in reversed(piece):
-                            if batch.first + number < low:
-                                return
-                            yield look_at(self.name, batch, number)
-                        await asyncio.sleep(0)
-                if result.next >= high:
-                    return
-                high = result.next
-        finally:
-            self._close_scan(reader)
-
-    def _found(self, result: ReadResult) -> list[Batch]:
-        """Return what was read, and have the damage that the read came to reported."""
-        if result.damages:
-            self._engine.retention.met_damage(result.damages)
-        return result.batches
-
-    def _close_scan(self, reader: SharedReader) -> None:
-        """Close the files, once a read that a cancelled caller no longer waits for has ended."""
-
-        def report(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                reader.close()  # the threads are gone, so nothing is being read
-
-        self._store_engine.threads.start(reader.close, report)
+        low = min(max(self.begin_offset, start or 0), high)
+        fs, threads = self._store_engine.fs_of(self.name), self._store_engine.threads
+        damaged, view = self._engine.retention.met_damage, self._engine.view
+        return scan_log(self.name, fs, threads, view, range(low, high), reverse=reverse, damaged=damaged)
 
     async def offset_at(self, moment: datetime) -> int:
         """Return the offset of the first message put at `moment` or later; `end_offset` if all are older.

@@ -385,8 +385,7 @@ class SharedTopic(Topic):
         self._remote.check()
         check_scan(start, stop)
         check_flag("reverse", reverse)
-        history = History(self._remote)
-        return history.scan_back(start, stop) if reverse else history.scan(start, stop)
+        return History(self._remote).scan(start, stop, reverse=reverse)
 
     async def offset_at(self, moment: datetime) -> int:
         """See `Topic.offset_at`."""
