@@ -7,7 +7,7 @@ look into an engine are overridden here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -81,21 +81,6 @@ _ANSWERED: Final = 1.0
 """Seconds for which a `get` that is not to wait waits for the owner's answer."""
 
 
-async def _to_its_end(asking: Coroutine[Any, Any, T], then: Callable[[], None] | None = None) -> T:
-    """Wait for a change, and have `then` note that it was made.
-
-    Cancellation: it is made and noted all the same.
-    """
-
-    async def noted() -> T:
-        result = await asking
-        if then is not None:
-            then()
-        return result
-
-    return await to_its_end(noted())
-
-
 class SharedChannel(Channel):
     """A channel of a shared store: the consumers of all processes share its messages."""
 
@@ -105,17 +90,6 @@ class SharedChannel(Channel):
         ChannelHandle.__init__(self, topic, channel)
         self._remote_topic = topic
         self._remote = channel
-
-    async def _call(
-        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False,
-        then: Callable[[], None] | None = None,
-    ) -> T:  # fmt: skip
-        """Have the owner change the channel, after everything accepted here before; `then` notes that it did.
-
-        Cancellation: it is done all the same.
-        """
-        self.check()
-        return await _to_its_end(self._ask(name, read, arguments, once=once), then)
 
     async def _ask(
         self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False,
@@ -237,7 +211,7 @@ class SharedChannel(Channel):
     async def cancel(self, offset: int) -> None:
         """See `Channel.cancel`."""
         check_offset("offset", offset)
-        await self._call("cancel", read_nothing, {"offset": offset}, once=True)
+        await to_its_end(self._ask("cancel", read_nothing, {"offset": offset}, once=True))
 
     async def peek(self) -> Message | None:
         """See `Channel.peek`."""
@@ -254,26 +228,26 @@ class SharedChannel(Channel):
 
     async def purge(self) -> int:
         """See `Channel.purge`."""
-        return await self._call("purge", read_number, once=True)
+        return await to_its_end(self._ask("purge", read_number, once=True))
 
     async def seek(self, position: Position) -> None:
         """See `Channel.seek`."""
         self.check()
         check_position("position", position)
-        await self._call("seek", read_nothing, {"position": moment_ns(position)})
+        await to_its_end(self._ask("seek", read_nothing, {"position": moment_ns(position)}))
 
     async def configure(self, options: ChannelOptions) -> None:
         """See `Channel.configure`."""
         check_channel_options(options, "await channel.configure({})", optional=False)
         check_dead_letter(self._remote_topic.name, options)
+        await to_its_end(self._configure(options))
+
+    async def _configure(self, options: ChannelOptions) -> None:
         content = channel_options(options)
-
-        def then() -> None:
-            self._remote.named = options
-            self._remote.go_by(options)
-            self._remote_topic.keep_channel_options(self.name, content)
-
-        await self._call("configure", read_nothing, {"options": content}, then=then)
+        await self._ask("configure", read_nothing, {"options": content})
+        self._remote.named = options
+        self._remote.go_by(options)
+        self._remote_topic.keep_channel_options(self.name, content)
 
     def pause(self) -> Awaited[None]:
         """See `Channel.pause`."""
@@ -286,7 +260,7 @@ class SharedChannel(Channel):
     def _pause(self, *, paused: bool) -> Awaited[None]:
         self.check()
         self._remote.paused = paused
-        return UnderWay(self._call("pause", read_nothing, {"paused": paused}))
+        return UnderWay(self._ask("pause", read_nothing, {"paused": paused}))
 
 
 class SharedTopic(Topic):
@@ -298,17 +272,6 @@ class SharedTopic(Topic):
         TopicHandle.__init__(self, topic, store.store_ref())
         self._store = store
         self._remote = topic
-
-    async def _call(
-        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False,
-        then: Callable[[], None] | None = None,
-    ) -> T:  # fmt: skip
-        """Have the owner change the topic, after everything accepted here before; `then` notes that it did.
-
-        Cancellation: it is done all the same.
-        """
-        self._remote.check()
-        return await _to_its_end(self._ask(name, read, arguments, once=once), then)
 
     async def _ask(
         self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False
@@ -326,19 +289,19 @@ class SharedTopic(Topic):
         """See `Topic.sync`."""
         for channel in list(self._remote.channel_engines.values()):
             await channel.all_settled()
-        await self._call("sync", read_nothing)
+        await to_its_end(self._ask("sync", read_nothing))
 
     async def configure(self, options: StoreOptions) -> None:
         """See `Topic.configure`."""
         check_store_options(options, "await topic.configure({})", optional=False)
+        await to_its_end(self._configure(options))
+
+    async def _configure(self, options: StoreOptions) -> None:
         content = topic_options(options)
-
-        def then() -> None:
-            self._remote.named = options
-            self._remote.go_by(options)
-            self._remote.link.opened.name(self.name, "", content)
-
-        await self._call("configure", read_nothing, {"options": content}, then=then)
+        await self._ask("configure", read_nothing, {"options": content})
+        self._remote.named = options
+        self._remote.go_by(options)
+        self._remote.link.opened.name(self.name, "", content)
 
     def channel(self, name: str, options: ChannelOptions | None = None) -> SharedChannel:
         """See `Topic.channel`. If the owner uses other options, the first use raises."""
@@ -356,9 +319,10 @@ class SharedTopic(Topic):
     async def delete_channel(self, name: str) -> None:
         """See `Topic.delete_channel`."""
         name = check_name(name, "channel")
-        await self._call("delete_channel", read_nothing, {"channel": name}, then=partial(self._deleted, name))
+        await to_its_end(self._delete_channel(name))
 
-    def _deleted(self, name: str) -> None:
+    async def _delete_channel(self, name: str) -> None:
+        await self._ask("delete_channel", read_nothing, {"channel": name})
         self._remote.link.forget(self.name, name)
         channel = self._remote.channel_engines.pop(name, None)
         if channel is not None:
@@ -398,17 +362,19 @@ class SharedTopic(Topic):
 
     async def purge(self) -> int:
         """See `Topic.purge`."""
-        return await self._call("purge", read_number, once=True)
+        return await to_its_end(self._ask("purge", read_number, once=True))
 
     def pause(self) -> Awaited[None]:
         """See `Topic.pause`."""
-        self._remote.check()
-        return UnderWay(self._call("pause", read_nothing, {"paused": True}))
+        return self._pause(paused=True)
 
     def resume(self) -> Awaited[None]:
         """See `Topic.resume`."""
+        return self._pause(paused=False)
+
+    def _pause(self, *, paused: bool) -> Awaited[None]:
         self._remote.check()
-        return UnderWay(self._call("pause", read_nothing, {"paused": False}))
+        return UnderWay(self._ask("pause", read_nothing, {"paused": paused}))
 
     def stats(self) -> TopicStats:
         """See `Topic.stats`."""
@@ -465,7 +431,7 @@ class SharedStore(Store):
         """See `Store.delete_topic`."""
         name = check_name(name)
         self._remote.check()
-        await _to_its_end(self._delete(name), partial(self._remote.forget, name))
+        await to_its_end(self._delete(name))
 
     async def _delete(self, name: str) -> None:
         try:
@@ -476,6 +442,7 @@ class SharedStore(Store):
             # Its owner has ended it all the same: who names it again is told what is left of it.
             self._remote.forget(name)
             raise
+        self._remote.forget(name)
 
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None
