@@ -18,6 +18,7 @@ from aiodq.engine.batch.put_batch import Part
 from aiodq.errors import StoreFailedError
 from aiodq.format.columns import Columns
 from aiodq.shared.connection.rendezvous import connect
+from aiodq.shared.requests.placing import Placing
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.storage.io import durable_io
 from aiodq.storage.log import active_segment
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aiodq.shared.server.early_answers import Answerable
     from aiodq.storage.io.filesystem import File
 
 BY_THREADS = aiodq.StoreOptions(sync_backend="thread")
@@ -45,15 +45,14 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-class Asked:
-    """A put that is to be answered."""
-
-    answered = False
+def asked() -> Placing:
+    """Return a put that is to be answered."""
+    return Placing(1, lambda _: None, None)
 
 
 def said(answers: EarlyAnswers, packet: bytes) -> bool:
     """Have a thread answer a put; return whether it did."""
-    answers.say(packet, put := Asked())
+    answers.say(packet, put := asked())
     return answers.over(put)
 
 
@@ -109,7 +108,7 @@ def test_a_put_whose_answer_a_thread_is_about_to_send_is_not_answered_by_the_loo
             assert go_on.wait(PATIENCE)
             return len(packet)
 
-    answers, put, found = EarlyAnswers(cast("socket.socket", Slow())), Asked(), list[bool]()
+    answers, put, found = EarlyAnswers(cast("socket.socket", Slow())), asked(), list[bool]()
     answers.allow()
     thread = threading.Thread(target=answers.say, args=(b"packet", put))
     loop = threading.Thread(target=lambda: found.append(answers.over(put)))
@@ -211,7 +210,7 @@ def late(store: aiodq.Store) -> Iterator[None]:
     """Have the loop hear of nothing from threads, from when one of them tells a client to the end of the block."""
     loop, say = Late(asyncio.get_running_loop()), EarlyAnswers.say
 
-    def saying(answers: EarlyAnswers, packet: bytes, put: Answerable) -> None:
+    def saying(answers: EarlyAnswers, packet: bytes, put: Placing) -> None:
         loop.deaf = True
         say(answers, packet, put)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from aiodq.shared.connection.link_wire import LinkWire
+
 MANY = 150
 
 
@@ -127,8 +129,7 @@ class Hearing:
         assert not request
         self.tokens.append(said.token)
 
-    def lost(self, wire: SocketWire) -> None:
-        assert wire is not None
+    def lost(self, _wire: LinkWire) -> None:
         self.over = True
 
 

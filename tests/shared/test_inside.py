@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.engine.loop.sync_backend import Synced
+    from aiodq.shared.connection.link_wire import LinkWire
     from aiodq.shared.server.owner import Owner
     from aiodq.wire.packets import Message
     from aiodq.wire.stream import Packet
@@ -39,7 +40,7 @@ class Heard:
     def heard(self, packet: Packet) -> None:
         self.said.append(packet)
 
-    def lost(self, _wire: Inside) -> None:
+    def lost(self, _wire: LinkWire) -> None:
         self.ended = True
 
 

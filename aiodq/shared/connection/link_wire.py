@@ -1,4 +1,4 @@
-"""What a link needs of a connection to the owner."""
+"""What a link and a connection to the owner need of each other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from aiodq.errors import ProtocolError
     from aiodq.wire.packets import Message
+    from aiodq.wire.stream import Packet
 
-__all__ = ["LinkWire"]
+__all__ = ["Hearing", "LinkWire"]
 
 
 class LinkWire(Protocol):
@@ -34,4 +35,20 @@ class LinkWire(Protocol):
 
     def abort(self) -> None:
         """Close at once."""
+        ...
+
+
+class Hearing(Protocol):
+    """What a connection needs of its link; `aiodq.shared.connection.link.Link` implements it."""
+
+    def received(self) -> None:
+        """Note that the owner is alive."""
+        ...
+
+    def heard(self, packet: Packet) -> None:
+        """Handle a packet from the owner."""
+        ...
+
+    def lost(self, wire: LinkWire) -> None:
+        """Handle the end of the connection."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aiodq.shared.connection.packet_protocol import PacketProtocol
 from aiodq.wire.layout import FIRST_PACKET, LARGEST
@@ -11,26 +11,10 @@ from aiodq.wire.stream import encode_packet
 
 if TYPE_CHECKING:
     from aiodq.errors import ProtocolError
+    from aiodq.shared.connection.link_wire import Hearing
     from aiodq.wire.packets import Message as Said
-    from aiodq.wire.stream import Packet
 
 __all__ = ["SocketWire"]
-
-
-class Hearing(Protocol):
-    """What is needed of the link; `aiodq.shared.connection.link.Link` implements it."""
-
-    def received(self) -> None:
-        """Note that the owner is alive."""
-        ...
-
-    def heard(self, packet: Packet) -> None:
-        """Handle a packet from the owner."""
-        ...
-
-    def lost(self, wire: SocketWire) -> None:
-        """Handle the end of the connection."""
-        ...
 
 
 class SocketWire(PacketProtocol):

@@ -6,7 +6,7 @@ A call with a handle concerns the handle's topic or channel, any other the store
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionError, ProtocolError
@@ -15,16 +15,15 @@ from aiodq.options import check_dead_letter
 from aiodq.requeue import requeue_these, waiting_letters
 from aiodq.shared.encoding.options_json import moment, read_channel_options, read_topic_options
 from aiodq.shared.encoding.stats_json import health_facts, topic_facts
-from aiodq.shared.requests.visitors import Visitor, visitors
+from aiodq.shared.requests.visitors import visitors
 from aiodq.storage.state.topic.stored_options import differences
 from aiodq.topic import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
     from aiodq.channel import Channel
-    from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.store import Store
+    from aiodq.shared.requests.serving import Owning
 
     Arguments = Mapping[str, Any]
 
@@ -32,20 +31,6 @@ __all__ = ["call_channel", "call_store", "call_topic", "whole", "whole_numbers"]
 
 _PAGE: Final = 500
 """Most names, or deferred messages, in an answer."""
-
-
-class Called(Protocol):
-    """What calls need of the owner; `aiodq.shared.server.owner.Owner` implements it."""
-
-    pid: int
-    own: int
-    engine: StoreEngine
-    store: Store
-
-    @property
-    def clients(self) -> Sequence[Visitor]:
-        """The connected clients."""
-        ...
 
 
 def _text(arguments: Arguments, name: str) -> str:
@@ -89,7 +74,7 @@ def _facts(arguments: Arguments, name: str) -> Arguments:
 # --- the store
 
 
-async def call_store(owner: Called, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
+async def call_store(owner: Owning, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
     """Run a call that concerns the store; return its result.
 
     Raises:
@@ -102,7 +87,7 @@ async def call_store(owner: Called, name: str, arguments: Arguments) -> Any:  # 
     return await does(owner, arguments)
 
 
-async def _given(owner: Called, arguments: Arguments) -> None:
+async def _given(owner: Owning, arguments: Arguments) -> None:
     theirs = read_topic_options(_facts(arguments, "options"))
     for field, (here, there) in differences(owner.engine.options, theirs).items():
         raise InvalidOptionError(
@@ -111,7 +96,7 @@ async def _given(owner: Called, arguments: Arguments) -> None:
         )
 
 
-async def _look(owner: Called, arguments: Arguments) -> dict[str, Any]:
+async def _look(owner: Owning, arguments: Arguments) -> dict[str, Any]:
     after = str(arguments.get("after", ""))
     names = [name for name in owner.store.topics() if name > after]
     engine = owner.engine
@@ -125,28 +110,28 @@ async def _look(owner: Called, arguments: Arguments) -> dict[str, Any]:
     }
 
 
-async def _stats(owner: Called, arguments: Arguments) -> dict[str, Any] | None:
+async def _stats(owner: Owning, arguments: Arguments) -> dict[str, Any] | None:
     engine = owner.engine.topics.get(_text(arguments, "topic"))
     return None if engine is None else topic_facts(Topic(owner.engine, engine).stats())
 
 
-async def _delete_topic(owner: Called, arguments: Arguments) -> None:
+async def _delete_topic(owner: Owning, arguments: Arguments) -> None:
     await owner.store.delete_topic(_text(arguments, "topic"))
 
 
-async def _drain(owner: Called, arguments: Arguments) -> bool:
+async def _drain(owner: Owning, arguments: Arguments) -> bool:
     timeout = arguments.get("timeout")
     if timeout is not None and not isinstance(timeout, (int, float)):
         raise ProtocolError(f"CALL: timeout is a number, not {timeout!r:.100}")
     return await owner.store.drain(timeout)
 
 
-async def _backup(owner: Called, arguments: Arguments) -> tuple[str, int, int, int]:
+async def _backup(owner: Owning, arguments: Arguments) -> tuple[str, int, int, int]:
     made = await owner.store.backup(_text(arguments, "path"))
     return made.path, made.topics, made.messages, made.bytes
 
 
-async def _letters(owner: Called, arguments: Arguments) -> dict[str, Any]:
+async def _letters(owner: Owning, arguments: Arguments) -> dict[str, Any]:
     name = _text(arguments, "topic")
     if name not in owner.store.topics():
         return {"offsets": [], "next": None}
@@ -155,22 +140,22 @@ async def _letters(owner: Called, arguments: Arguments) -> dict[str, Any]:
     return {"offsets": offsets, "next": following}
 
 
-async def _requeue_these(owner: Called, arguments: Arguments) -> int:
+async def _requeue_these(owner: Owning, arguments: Arguments) -> int:
     offsets = whole_numbers(arguments, "offsets")
     topic = owner.store.topic(_text(arguments, "topic"))
     return await requeue_these(owner.engine, topic, offsets)
 
 
-async def _requeue_dead(owner: Called, arguments: Arguments) -> int:
+async def _requeue_dead(owner: Owning, arguments: Arguments) -> int:
     limit = None if arguments.get("limit") is None else whole(arguments, "limit")
     return await owner.store.requeue_dead(_text(arguments, "topic"), limit=limit)
 
 
-async def _who(owner: Called, arguments: Arguments) -> dict[str, Any]:
+async def _who(owner: Owning, arguments: Arguments) -> dict[str, Any]:
     return await visitors(owner.pid, owner.clients, arguments.get("asking"), owner.own)
 
 
-_STORE: Final[Mapping[str, Callable[[Called, Arguments], Awaitable[Any]]]] = {
+_STORE: Final[Mapping[str, Callable[[Owning, Arguments], Awaitable[Any]]]] = {
     "given": _given,
     "store": _look,
     "stats": _stats,
@@ -187,7 +172,7 @@ _STORE: Final[Mapping[str, Callable[[Called, Arguments], Awaitable[Any]]]] = {
 # --- a topic
 
 
-async def call_topic(owner: Called, topic: Topic, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
+async def call_topic(owner: Owning, topic: Topic, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
     """Run a call that concerns a topic, as `call_store` does."""
     does = _TOPIC.get(name)
     if does is None:
@@ -196,7 +181,7 @@ async def call_topic(owner: Called, topic: Topic, name: str, arguments: Argument
     return await does(owner, topic, arguments)
 
 
-async def _sync(_owner: Called, topic: Topic, _arguments: Arguments) -> None:
+async def _sync(_owner: Owning, topic: Topic, _arguments: Arguments) -> None:
     await topic.sync()
 
 
@@ -208,29 +193,29 @@ async def _pause(_: object, called: Topic | Channel, arguments: Arguments) -> No
     await (called.pause() if arguments.get("paused") else called.resume())
 
 
-async def _configure_topic(_owner: Called, topic: Topic, arguments: Arguments) -> None:
+async def _configure_topic(_owner: Owning, topic: Topic, arguments: Arguments) -> None:
     await topic.configure(read_topic_options(_facts(arguments, "options")))
 
 
-async def _name_topic(owner: Called, topic: Topic, arguments: Arguments) -> None:
+async def _name_topic(owner: Owning, topic: Topic, arguments: Arguments) -> None:
     check_topic_name(topic.name, (topic.name,))
     owner.engine.engine(topic.name, read_topic_options(_facts(arguments, "options")))
 
 
-async def _delete_channel(_owner: Called, topic: Topic, arguments: Arguments) -> None:
+async def _delete_channel(_owner: Owning, topic: Topic, arguments: Arguments) -> None:
     await topic.delete_channel(check_name(_text(arguments, "channel"), "channel"))
 
 
-async def _offset_at(_owner: Called, topic: Topic, arguments: Arguments) -> int:
+async def _offset_at(_owner: Owning, topic: Topic, arguments: Arguments) -> int:
     return await topic.offset_at(moment(whole(arguments, "ns")))
 
 
-async def _view(_owner: Called, topic: Topic, _arguments: Arguments) -> tuple[int, int]:
+async def _view(_owner: Owning, topic: Topic, _arguments: Arguments) -> tuple[int, int]:
     topic._engine.catch_up()  # noqa: SLF001 - as above
     return topic.begin_offset, topic._engine.visible  # noqa: SLF001 - as above
 
 
-_TOPIC: Final[Mapping[str, Callable[[Called, Topic, Arguments], Awaitable[Any]]]] = {
+_TOPIC: Final[Mapping[str, Callable[[Owning, Topic, Arguments], Awaitable[Any]]]] = {
     "sync": _sync,
     "purge": _purge,
     "pause": _pause,

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import socket
 from threading import Lock
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["Answerable", "EarlyAnswers"]
+if TYPE_CHECKING:
+    from aiodq.shared.requests.placing import Placing
+
+__all__ = ["EarlyAnswers"]
 
 _NO_WAIT: Final = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
-
-
-class Answerable(Protocol):
-    """A put that is to be answered once, by a thread or by the loop.
-
-    Attributes:
-        answered: whether it is.
-    """
-
-    answered: bool
 
 
 class EarlyAnswers:
@@ -57,7 +50,7 @@ class EarlyAnswers:
         self.forbid()
         self._over = True
 
-    def say(self, packet: bytes, put: Answerable) -> None:
+    def say(self, packet: bytes, put: Placing) -> None:
         """Send the answer to a put, from any thread. If it cannot be sent now, the loop has to send it."""
         with self._lock:
             if not self._allowed or put.answered:
@@ -71,7 +64,7 @@ class EarlyAnswers:
             if sent < len(packet):
                 self._allowed, self.rest = False, packet[sent:]
 
-    def over(self, put: Answerable) -> bool:
+    def over(self, put: Placing) -> bool:
         """Return whether a thread has answered a put; from here on none does. On the loop."""
         # INVARIANT: a client that was told may be heard, and its put reported, before the thread's `send` returns.
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiodq.errors import ProtocolError, StoreFailedError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
@@ -32,31 +32,16 @@ from aiodq.wire.stream import Packet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiodq.shared.connection.link_wire import Hearing
     from aiodq.shared.requests.placing import Placing
     from aiodq.shared.requests.serving import Owning
 
-__all__ = ["Inside", "Linked", "OwnEnd"]
+__all__ = ["Inside", "OwnEnd"]
 
 _AS_IT_IS: Final = frozenset({Ack, Deliver, Figures, Gone, Nack, Ping, Pong, Put, Release, Touch, Want})
 """Packets of numbers and bytes, which no end changes. Others are encoded: the ends are to have no object in common."""
 
 _Encoded: TypeAlias = "tuple[int, int, bytes]"
-
-
-class Linked(Protocol):
-    """What is needed of the link at the other end; `aiodq.shared.connection.link.Link` implements it."""
-
-    def received(self) -> None:
-        """Note that the owner is alive."""
-        ...
-
-    def heard(self, packet: Packet) -> None:
-        """Handle a packet from the owner."""
-        ...
-
-    def lost(self, wire: Inside) -> None:
-        """Handle the end of the connection."""
-        ...
 
 
 class _Way:
@@ -132,7 +117,7 @@ class Inside:
         other: the owner's end.
     """
 
-    def __init__(self, link: Linked, owner: Owning, gone: Callable[[OwnEnd], None]) -> None:
+    def __init__(self, link: Hearing, owner: Owning, gone: Callable[[OwnEnd], None]) -> None:
         """Connect; `gone` is called once the owner's end is closed, and what was held is given back."""
         self.reason: ProtocolError | None = None
         self.other: OwnEnd = OwnEnd(owner, self, gone)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
+    from aiodq.shared.connection.link_wire import Hearing
     from aiodq.shared.requests.placing import Placing, Underway
-    from aiodq.shared.server.inside import Linked
     from aiodq.storage.log.producer_table import Origin
     from aiodq.wire.packets import Hello
     from aiodq.wire.packets import Message as Said
@@ -335,7 +335,7 @@ class Owner:
         self._connections.add(connection)
         return connection
 
-    def connect(self, link: Linked) -> Inside | None:
+    def connect(self, link: Hearing) -> Inside | None:
         """Connect a link of this process without a socket; None if nobody is served any more."""
         if self._closing or self._listening is None:
             return None
