@@ -214,12 +214,7 @@ class Session:
 
     def _look_at(self, handle: int) -> None:
         """Send the counts of a topic or channel, unless it was deleted: its handle keeps the reason."""
-        lending, topic = self._lendings.get(handle), self._topics.get(handle)
-        if lending is not None and (error := lending.error) is not None:
-            self._let_go_of_lending(handle, lending, error)
-        elif topic is not None and (error := deletion(topic)) is not None:
-            self._let_go_of_topic(handle, topic, error)
-        elif lending is not None or topic is not None:
+        if not self._is_deleted(handle):
             self._say_figures(handle)
 
     def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
@@ -245,27 +240,26 @@ class Session:
 
     def _let_go_of_deleted(self) -> None:
         """Drop the state of deleted topics and channels; keep the reason for packets that still use their handles."""
-        for handle, lending in list(self._lendings.items()):
-            if (error := lending.error) is not None:
-                self._let_go_of_lending(handle, lending, error)
-        for handle, topic in list(self._topics.items()):
-            if (error := deletion(topic)) is not None:
-                self._let_go_of_topic(handle, topic, error)
+        for handle in [*self._lendings, *self._topics]:
+            self._is_deleted(handle)
 
-    def _let_go_of_lending(self, handle: int, lending: Lending, error: Exception) -> None:
-        del self._lendings[handle]
-        lending.stop()
-        self._let_go(handle, error)
-
-    def _let_go_of_topic(self, handle: int, topic: Topic, error: Exception) -> None:
-        del self._topics[handle]
-        self._puts.let_go(topic._engine)  # noqa: SLF001 - a session is a topic's other half
-        self._let_go(handle, error, topic.name)
-
-    def _let_go(self, handle: int, error: Exception, topic: str = "") -> None:
+    def _is_deleted(self, handle: int) -> bool:
+        """Return whether a topic or channel was deleted; if so, drop its state, and keep the reason."""
+        lending, topic = self._lendings.get(handle), self._topics.get(handle)
+        if lending is not None and (error := lending.error) is not None:
+            del self._lendings[handle]
+            lending.stop()
+            name = ""
+        elif topic is not None and (error := deletion(topic)) is not None:
+            del self._topics[handle]
+            self._puts.let_go(topic._engine)  # noqa: SLF001 - a session is a topic's other half
+            name = topic.name
+        else:
+            return False
         self._figures.pop(handle, None)
         self._changes.ended(handle, error)
-        self._refuse(handle, error, topic)
+        self._refuse(handle, error, name)
+        return True
 
     def _refuse(self, handle: int, error: Exception, topic: str = "") -> None:
         """Refuse whatever comes with a handle from now on."""
@@ -399,17 +393,14 @@ class Session:
         self._under_way.start(resuming, request, settling=bool(said.held), returning=True)
 
     async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
-        if self.client is not None:
-            await self._transactions.over(self.client.producer)
+        await self._transactions.over(self._puts.producer)
         return await lending.resume(epoch, held, self._earlier.shares(lending.name))
 
     # --- transactions
 
     def _transact(self, said: Txn, request: int) -> None:
-        if self.client is None:
-            raise ProtocolError("TXN comes before HELLO")
         self._under_way.check()
-        origin = Origin(self.client.producer, said.sequence)
+        origin = Origin(self._puts.producer, said.sequence)
         if self._transactions.knows(origin):
             # Before its contents are looked at: that may no longer be possible, and it is done.
             self._wire.send(Done(), request)
@@ -432,12 +423,9 @@ class Session:
         await self._transactions.commit(origin, asked)
         # The client sees the changes as soon as it knows of the commit.
         changed = asked.topics
-        for handle, topic in self._topics.items():
-            if topic.name in changed:
-                self._say_figures(handle, anyhow=True)
-        for handle, lending in self._lendings.items():
-            if lending.topic in changed:
-                self._say_figures(handle, anyhow=True)
+        of_topics = [handle for handle, topic in self._topics.items() if topic.name in changed]
+        for handle in [*of_topics, *(handle for handle, lending in self._lendings.items() if lending.topic in changed)]:
+            self._say_figures(handle, anyhow=True)
         return Done()
 
     # --- calls
@@ -504,8 +492,8 @@ class Session:
             self._puts.close()
             self._transactions.close()
             return Done()
-        if said.name == "withdraw" and self.client is not None:
-            origin = Origin(self.client.producer, whole(said.arguments, "sequence"))
+        if said.name == "withdraw":
+            origin = Origin(self._puts.producer, whole(said.arguments, "sequence"))
             return Done(None, {"result": await self._transactions.withdraw(origin)})
         if said.name == "events":
             return Done(None, {"result": await self._events.several(whole(said.arguments, "listener"))})

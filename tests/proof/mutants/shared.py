@@ -392,7 +392,7 @@ change(
 )
 change(
     "an owner keeps what it lent of a channel that was deleted",
-    Session._let_go_of_lending,
+    Session._is_deleted,
     "del self._lendings[handle]",
     "None",
     test="tests/shared/test_deleted.py::test_of_a_channel_that_was_deleted_an_owner_keeps_neither_bodies_nor_tasks",
