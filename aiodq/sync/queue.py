@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
 from types import TracebackType
 from typing import Final, Self
 
@@ -17,8 +15,7 @@ from aiodq.stats import TopicStats
 from aiodq.sync.channel import Channel
 from aiodq.sync.loop_thread import LoopThread
 from aiodq.sync.message import Message
-from aiodq.sync.producer import Producer
-from aiodq.sync.topic import Topic
+from aiodq.sync.topic import Topic, TopicAccess
 from aiodq.values import shown_typed
 
 __all__ = ["Queue"]
@@ -51,7 +48,7 @@ class _Held(threading.local):
         return self.messages[-1] if self.messages else None
 
 
-class Queue(Producer, Channel):
+class Queue(TopicAccess, Channel):
     """A topic with one channel, under the names of `queue.Queue` and `asyncio.Queue`, for any number of threads.
 
     The difference: `get` returns a `Message`, and a message stays until it is acked. Everything of `Topic` and
@@ -63,8 +60,8 @@ class Queue(Producer, Channel):
         inner._held_by_task = None  # noqa: SLF001 - holders are noted by thread
         super().__init__(loop_thread, inner)
         self._queue = self._producer = inner
+        self._topic = inner.topic
         self._held = _Held()
-        self._topic = Topic(loop_thread, inner.topic)
         self._owns = owns
 
     def __repr__(self) -> str:
@@ -74,7 +71,7 @@ class Queue(Producer, Channel):
     @property
     def topic(self) -> Topic:
         """The topic that the queue reads and writes."""
-        return self._topic
+        return Topic(self._loop_thread, self._topic)
 
     @property
     def maxsize(self) -> int:
@@ -130,130 +127,6 @@ class Queue(Producer, Channel):
         with suppress(QueueShutDown):  # the store is closed, and so is the queue
             self._loop_thread.call(self._queue.shutdown, immediate)
 
-    # --- the rest of the topic
-
-    def sync(self) -> None:
-        """Wait until everything accepted before, and every earlier ack, is on disk, whatever the policy.
-
-        Raises:
-            StorageError: an ack could not be written, as on a full disk; it stands, and is tried again.
-            QueueShutDown: the store is closed.
-            StoreFailedError: the store has stopped.
-
-        Interrupted: it will be on disk all the same.
-        """
-        self._topic.sync()
-
-    def read(self, offset: int) -> Message:
-        """Return the message at an offset without consuming it.
-
-        Args:
-            offset: as returned by `put`: from `begin_offset` to before `end_offset`.
-
-        Raises:
-            OffsetError: there is none: not yet written, deleted, or lost to damage.
-            QueueShutDown: the store is closed.
-            StorageError: it could not be read.
-
-        Interrupted: nothing changes.
-        """
-        return self._topic.read(offset)
-
-    def scan(self, start: int | None = None, stop: int | None = None, *, reverse: bool = False) -> Iterator[Message]:
-        """Iterate over the messages from `start` to before `stop`, without consuming them.
-
-        Args:
-            start: an offset; None for the earliest kept.
-            stop: an offset; None for the end at the time of the call.
-            reverse: from the newest to the oldest.
-
-        Raises:
-            QueueShutDown: the store is closed.
-            StorageError: something could not be read. Damage is skipped, and reported.
-
-        Interrupted: nothing changes.
-        """
-        return self._topic.scan(start, stop, reverse=reverse)
-
-    def offset_at(self, moment: datetime) -> int:
-        """Return the first offset put at `moment` or later; the end if all are older.
-
-        Args:
-            moment: with a time zone.
-
-        Raises:
-            InvalidOptionError: it has none, or is not a `datetime`.
-            QueueShutDown: the store is closed.
-            StorageError: the log could not be read.
-
-        Interrupted: nothing changes.
-        """
-        return self._topic.offset_at(moment)
-
-    def purge(self) -> int:
-        """Drop everything accepted so far, for every channel of the topic; return the number of messages.
-
-        After a crash all of it is gone or none.
-
-        Raises:
-            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
-            QueueShutDown: the store is closed.
-            StorageError: it was not done.
-            StoreFailedError: the store has stopped.
-
-        Interrupted: it is done all the same.
-        """
-        return self._topic.purge()
-
-    def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
-        """Return another channel of the queue's topic, which sees every message too; created on first use.
-
-        Args:
-            name: 1 to 64 of `[.a-zA-Z0-9_-]`; the queue's own is `default`.
-            options: the channel's from now on, for everyone who uses it; None leaves them. `start` counts only for a
-                new channel: a later channel starts at the end unless it says otherwise.
-
-        Raises:
-            InvalidNameError: the name is invalid.
-            InvalidOptionError: these are not `ChannelOptions`, or cannot be this channel's.
-            QueueShutDown, StoreFailedError: the store is closed, or has stopped.
-        """
-        return self._topic.channel(name, options)
-
-    def channels(self) -> list[str]:
-        """Return the names of the channels of the queue's topic; the queue's own is `default`."""
-        return self._topic.channels()
-
-    def delete_channel(self, name: str) -> None:
-        """Delete a channel of the queue's topic for good; segments that only it held back may go.
-
-        Args:
-            name: the channel's; a missing one is fine.
-
-        Raises:
-            QueueShutDown: the store is closed.
-            StorageError: as mapped from the system's error.
-            StoreFailedError: the store has stopped.
-
-        Interrupted: it is done all the same.
-        """
-        self._topic.delete_channel(name)
-
-    @property
-    def begin_offset(self) -> int:
-        """The first offset kept."""
-        return self._topic.begin_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last message written."""
-        return self._topic.end_offset
-
-    @property
-    def durable_offset(self) -> int:
-        """The offset below which everything survives a power cut."""
-        return self._topic.durable_offset
-
     def configure(self, options: ChannelOptions | StoreOptions) -> None:
         """Apply other options from now on: `ChannelOptions` to the queue's channel, `StoreOptions` to its topic.
 
@@ -276,7 +149,7 @@ class Queue(Producer, Channel):
 
     def topic_stats(self) -> TopicStats:
         """Return the statistics of the topic; `stats` returns those of the channel."""
-        return self._topic.stats()
+        return self._loop_thread.look(self._topic.stats)
 
     # --- the end
 

@@ -15,25 +15,13 @@ from aiodq.sync.message import Message
 from aiodq.sync.producer import Producer
 from aiodq.sync.spans import in_pages
 
-__all__ = ["Topic"]
+__all__ = ["Topic", "TopicAccess"]
 
 
-class Topic(Producer):
-    """One ordered log, and the channels that read it. Made by `Store.topic`. Any number of threads may use it."""
+class TopicAccess(Producer):
+    """What a topic and a queue have in common: its puts, its log, and all its channels."""
 
-    def __init__(self, loop_thread: LoopThread, inner: topic.Topic) -> None:
-        """Made by the store."""
-        self._loop_thread = loop_thread
-        self._topic = self._producer = inner
-
-    def __repr__(self) -> str:
-        """Show its name, whether it is open, its contents, and the store."""
-        return self._loop_thread.show(self._topic)
-
-    @property
-    def name(self) -> str:
-        """The topic's name."""
-        return self._topic.name
+    _topic: topic.Topic
 
     def sync(self) -> None:
         """Wait until everything accepted before, and every earlier ack, is on disk, whatever the policy.
@@ -47,39 +35,16 @@ class Topic(Producer):
         """
         self._loop_thread.run(self._topic.sync)
 
-    @property
-    def options(self) -> StoreOptions:
-        """The options that apply to the topic."""
-        return self._topic.options
-
-    def configure(self, options: StoreOptions) -> None:
-        """Apply other options to the topic from now on: those that concern its data are on disk when this returns.
-
-        Nothing is deleted by them before that. They count as given for the topic, in this process and later ones.
-
-        Args:
-            options: all of them, not only those that change.
-
-        Raises:
-            InvalidOptionError: these are not `StoreOptions`.
-            MissingExtraError: a codec is not installed.
-            QueueShutDown: the store is closed.
-            StorageError: they could not be written; the old ones apply.
-            StoreFailedError: the store has stopped.
-
-        Interrupted: it is done all the same.
-        """
-        self._loop_thread.run(self._topic.configure, options)
-
     # --- channels
 
     def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
         """Return a channel, created on first use; its creation is durable before any later `put` returns.
 
         Args:
-            name: as for a topic.
+            name: as for a topic; a queue's own is `default`.
             options: the channel's, which are stored; with None, those given before apply, or the defaults. `start`
-                counts only for a new channel.
+                counts only for a new channel; unless it says otherwise, one that is not the topic's first starts at the
+                end.
 
         Raises:
             InvalidNameError: the name is invalid.
@@ -90,7 +55,7 @@ class Topic(Producer):
         return Channel(self._loop_thread, self._loop_thread.call(self._topic.channel, name, options))
 
     def channels(self) -> list[str]:
-        """Return the names of the channels."""
+        """Return the names of the channels; a queue's own is `default`."""
         return self._loop_thread.look(self._topic.channels)
 
     def delete_channel(self, name: str) -> None:
@@ -163,20 +128,6 @@ class Topic(Producer):
         """
         return self._loop_thread.run(self._topic.offset_at, moment)
 
-    # --- the rest
-
-    def settle_in(self) -> None:
-        """Wait until everything accepted before is visible to channels, and channels created before are durable.
-
-        Raises:
-            QueueShutDown: the store is closed.
-            StorageError: the files of the topic or of a channel could not be created; the next put tries again.
-            StoreFailedError: the store has stopped.
-
-        Interrupted: nothing changes.
-        """
-        self._loop_thread.run(self._topic.settle_in)
-
     def purge(self) -> int:
         """Drop everything accepted so far from the log and from every channel; return the number of messages.
 
@@ -191,6 +142,75 @@ class Topic(Producer):
         Interrupted: it is done all the same.
         """
         return self._loop_thread.run(self._topic.purge)
+
+    @property
+    def begin_offset(self) -> int:
+        """The first offset kept."""
+        return self._topic.begin_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last message written."""
+        return self._topic.end_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """The offset below which everything survives a power cut."""
+        return self._topic.durable_offset
+
+
+class Topic(TopicAccess):
+    """One ordered log, and the channels that read it. Made by `Store.topic`. Any number of threads may use it."""
+
+    def __init__(self, loop_thread: LoopThread, inner: topic.Topic) -> None:
+        """Made by the store."""
+        self._loop_thread = loop_thread
+        self._topic = self._producer = inner
+
+    def __repr__(self) -> str:
+        """Show its name, whether it is open, its contents, and the store."""
+        return self._loop_thread.show(self._topic)
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self._topic.name
+
+    @property
+    def options(self) -> StoreOptions:
+        """The options that apply to the topic."""
+        return self._topic.options
+
+    def configure(self, options: StoreOptions) -> None:
+        """Apply other options to the topic from now on: those that concern its data are on disk when this returns.
+
+        Nothing is deleted by them before that. They count as given for the topic, in this process and later ones.
+
+        Args:
+            options: all of them, not only those that change.
+
+        Raises:
+            InvalidOptionError: these are not `StoreOptions`.
+            MissingExtraError: a codec is not installed.
+            QueueShutDown: the store is closed.
+            StorageError: they could not be written; the old ones apply.
+            StoreFailedError: the store has stopped.
+
+        Interrupted: it is done all the same.
+        """
+        self._loop_thread.run(self._topic.configure, options)
+
+    def settle_in(self) -> None:
+        """Wait until everything accepted before is visible to channels, and channels created before are durable.
+
+        Raises:
+            QueueShutDown: the store is closed.
+            StorageError: the files of the topic or of a channel could not be created; the next put tries again.
+            StoreFailedError: the store has stopped.
+
+        Interrupted: nothing changes.
+        """
+        self._loop_thread.run(self._topic.settle_in)
 
     def pause(self) -> None:
         """Deliver nothing to any channel from now on; messages accumulate.
@@ -215,21 +235,6 @@ class Topic(Producer):
         Interrupted: it is done all the same.
         """
         self._loop_thread.run(self._topic.resume)
-
-    @property
-    def begin_offset(self) -> int:
-        """The first offset kept."""
-        return self._topic.begin_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last message written."""
-        return self._topic.end_offset
-
-    @property
-    def durable_offset(self) -> int:
-        """The offset below which everything survives a power cut."""
-        return self._topic.durable_offset
 
     def stats(self) -> TopicStats:
         """Return the topic's statistics. No I/O."""
