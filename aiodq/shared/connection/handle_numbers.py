@@ -40,8 +40,3 @@ class HandleNumbers(dict[Place, int]):
             if self.get(first) == number:
                 del self[first]
         return handle
-
-    def clear(self) -> None:
-        """Forget all, as the connection has ended."""
-        super().clear()
-        self._let_go.clear()

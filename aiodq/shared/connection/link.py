@@ -16,7 +16,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiodq.engine.loop.futures import settle
+from aiodq.engine.loop.futures import release, settle, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
 from aiodq.shared.connection.handle_numbers import HandleNumbers
@@ -118,7 +118,8 @@ class Link:
         self._request = 0
         self._loop = asyncio.get_running_loop()
         self._since: float | None = None
-        self._lost, self._found = asyncio.Event(), asyncio.Event()
+        self._lost = asyncio.Event()
+        self._seeking: dict[asyncio.Future[None], None] = {}
         self.failure: Exception | None = None
         self._closed = False
         self._unsaid: list[Callable[[], None]] = []
@@ -196,8 +197,7 @@ class Link:
             QueueShutDown: the store is closed.
         """
         check_size(put)
-        if self.failure is not None:
-            raise copy(self.failure)
+        self.check()
         (self._topics.get(topic) or self._topics.of(topic)).put(put)
 
     def puts(self, topic: str) -> TopicPuts:
@@ -292,16 +292,14 @@ class Link:
 
     def request(self, said: Callable[[int], Said], topic: str, channel: str) -> asyncio.Future[Said]:
         """Send a request with a handle, however long it takes; a `Fail` of `OwnerLostError` if no answer comes."""
-        if self._ready or (topic, channel) in self._handles:
-            return self._ask(said(self._handle(topic, channel)), patient=True)
-        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
-        answer.set_result(gone(self._directory))
-        return answer
+        there = self._ready or (topic, channel) in self._handles
+        return self._ask(said(self._handle(topic, channel)), patient=True) if there else self._unasked()
 
     def ask(self, said: Callable[[Callable[[str, str], int]], Said]) -> asyncio.Future[Said]:
         """Send a request that concerns several topics and channels, by their handles; otherwise as `request`."""
-        if self._ready:
-            return self._ask(said(self._handle))
+        return self._ask(said(self._handle)) if self._ready else self._unasked()
+
+    def _unasked(self) -> asyncio.Future[Said]:
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         answer.set_result(gone(self._directory))
         return answer
@@ -334,7 +332,7 @@ class Link:
         """
         while not self._ready:
             self.check()
-            await self._found.wait()
+            await wait_in(self._seeking)
         self.check()
 
     def _handle(self, topic: str, channel: str) -> int:
@@ -464,12 +462,11 @@ class Link:
         self._say_unsaid()
         self._welcomed = self._begun = True
         self.failure = self._since = None
-        self._found.clear()
         await in_turns(self._steps(wire))
         if self._wire is wire:
             self._ready = True
             self._ask(Call("back", {}), patient=True)
-            self._found.set()
+            release(self._seeking)
 
     def _steps(self, wire: LinkWire) -> Iterator[None]:
         """Open all channels again, then repeat the puts that they are to see; meanwhile users may open and put more."""
@@ -550,7 +547,6 @@ class Link:
         self._wire, self._welcomed, self._ready = None, False, False
         self._handles.clear()
         self._repeated.clear()
-        self._found.clear()
         answers, self._answers = self._answers, {}
         answered = in_turns(then(gone(self._directory)) for then, _ in answers.values())
         answered.add_done_callback(lambda _: self._lost.set())  # then another owner is looked for
@@ -590,7 +586,7 @@ class Link:
     def _tell(self, error: Exception) -> None:
         """Raise an error in all waiters, and in later callers until there is an owner again."""
         self.failure = error
-        self._found.set()
+        release(self._seeking)
         for puts in self._topics.values():
             puts.fail(error)
         self.opened.tell(error)
