@@ -11,7 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.connection import rendezvous
+from aiodq.shared.connection import packet_protocol, rendezvous
 from aiodq.shared.requests import waiting_bytes
 from aiodq.shared.requests.lending import Lending
 from aiodq.shared.server import incoming, session, under_way
@@ -173,10 +173,12 @@ async def begin(client: RawClient, owner: Owner) -> None:
 async def test_a_large_packet_waits_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incoming, "_MOST", LARGE + HALF)
     monkeypatch.setattr(incoming, "_LOOK", LATE)
+    # What comes before the packet is handled in a later turn, after which who does not wait is read again.
+    monkeypatch.setattr(packet_protocol, "LONGEST_TURN", 0.0)
     async with owned(tmp_path) as (_, owner):
         first, second, third = [await connected(tmp_path, producer) for producer in (7, 8, 9)]
         await begin(first, owner)
-        second.writer.write(large_put())
+        second.writer.write(encode_packet(Ping(1), 8) * 2 + large_put())
         await until(lambda: owner.incoming._line)
         [[waiting, _]] = owner.incoming._line
         assert not waiting._transport.is_reading()  # type: ignore[attr-defined]
@@ -204,6 +206,32 @@ async def test_half_a_packet_does_not_keep_others_waiting(
         assert "began a packet of" in caplog.text
         await first.close()
         await second.close()
+
+
+async def test_a_packets_turn_is_over_once_two_looks_in_a_row_have_seen_nothing_new() -> None:
+    class Quiet:
+        over = False
+
+        def too_slow(self) -> None:
+            self.over = True
+
+        def wait(self) -> None:
+            """Nothing is read in any case."""
+
+        go_on = wait
+
+    packets, first, second = incoming.Incoming(), Quiet(), Quiet()
+    for sender in (first, second):
+        packets.arrived(sender, incoming._MOST, anew=True)
+    found: list[bool] = []
+    for moves in (True, True, False):
+        if moves:
+            packets.arrived(first, incoming._MOST, anew=False)
+        packets._look()
+        found.append(first.over)
+    assert (found, second.over) == ([False, False, True], False)
+    packets.ended(first)
+    packets.ended(second)
 
 
 async def test_half_a_packet_may_take_its_time_while_nobody_waits(
@@ -318,8 +346,12 @@ async def test_who_comes_back_to_an_owner_without_descriptors_waits_for_one(
 
 async def test_of_puts_that_are_answered_nothing_is_kept(tmp_path: Path) -> None:
     async with owned(tmp_path) as (_, owner), aiodq.open(tmp_path, mode="client") as client:
+        full = client.topic("full", aiodq.StoreOptions(max_messages=1, overflow="reject"))
+        full.channel("c")
         for _ in range(2):  # the second time the topic is there
             await asyncio.gather(*(client.topic("jobs").put(b"x") for _ in range(20)))
+            await asyncio.gather(*(full.put(b"x") for _ in range(20)), return_exceptions=True)
+        assert full.end_offset == 1
         (session_of_it,) = owner.clients
         puts = session_of_it._puts
         # The client may hear of a put from the thread that has synced it, a moment before the owner's loop does.

@@ -69,6 +69,20 @@ async def test_what_is_opened_again_and_what_is_answered_no_more_holds_nobody_up
 
 
 @pytest.mark.usefixtures("short")
+async def test_a_channel_that_is_new_while_all_is_opened_again_is_opened_after_its_topic(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        link = link_of(client)
+        for number in range(9):
+            await client.topic(f"topic-{number}").settle_in()
+        await cut(link)
+        while not link._welcomed:
+            await asyncio.sleep(0)
+        assert not link._handles.get(("topic-8", ""))
+        await client.topic("topic-8").channel("new").refresh()
+        assert 0 < link._handles["topic-8", ""] < link._handles["topic-8", "new"]
+
+
+@pytest.mark.usefixtures("short")
 async def test_what_is_done_while_all_is_opened_again_is_done_once_and_in_order(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):

@@ -6,8 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiodq
+from aiodq.shared.connection.putting import Putting, TopicPuts
+from aiodq.shared.requests import client_puts
+from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.store_layout import SOCKET
+from aiodq.wire.packets import Done
 from tests.shared.support import PATIENCE
 
 if TYPE_CHECKING:
@@ -50,3 +54,18 @@ async def test_nobody_finds_an_owner_that_does_not_know_yet_what_was_put(
     async with aiodq.open(tmp_path / "s", QUICK, mode="shared"):
         assert (tmp_path / "s" / SOCKET).exists()
     assert seen == [False]
+
+
+def test_no_more_puts_are_under_way_than_an_owner_remembers() -> None:
+    sent, outcomes = list[int](), list[object]()
+    puts = TopicPuts(lambda sequence, _: sent.append(sequence))
+    for _ in range(MOST_PENDING + 2):
+        puts.put(Putting(b"", 1, each=False, told=outcomes.append, given_up=lambda: False))
+    assert sent == list(range(1, MOST_PENDING + 1))
+    puts.answered(1, Done((0, 1)))
+    assert (sent[-1], len(sent), outcomes) == (MOST_PENDING + 1, MOST_PENDING + 1, [range(1)])
+
+
+def test_a_due_time_that_a_clock_set_back_leaves_none_of_is_one_all_the_same() -> None:
+    """0 would say that there is none, and nobody would know that the message was deferred."""
+    assert client_puts._earlier([100, 0, 10, 5], 10) == [90, 0, 1, 1]

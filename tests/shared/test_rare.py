@@ -126,6 +126,15 @@ async def test_a_drain_refuses_puts_of_all_and_ends_their_consumers_once_all_is_
         await again.queue("jobs").put(b"x")
 
 
+async def test_what_was_accepted_before_a_drain_is_put(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (_, store), asyncio.timeout(PATIENCE):
+        topic = store.topic("jobs")
+        await topic.settle_in()
+        receipts = [topic.put_nowait(b"x") for _ in range(2)]
+        assert await store.drain() is True
+        assert [await each for each in receipts] == [0, 1]
+
+
 async def test_a_drain_that_takes_too_long_says_so_and_what_is_requeued_is_worked_off(tmp_path: Path) -> None:
     async with two(tmp_path / "s") as (_, store):
         queue = store.queue("jobs")

@@ -17,6 +17,7 @@ from aiodq.errors import ProtocolError, ReadOnlyError, StorageError
 from aiodq.shared.client.remote_store import RemoteStore
 from aiodq.shared.connection import link, rendezvous
 from aiodq.shared.connection.rendezvous import check_client, connect, listen, owner_of
+from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.store_layout import SOCKET
 
@@ -92,6 +93,35 @@ def test_without_proc_a_path_that_is_too_long_is_refused_in_words(
         listening = listen(short)
         assert talk(Path(short), listening)
         listening.close()
+
+
+def test_without_proc_a_path_is_as_long_as_the_system_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/proc/self/fd")
+    with tempfile.TemporaryDirectory() as short:
+        deep = Path(short, "a" * (107 - len(os.fsencode(f"{short}//{SOCKET}-01234567{TEMPORARY}"))))
+        deep.mkdir()
+        listening = listen(str(deep))
+        assert talk(deep, listening)
+        listening.close()
+        with pytest.raises(StorageError, match="up to 80 bytes"):
+            listen(f"{deep}b")
+
+
+def test_the_socket_of_a_store_is_its_users_though_root_owns_it(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root makes files for others")
+    os.chown(tmp_path, 65534, 65534)
+    listening = listen(str(tmp_path))
+    found = (tmp_path / SOCKET).lstat()
+    listening.close()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (65534, 65534, 0o600)
+
+
+def test_a_process_of_root_may_connect_to_anybodys_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    one, other = socket.socketpair()
+    with one, other:
+        check_client(one, "s", os.getuid() or 54321)
 
 
 def test_what_is_no_socket_is_left_alone_and_named(tmp_path: Path) -> None:

@@ -741,3 +741,14 @@ async def test_a_file_of_origins_that_cannot_be_read_is_told_and_costs_nothing_e
     path.write_bytes(whole.replace(b'"version": 1', b'"version": 2'))
     with pytest.raises((aiodq.CorruptionError, aiodq.FormatVersionError)):
         read_origins(WatchedFileSystem(), str(tmp_path / "s"))
+
+
+async def test_what_a_transaction_put_is_in_the_counts_when_it_is_committed(tmp_path: Path) -> None:
+    async with stores_of_two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        queue = client.queue("jobs")
+        await queue.refresh()
+        for number in range(1, 6):
+            async with client.transaction() as tx:
+                tx.put("jobs", b"x")
+            assert (topic.end_offset, queue.qsize()) == (number, number)

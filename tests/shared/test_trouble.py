@@ -25,7 +25,7 @@ from aiodq.shared.server import owner as owner_module
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.store_layout import CLIENTS, SOCKET
 from aiodq.testing import WatchedFileSystem
-from aiodq.wire.packets import Hello, Open, Ping, Want
+from aiodq.wire.packets import Done, Fail, Hello, Open, Ping, Want
 from aiodq.wire.stream import encode_packet
 from tests.processes import killed_at_last
 from tests.shared.child import TOPIC
@@ -376,6 +376,27 @@ async def test_a_store_that_fails_is_opened_anew_and_the_put_counts_once(tmp_pat
             assert await queue.put(b"b") == 1
             assert await owner.queue("jobs").put(b"c") == 2
         assert [message.body async for message in queue.scan()] == [b"a", b"b", b"c"]
+
+
+async def test_what_a_failed_sync_may_have_lost_is_not_said_to_be_there_when_it_is_put_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = WatchedFileSystem()
+    async with aiodq.open(tmp_path / "s", fs=fs) as store:
+        owner = owner_module.Owner(store._store_engine)
+        await owner.start()
+        monkeypatch.setattr(owner, "failed", lambda: None)  # it would end before the second put arrives
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        assert isinstance(await client.answer(client.put(1, 1, [b"a"])), Done)
+        fs.fail(errno.EIO, "sync", match=".seg", times=1)
+        for _ in range(2):
+            said = await client.answer(client.put(1, 2, [b"b"]))
+            assert isinstance(said, Fail)
+            assert said.name == "OwnerLostError"  # the next one is to answer
+        await client.close()
+        await owner.close()
 
 
 async def test_a_store_that_fails_again_at_once_is_said_to_have_failed(tmp_path: Path) -> None:
