@@ -70,6 +70,17 @@ async def test_puts_beyond_the_window_are_refused(tmp_path: Path) -> None:
         await until(lambda: not owner.waiting.bytes)
 
 
+async def test_what_a_client_was_given_a_receipt_for_and_waits_for_room_is_refused_as_it_closes(tmp_path: Path) -> None:
+    async with owned(tmp_path) as (store, owner), asyncio.timeout(PATIENCE):
+        await fill(store)
+        async with aiodq.open(tmp_path, mode="client") as client:
+            receipt = client.topic("jobs").put_nowait(b"y")
+            await until(lambda: owner.waiting.bytes)
+        with pytest.raises(aiodq.QueueShutDown):
+            await receipt
+        await until(lambda: not owner.waiting.bytes)
+
+
 async def test_what_one_has_waiting_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_bytes, "_MOST_OF_ONE", LARGE)
     async with owned(tmp_path) as (store, owner):

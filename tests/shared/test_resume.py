@@ -14,6 +14,7 @@ from aiodq.format.columns import Columns
 from aiodq.shared.connection.rendezvous import listen
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.server import cut_off
+from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import (
     Ack,
@@ -35,7 +36,7 @@ from aiodq.wire.packets import (
     Welcome,
 )
 from aiodq.wire.stream import PacketReader, encode_packet
-from tests.shared.support import PATIENCE, RawClient, cut, owned, two, until
+from tests.shared.support import NO_PROCESS, PATIENCE, RawClient, cut, owned, two, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -378,3 +379,19 @@ async def test_what_who_closes_its_store_holds_goes_to_others_at_once(
         await client.aclose()
         message = await owner.queue("jobs").get()
         assert (message.body, message.attempts, held.held) == (b"0", 1, False)
+
+
+async def test_an_owner_that_closes_notes_those_alone_who_hold_something(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        await store.queue("jobs").put(b"x")
+        idle, busy = [await RawClient.connected(tmp_path / "s") for _ in range(2)]
+        for producer, client in ((7, idle), (8, busy)):
+            await client.hello(producer)
+            await client.open(1, "jobs", "default")
+        await busy.take(1, 1, 1)
+        noted = NotedClients(str(tmp_path / "s"))
+        assert noted.read() == {7: NO_PROCESS, 8: NO_PROCESS}
+        await owner.close()
+        assert noted.read() == {8: NO_PROCESS}  # the next one would wait for the other for nothing
+        for client in (idle, busy):
+            await client.close()
