@@ -40,6 +40,8 @@ __all__ = ["Message", "look_at", "pieces_of"]
 _IN_A_TURN: Final = 1000
 _NO_ATTEMPT: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that end the task or the program rather than the attempt: they do not count as an attempt."""
+_NOT_DONE: Final = (NotInFlightError, OwnerLostError, OwnerStalledError)
+"""Exceptions by which the owner of a shared store refuses a settlement, or does not answer: it is not settled here."""
 
 
 class Message(AsyncBlock, InFlight):
@@ -116,8 +118,8 @@ class Message(AsyncBlock, InFlight):
         if (channel_engine := run.channel_engine) is not None:
             try:
                 await channel_engine.commit(run, self._index)
-            except (OwnerLostError, OwnerStalledError):
-                run.marks[self._index] = APART  # held as it was: its owner, another process, has not answered
+            except _NOT_DONE:
+                run.marks[self._index] = APART
                 raise
 
     def _ack_otherwise(self) -> None:
@@ -200,8 +202,8 @@ class Message(AsyncBlock, InFlight):
         try:
             await asyncio.shield(rejected)
             await channel_engine.committed()
-        except (OwnerLostError, OwnerStalledError):
-            self._run.marks[self._index] = APART  # as in `ack`
+        except _NOT_DONE:
+            self._run.marks[self._index] = APART
             raise
 
     async def touch(self, extend: float | timedelta | None = None) -> None:

@@ -38,16 +38,16 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
     return noted
 
 
-def kinds(said: list[Said], kind: type[Any]) -> list[Any]:
-    return [each for each in said if isinstance(each, kind)]
-
-
-def take_away(owner: aiodq.Store, place: int) -> None:
-    """Have the owner make one ready again of what its one client holds, which has not heard of that yet."""
+def take_away(owner: aiodq.Store, offset: int = 0) -> None:
+    """Take a message away from who holds it, who is not told."""
     sessions = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
     [lending] = [one for each in sessions for one in each._lendings.values() if one.holding]
-    taken = next(iter(lending._lent)).message(place)
+    taken = next(iter(lending._lent)).message(offset)
     taken._take().release(taken._batch(), taken._delivery, taken.attempts)
+
+
+def kinds(said: list[Said], kind: type[Any]) -> list[Any]:
+    return [each for each in said if isinstance(each, kind)]
 
 
 async def test_what_is_acked_in_one_turn_is_said_in_one_packet_before_what_comes_next(
@@ -194,6 +194,23 @@ async def test_nothing_is_handed_out_of_the_open_lease_after_a_stop(tmp_path: Pa
             assert [message async for message in iterating] == []
         other = owner.topic("jobs").channel("c")
         assert [message.body for message in await other.get_many(5)] == [b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("how", ["ack", "reject"])
+async def test_what_the_owner_refuses_to_settle_was_not_settled(tmp_path: Path, how: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        message = await queue.get()
+        take_away(owner)
+        for _ in range(2):
+            with pytest.raises(aiodq.NotInFlightError):
+                await getattr(message, how)()
+            assert not message.settled
+        for verb in (message.nack, message.touch):
+            with pytest.raises(aiodq.NotInFlightError):
+                await verb()
+        assert await counts(queue) == (1, 0, 0)
 
 
 async def test_what_is_acked_while_a_new_owner_is_greeted_is_said_once_it_has_left_the_message_here(
