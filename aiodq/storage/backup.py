@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.errors import NotAStoreError, StorageError
+from aiodq.errors import NotAStoreError, StorageError, StoreLockedError
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.commits import COMMITS, read_commits, staging_directory
 from aiodq.storage.io.durable_io import TEMPORARY, list_own, write_all
@@ -120,11 +120,17 @@ class Backup:
         with os_errors(path):
             with suppress(FileExistsError):  # an earlier backup left it, or another is being made
                 fs.make_directory(path)
-            self._lock = fs.lock(path)
+            self._lock = self._locked(path)
             for name in fs.listdir(path):
                 if name != LOCK_NAME:
                     self._remove(os.path.join(path, name))
         self._directories[path] = None
+
+    def _locked(self, path: str) -> Lock:
+        try:
+            return self._fs.lock(path)
+        except StoreLockedError as error:
+            raise StoreLockedError("another backup is being made there", path, pid=error.pid) from error
 
     def _refuse_place(self) -> None:
         fs, target = self._fs, self.target

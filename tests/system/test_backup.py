@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import time
 from contextlib import suppress
@@ -213,8 +214,9 @@ async def test_two_backups_do_not_meet_in_one_place(tmp_path: Path, held: Held) 
         first = asyncio.create_task(store.backup(tmp_path / "b"))
         await held.reached()
         second = asyncio.create_task(store.backup(tmp_path / "c"))
-        with pytest.raises(aiodq.StoreLockedError):
+        with pytest.raises(aiodq.StoreLockedError, match="another backup is being made there") as refused:
             await store.backup(tmp_path / "b")
+        assert refused.value.pid == os.getpid()
         held.let_go()
         await asyncio.gather(first, second)
     assert await bodies(tmp_path / "b") == await bodies(tmp_path / "c") == [b"a"]
@@ -229,7 +231,7 @@ def test_a_backup_that_another_one_overtakes_on_its_way_into_a_place_is_told_so(
             first.begin()
             super().make_directory(path)
 
-    with pytest.raises(aiodq.StoreLockedError):
+    with pytest.raises(aiodq.StoreLockedError, match="another backup"):
         Backup(Overtaken(), str(tmp_path / "s"), target, lambda: None).begin()
     first.discard()
     assert not list(tmp_path.iterdir())
