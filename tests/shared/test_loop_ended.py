@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -64,3 +66,21 @@ def test_a_handler_that_ends_the_program_ends_it(tmp_path: Path, owns: bool) -> 
         with pytest.raises(SystemExit, match="3"):
             asyncio.run(main())
         assert asyncio.run(_got(tmp_path)) == b"a"
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["as_it_closes", "open"])
+def test_it_is_said_once_that_a_store_was_never_closed_and_only_where_nobody_asked(tmp_path: Path, begun: bool) -> None:
+    async def program() -> None:
+        store = await aiodq.open(tmp_path, QUICK, mode="shared")
+        await store.queue("jobs").put(b"a")
+        if begun:
+            closing = asyncio.create_task(store.aclose())
+            await asyncio.sleep(0)
+            closing.cancel()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", ResourceWarning)
+        asyncio.run(program())
+        gc.collect()
+    assert [each.category for each in said] == ([] if begun else [ResourceWarning])
+    assert asyncio.run(_got(tmp_path)) == b"a"

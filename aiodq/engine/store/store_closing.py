@@ -65,7 +65,7 @@ class StoreClosing:
             store.loop.call_soon_threadsafe(self._let_go)
         except RuntimeError:  # the loop is closed
             store.release_if_dead()
-        if store.failure is None:
+        if store.failure is None and not store.served:
             warnings.warn(f"store was never closed [{store.path}]", ResourceWarning, 3, source=store)
 
     def under_way(self) -> asyncio.Task[None] | None:

@@ -108,6 +108,7 @@ class StoreEngine:
         failure: why the store stopped, or None.
         draining: whether no topic accepts puts any more, including topics named from now on.
         reclaiming: whether messages in flight under an earlier owner may still be claimed; nothing is settled then.
+        served: whether it is the owner's part of a shared store, of which the handles themselves warn.
         locked: see `LiveStore`.
         at_end: called when it is released, in whatever way it ends.
     """
@@ -138,6 +139,7 @@ class StoreEngine:
         self.closing: bool = False
         self.draining: bool = False
         self.reclaiming: bool = False
+        self.served: bool = False
         self.locked: str = ""
         self.at_end: list[Callable[[], None]] = []
         self._opening = StoreOpening(self.fs, self.clock, path, options, self.threads)

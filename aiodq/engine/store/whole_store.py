@@ -33,6 +33,7 @@ class WholeStore(TopicEngineHost, Protocol):
     topics: dict[str, TopicEngine]
     failure: StoreFailedError | None
     closing: bool
+    served: bool
 
     @property
     def committer(self) -> Committer:

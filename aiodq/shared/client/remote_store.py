@@ -202,7 +202,7 @@ class RemoteStore:
         if self._locked is not None and is_locked(self.path):
             return False  # a look costs a fiftieth of an attempt, and frequent looks notice soon that the lock is free
         engine = StoreEngine(self.path, self._given, self._seams)
-        engine.reclaiming = True
+        engine.reclaiming = engine.served = True
         try:
             await self._opened(engine)
         except StoreLockedError as error:
@@ -412,13 +412,13 @@ class RemoteStore:
 
     def dropped(self) -> None:
         """Warn that no handle is left, and leave the store to others."""
-        if self._closing or self.inherited:
+        if self._closing or self._closed is not None or self.inherited:
             return
-        warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
         try:
             self.loop.call_soon_threadsafe(self._let_go)
         except RuntimeError:  # the loop is closed, and the connection with it
             self._closing = True
+        warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
 
     def _let_go(self) -> None:
         looking = self._looking
