@@ -179,7 +179,7 @@ class Channel(ChannelHandle):
         """Return how many messages are ready; `depth` also counts those in flight and deferred.
 
         A topic's bound (`max_messages`, `Queue.maxsize`) limits `depth`, so a full one may have a small `qsize`.
-        Messages that have expired, lack a tag that the channel wants, or are for another channel count until looked at.
+        Messages that have no tag that the channel wants, or are for another channel, count until they are looked at.
         A channel just named has its counts at once. But while it is being created, deferred messages that have to be
         read from disk count as ready, and a channel that starts at a `datetime` counts nothing: `refresh` waits.
         """
