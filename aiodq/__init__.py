@@ -6,8 +6,8 @@
             async with job:
                 resize(job.body)
 
-`put` returns when the message is on disk. A message is delivered until it is acked; acked, never again. `aiodq.sync`
-has the same for threads, without `await`.
+`put` returns when the message is on disk. A message is redelivered until it is acked, never afterwards. `aiodq.sync`
+offers the same to threads, without `await`.
 """
 
 import sys as _sys

@@ -1,69 +1,71 @@
-"""The asyncio heart of a store: one engine per store, one per topic, one per channel.
+"""The engine of a store, on asyncio: one engine per store, one per topic, one per channel.
 
-Each topic has one *ioLoop*: a turn of it, `IoLoop.turn`, takes what has happened meanwhile and starts what may start
-now. Only a put that finds nothing under way does without: it is written in the caller's own step. The ioLoop decides,
-others do: the *segment writer* encodes and writes, the *syncer* has the device synced (by a thread or the kernel:
-`SyncBackend`), the *prefetching reader* reads ahead for channels that are behind, the *ack persister* keeps journals
-and checkpoints and deletes files. Data flows one way:
+Each topic has one *ioLoop*. One turn of it, `IoLoop.turn`, looks at what has happened since the last turn and starts
+whatever can start. A put that finds nothing in progress bypasses it and is written in the caller's own step. The ioLoop
+only decides; the work is done by others: the *segment writer* encodes and writes, the *syncer* has the device synced
+(by a thread or by the kernel: `SyncBackend`), the *prefetching reader* reads ahead for channels that are behind, and
+the *ack persister* writes journals and checkpoints and deletes files. Data flows one way:
 
     caller -> open batch -> ioLoop -> segment writer -> disk
                                        disk -> prefetching reader -> lease -> caller
 
-Where that is: `topic.puts` up to the open batch (`batch`), `topic.commit` from there to the disk, `reading` and
-`channel.source` back, `channel.lease` for what is in the caller's hands, `channel.acks` and `channel.dead_lettering`
-for its end. `store` is the whole, with what opens and deletes; `loop` has the futures, timers, threads and syncs.
+In the packages: `topic.puts` leads to the open batch (`batch`), `topic.commit` from there to the disk, `reading` and
+`channel.source` back from it. `channel.lease` is about messages in flight, `channel.acks` and `channel.dead_lettering`
+about how they are settled. `store` is the store as a whole, with opening and deleting; `loop` has the futures, timers,
+threads and syncs.
 
 The life of a put:
 
     `Producer.put`                 one coroutine, a topic's and a queue's
-      `GroupCommit.put_now`        nothing under way, no sync asked for: written in the caller's own step, no future
+      `GroupCommit.put_now`        nothing in progress, no sync asked for: written in the caller's own step, no future
         `ActiveSegment.append`     one compact frame, one write
-          `PooledFile.write_alone` into a write window, memory that the file is mapped to; else by `pwrite`
-        `TailCache.add`            into the tail cache. Channels are told nothing: they look at the topic's end
+          `PooledFile.write_alone` into a write window (a part of the file mapped into memory), else by `pwrite`
+        `TailCache.add`            into the tail cache. Channels are not notified: they look at the topic's end
                                    themselves, `ChannelState.follow`
-        `Publisher.shown`          wakes who waits
-      `GroupCommit.put_lone`       nothing under way, and a sync is asked for: written in the caller's own step
-        `Syncer.start`             `SyncBackend.start` has the log synced; its end comes to `GroupCommit.synced_lone`
-      `GroupCommit.place`          likewise, of a put that another process has sent (`aiodq.shared.server.session`)
-      `GroupCommit.accept`         otherwise: into the open batch, with a future. For room waits `WaitingPuts.enter`
-        `IoLoop._advance`          takes the batch once the one before it is written, under "always" once it is durable:
-                                   what came in meanwhile shares one write and one sync. This is the group commit
-        `GroupCommit.write`        `SegmentWriter.write_at_once`, or `SegmentWriter.write` where it is long or rolls
-        `GroupCommit.written`      `Publisher.written`: shown now, or under "always" behind `Publisher.unsynced`
-        `Syncer.start`             `SyncBackend.start` has the log synced; its end comes to `GroupCommit.synced`
-        `Publisher.synced`         shows what is durable and resolves the futures, `Part.resolve`
+        `Publisher.shown`          wakes the waiters
+      `GroupCommit.put_lone`       nothing in progress, a sync asked for: written in the caller's own step
+        `Syncer.start`             `SyncBackend.start` has the log synced, then calls `GroupCommit.synced_lone`
+      `GroupCommit.place`          the same for a put that another process has sent (`aiodq.shared.server.session`)
+      `GroupCommit.accept`         otherwise: into the open batch, with a future. `WaitingPuts.enter` waits for room
+        `IoLoop._advance`          takes the batch once the previous one is written, under "always" once it is durable:
+                                   all that came in meanwhile shares one write and one sync. This is the group commit
+        `GroupCommit.write`        `SegmentWriter.write_at_once`, or `SegmentWriter.write` if it is long or rolls
+        `GroupCommit.written`      `Publisher.written`: visible now, under "always" once synced (`Publisher.unsynced`)
+        `Syncer.start`             `SyncBackend.start` has the log synced, then calls `GroupCommit.synced`
+        `Publisher.synced`         makes what is durable visible and resolves the futures, `Part.resolve`
 
 The life of a get:
 
     `Channel.get`
-      `ChannelEngine.take_next`    the next message of the lease that is open: counts one up
-                                   (`iterate`, which is `async for`, does as much itself, compiled by `Taking.next`;
-                                   `get_many`: `take_run`)
-      `ChannelEngine.get`          else waits its turn in the wait queue, `WaitQueue.wait`
-        `ChannelEngine.take`       asks where the next message is and whether it is wanted (due, not expired, its tag)
-          `MessageSource.next`     what is redelivered (`RequeueCache`), what was read ahead (`ReadAhead`), the tail
-                                   (`TailCache`); else what the system has in its page cache, which
-                                   `PrefetchingReader.read_cached` reads in this step; else `PrefetchingReader.want`,
-                                   and `MessageSource.fetched` brings it
-          `DeliveryFilter`         how many messages from it on may be delivered as they are, and until when
-          `ChannelState.begin`     a lease over them; what is redelivered has entries of its own, one
+      `ChannelEngine.take_next`    the next message of the open lease: increments an index
+                                   (`iterate`, which is `async for`, does the same inline; compiled, `Taking.next`
+                                   does. `get_many`: `take_run`)
+      `ChannelEngine.get`          otherwise waits for its turn in the wait queue, `WaitQueue.wait`
+        `ChannelEngine.take`       finds the next message and checks whether it is to be delivered (due, not expired,
+                                   a wanted tag)
+          `MessageSource.next`     from the redeliveries (`RequeueCache`), what was read ahead (`ReadAhead`), the tail
+                                   (`TailCache`); else from the system's page cache, which
+                                   `PrefetchingReader.read_cached` reads in this step; else `PrefetchingReader.want`
+                                   asks for it, and `MessageSource.fetched` receives it
+          `DeliveryFilter`         how many messages from there on may be delivered as they are, and until when
+          `ChannelState.begin`     begins a lease over them. Redelivered messages get entries of their own, one
                                    (`ChannelState.deliver`) or several at a time (`ChannelState.deliver_again`)
-      `ChannelState.tick`          takes back what was in flight for too long: `ChannelState.time_out`, redelivered
-      `Expirations`                tells channels when times to live end; what nobody has in hand is settled then
+      `ChannelState.tick`          requeues what was in flight for too long: `ChannelState.time_out`
+      `Expirations`                tells channels when times to live end: what is not in flight is settled then
 
 The life of an ack:
 
-    `Message.ack_nowait`           sets a byte of the lease; the first since these were last counted tells the channel
-      `AckPersister.settled`       the channel has something to write; soon where somebody awaits `Message.ack`
-      `AckPersister.flush`         all channels of the topic in one go
-        `ChannelState.take_ops`    counts the bytes: a floor, ranges, attempts, due times
-        `ChannelJournal.append`    written
-        `TopicRetention.passed`    whether the channel is past the oldest segment: `TopicRetention.retain` deletes that
-                                   once all channels are, and their acks durable
+    `Message.ack_nowait`           sets a byte of the lease; the first one since the last flush notifies the channel
+      `AckPersister.settled`       the channel has something to write, soon if somebody awaits `Message.ack`
+      `AckPersister.flush`         writes for all channels of the topic together
+        `ChannelState.take_ops`    turns the bytes into a floor, ranges, attempts, due times
+        `ChannelJournal.append`    writes them
+        `TopicRetention.passed`    is the channel past the oldest segment? `TopicRetention.retain` deletes the segment
+                                   once all channels are, and their acks are durable
         `TopicEngine.wait_durable` no ack is durable before its message
-        `ChannelJournal.sync`      under "always" at once, else with the interval; then those who await are told
+        `ChannelJournal.sync`      under "always" at once, else with the interval; then the waiters are woken
 
-Futures of getters carry wake-ups, never messages: a cancelled getter passes its wake-up on and nothing is lost. A
-failure that leaves unknown what the disk holds (a failed sync above all) fails the whole store, with its cause, and
-everyone who waits is told.
+The futures of getters carry wake-ups, never messages: a cancelled getter passes its wake-up on, and nothing is lost. A
+failure that leaves it unknown what the disk holds (above all a failed sync) fails the whole store with that cause, and
+every waiter gets the error.
 """

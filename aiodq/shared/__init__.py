@@ -1,41 +1,44 @@
 """One store, many processes: the process that owns it serves the others over a socket in the store's directory.
 
-The owner is whoever holds the lock (`aiodq.storage.io.lock`), so the kernel decides, and ownership ends with the
-process. The owner recovers, then listens (`rendezvous`, `owner`), and serves each connection by a `session`, and each
-channel of a connection by a `lending`; if nothing else is in progress, a put is written in the step in which it arrives
+The owner is whoever holds the lock (`aiodq.storage.io.lock`): the kernel decides, and ownership ends with the process.
+The owner recovers the store, then listens (`rendezvous`, `owner`). It serves each connection by a `session`, and each
+channel of a connection by a `lending`. If nothing else is in progress, a put is written in the step in which it arrives
 (`client_puts`), and the thread that has synced it answers (`early_answers`). `aiodq.wire` defines the packets; rare
-requests are calls by name (`calls`). What is changed of options and pauses, the owner tells everybody (`changes`,
+requests are calls by name (`calls`). The owner tells every process of changes of options and pauses (`changes`,
 `watching`).
 
-Every process, the owner's too, talks to the owner over such a connection (`link`), which looks for the next owner when
-one is gone, and may find that it is this very process (`remote_store`): then packets pass without a socket (`inside`).
-Users hold the same objects as with an exclusive store; in place of the engine stand objects that ask the owner:
+Every process, the owner's included, talks to the owner over such a connection (`link`), which looks for the next owner
+when one is gone. If that is this very process (`remote_store`), packets pass without a socket (`inside`).
+Users hold the same objects as with an exclusive store; in place of the engine, these use objects that ask the owner:
 `remote_topic` with `remote_puts`, `remote_channel` with `remote_settlement`, `remote_transactions` and `remote_events`,
-whose counterparts in the owner are `client_puts`, `client_transactions` and `client_events`. Methods that look into an
-engine are overridden in `handles`; the log is read from its files (`history`).
+whose counterparts in the owner are `client_puts`, `client_transactions` and `client_events`. Methods that would look
+into an engine are overridden in `handles`; the log is read from its files (`history`).
 
-Of the rooms, `server` and `requests` are the owner's, `client` and `consuming` everybody's, and `connection` and
-`encoding` are between them.
+Of the packages, `server` and `requests` run in the owner, `client` and `consuming` in every process, and `connection`
+and `encoding` are used by both.
 
-Across a change of owners:
+When the owner changes:
 
-- A put is kept until it is answered, and sent again, in order and before anything newer. By its control frames
-  (`aiodq.format.producers`), the log knows which puts it has. One that waits for room, and that nobody waits for any
-  more, is withdrawn, and not sent again (`putting`).
-- What was opened is opened again, in turns of the loop, by the options on disk where they were stored (`reopening`).
+- A put is kept until it is answered, and sent again, in order and before anything newer. From its control frames
+  (`aiodq.format.producers`) the log knows which puts it already has. A put that waits for room, and whose caller has
+  stopped waiting, is withdrawn and not sent again (`putting`).
+- Topics and channels are opened again, in turns of the loop, with the options on disk if they were stored
+  (`reopening`).
 - A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was there before
   until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five seconds for
   clients whose process is alive but late.
-- Who was cut off from an owner that goes on claims in the same way what it holds, which is kept for it as long as its
-  process lives, up to five seconds (`cut_off`). Who leaves says so (BYE), and what it holds is another's at once.
-- What a process had taken that leaves, or was killed, counts as delivered in channels with `max_attempts`, as it does
-  over the lives of an exclusive store: a message that kills whoever has it is given up at last.
-- A settlement is sent until an owner has confirmed it. Messages that an owner does not know any more were settled.
-- A transaction is sent until an owner has reported its outcome. The committed ones are listed in the transaction log,
-  by each block, and in `#origins` for those it has forgotten: so a repeated transaction counts once, and one that is
-  not committed and whose messages this process no longer holds fails like a stale ack.
-- A forked child keeps nothing of its parent (`inherited`): a killed process is gone, whatever it has started.
+- A process that was cut off from an owner that goes on claims what it holds in the same way. The messages are kept for
+  it as long as the process lives, up to five seconds (`cut_off`). A process that leaves says so (BYE), and what it
+  holds is given to others at once.
+- What a process held when it left or was killed counts as delivered in channels with `max_attempts`, as it does across
+  the runs of an exclusive store: a message that kills every process that gets it is given up in the end.
+- A settlement is sent until an owner has confirmed it. Messages that the owner no longer knows were settled.
+- A transaction is sent until an owner has reported its outcome. Committed transactions are listed in the transaction
+  log, by each block, and in `#origins` once the log has forgotten them: so a repeated transaction counts once. One that
+  is not committed, and whose messages this process no longer holds, fails like a stale ack.
+- A forked child keeps nothing of its parent (`inherited`): the store of a killed process is free, whatever children it
+  has started.
 - A directory that was renamed is not used under its old name, and none is created in its place (`place`).
-- An owner whose socket was deleted, as cleanup programs do, takes the name again within a second.
+- An owner whose socket was deleted, as cleanup programs do, binds the name again within a second.
 - An owner whose store has failed releases it, and the next one to open it reads what is really there.
 """
