@@ -66,6 +66,6 @@ The packages, from the disk upward: `io` (the interface to the operating system,
 quarantine), `segments` (one segment file: header, footer, frames, scanning), `state` (what else a topic and a store
 keep: journals, transactions, `topic.json`, `#store`, watermark, holds), `read` (a log by offset, also while the owner
 runs), `log` (a topic's segments for their owner: appending, recovery, deletion), `bulk` (segments written by others,
-and their adoption), `store_layout` (what is in a store's directory), `offline` (a store inspected, verified and repaired
-without an engine) and `backup` (a copy, while its owner runs). Each knows only those before it.
+and their adoption), `store_layout` (what is in a store's directory), `offline` (a store inspected, verified and
+repaired without an engine) and `backup` (a copy, while its owner runs). Each knows only those before it.
 """
