@@ -242,14 +242,13 @@ class Channel(ChannelHandle):
         return await to_its_end(purge_channel(self._engine, self._channel_engine))
 
     async def seek(self, position: Position) -> None:
-        """Go on from another place: everything before it counts as settled, everything from there on is redelivered.
+        """Continue at another position: everything before it counts as settled, everything from there on is delivered.
 
-        Going ahead therefore gives up what lies between: where retention deletes what is consumed, for good.
-        What is in flight is forgotten, with its attempts; settling it raises `NotInFlightError`.
+        Messages in flight are forgotten, with their attempts; settling one raises `NotInFlightError`.
 
-        To seek ahead is to settle all that is skipped: with `Retention(consumed="delete")`, the default, what no other
-        channel waits for is deleted soon, and no seek back brings it again. Where it is to stay, the topic needs
-        `Retention(consumed="keep")`.
+        Seeking ahead therefore settles what it skips: with `Retention(consumed="delete")`, the default, what no
+        other channel waits for is deleted soon, and seeking back does not bring it back. To keep it, give the
+        topic `Retention(consumed="keep")`.
 
         Args:
             position: `"earliest"`, `"latest"`, an offset, or a time with a zone.
@@ -258,7 +257,7 @@ class Channel(ChannelHandle):
             OffsetError: beyond the log, or before what is still kept; nothing changed.
             DiskFullError: what a transaction has put into some topic finds no room there yet; nothing changed.
             StorageError: the log could not be read for what is not due yet; nothing changed.
-            InvalidOptionError: no position; a `TypeError` too where it is of another type. Nothing changed.
+            InvalidOptionError: it is not a position; also a `TypeError` if it has a wrong type. Nothing changed.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
         Cancellation: it is done all the same.
@@ -273,16 +272,16 @@ class Channel(ChannelHandle):
             await move_channel(self._engine, self._channel_engine, place, position)
 
     async def configure(self, options: ChannelOptions) -> None:
-        """Let the channel go by other options from now on, for all who hold it; they are on disk when this returns.
+        """Change the channel's options, for all who use it; they are on disk when this returns.
 
         Nothing is settled by them before. They count as named for the channel, in this process and in later ones.
 
         Args:
-            options: all of them, not only those that change; `start` counts for nothing.
+            options: all options, not only those that change; `start` is ignored.
 
         Raises:
-            InvalidOptionError: these are no `ChannelOptions`, or the dead-letter topic is this one.
-            StorageError: they could not be written; those before hold.
+            InvalidOptionError: these are not `ChannelOptions`, or the dead-letter topic is this topic.
+            StorageError: they could not be written; the earlier ones stay in effect.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
         Cancellation: it is done all the same.
@@ -294,10 +293,10 @@ class Channel(ChannelHandle):
         await to_its_end(configuring)
 
     def pause(self) -> Awaited[None]:
-        """Deliver nothing from now on; messages gather, what is in flight may be settled.
+        """Deliver nothing from now on. Puts go on, and messages in flight can be settled.
 
-        It takes effect at once; where another process owns a shared store, once awaited. Await the result for it to be
-        durable: a channel stays paused over a restart.
+        It takes effect at once, or if another process owns a shared store, once awaited. Await the result for it to be
+        durable: a channel stays paused across restarts.
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.
@@ -307,7 +306,7 @@ class Channel(ChannelHandle):
         return pause_channel(self._engine, self._channel_engine, paused=True)
 
     def resume(self) -> Awaited[None]:
-        """Deliver again; as `pause`.
+        """Deliver again. It takes effect and becomes durable as `pause` does.
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.

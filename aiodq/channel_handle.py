@@ -288,28 +288,28 @@ class ChannelHandle(AsyncIteration):
 
         Args:
             handler: called with each message, in a task of its own. A coroutine function, or whatever else returns
-                an awaitable, runs on the event loop. A plain function runs in a thread, of which there are
-                `concurrency`. There it may read the message; what settles it belongs on the event loop, and raises
-                `WrongContextError`: it returns or raises instead, or calls `anyio.from_thread.run(message.touch)`.
-                Nothing can stop a thread: where its time is up, or `consume` is cancelled, the message is settled,
-                and the function goes on unheard. Its worker, and at exit the process, wait for its end.
-            concurrency: how many messages are worked off at once, from 1 to 100,000.
-            timeout: seconds, or a `timedelta`, that a handler has; then it is cancelled. One that returns all the same
-                is done. None: for ever.
-            renew: keep messages from timing out as long as their handlers run (see `Message.renewing`). Without, the
-                `visibility_timeout` is all the time that a handler has before somebody else gets the message, too.
-            on_error: called with the message, which is settled by then, and the exception of each failed attempt, on
-                the event loop. It may be a coroutine function. What it raises is logged and changes nothing. A `Retry`
-                and a `Reject` are no failures.
+                an awaitable, runs on the event loop. A plain function runs in one of `concurrency` threads. There it
+                can read the message, but not settle it, which raises `WrongContextError`: let it return or raise, or
+                call `anyio.from_thread.run(message.touch)`. A thread cannot be stopped: when its time is up, or
+                `consume` is cancelled, the message is settled and the function's result ignored. Its worker, and at
+                exit the process, wait for it to end.
+            concurrency: how many messages are processed at once, from 1 to 100,000.
+            timeout: seconds, or a `timedelta`, after which a handler is cancelled. If it returns normally all the same,
+                its message is acked. None: no limit.
+            renew: keep messages from timing out while their handlers run (see `Message.renewing`). With False, a
+                handler has `visibility_timeout`; after that, another consumer may get the message as well.
+            on_error: called on the event loop after each failed attempt, with the message, which is settled by then,
+                and the exception. It may be a coroutine function. What it raises is logged and changes nothing. It is
+                not called for `Retry` and `Reject`.
 
         Raises:
-            InvalidOptionError: the handler or the hook cannot be called like that, or an option is out of its range; a
-                `TypeError` too where a type is wrong.
+            InvalidOptionError: the handler or `on_error` cannot be called like that, or an option is out of its range;
+                also a `TypeError` if a type is wrong.
             QueueShutDown: the store is closed already.
             StoreFailedError: the store has stopped.
 
-        Cancellation: handlers under way are cancelled, and their messages released as if never handed out. The message
-        of one that returns all the same is acked.
+        Cancellation: running handlers are cancelled, and their messages released as if never delivered. If a handler
+        returns normally all the same, its message is acked.
         """
         check_flag("renew", renew)
         checked_hook(on_error)
@@ -326,24 +326,24 @@ class ChannelHandle(AsyncIteration):
         await consumer.run()
 
     async def stop(self, grace: float | timedelta = 10.0) -> None:
-        """End deliveries gently, for as long as the store is open: for SIGTERM.
+        """Stop deliveries gently, as for SIGTERM; they do not start again while the store is open.
 
-        From the call on no message is handed out: `consume` and `async for` end, `get` raises `QueueShutDown`, `join`
-        returns. What is under way may end: `stop` waits until nothing is in flight. After `grace`, handlers of
-        `consume` are cancelled and their messages released; what others hold stays theirs to settle. What nobody has
-        acked is redelivered when the store is next opened. Puts go on. Repeating it is safe; the shortest grace counts.
+        From the call on no message is delivered: `consume`, `async for` and `join` end, and `get` raises
+        `QueueShutDown`. `stop` waits until nothing is in flight. After `grace`, handlers of `consume` are cancelled and
+        their messages released; messages that others hold can still be settled. What nobody has acked is redelivered
+        when the store is next opened. Puts go on. Repeating it is safe; the shortest grace counts.
 
-        Nothing stops a thread: a plain function that still runs after `grace` goes on unheard, and its message is
-        released. So is that of a handler that has not ended 5 s after it was cancelled.
+        A thread cannot be stopped: if a plain function still runs after `grace`, its message is released and its result
+        ignored. The message of a handler that has not ended 5 s after it was cancelled is released, too.
 
-        Called by a handler of the channel, or by what it awaits or started, it does not wait, as it would wait for
-        itself: it returns at once, and the rest goes on.
+        If a handler of the channel calls it, or something that the handler awaits or started, it would wait for itself:
+        then it returns at once, and stopping continues in the background.
 
         Args:
-            grace: seconds, or a `timedelta`, for what is under way; 0 cancels at once.
+            grace: seconds, or a `timedelta`, for messages in flight; 0 cancels handlers at once.
 
         Raises:
-            InvalidOptionError: no such time; a `TypeError` too where it is of another type. Nothing was done.
+            InvalidOptionError: it is not a span of time; also a `TypeError` if it has a wrong type. Nothing was done.
             WrongContextError: another event loop, or a forked child.
 
         Cancellation: it goes on; calling it again waits for the same end.

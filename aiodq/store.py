@@ -331,7 +331,7 @@ class Store(StoreHandle):
             Whether nothing is ready or in flight any more, in any channel.
 
         Raises:
-            InvalidOptionError: no span of time; a `TypeError` too where it is of another type. Nothing was done.
+            InvalidOptionError: it is not a span of time; also a `TypeError` if it has a wrong type. Nothing was done.
             StorageError: the files of a topic or a channel could not be created.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
@@ -366,7 +366,7 @@ class Store(StoreHandle):
             grace: seconds, or a `timedelta`, that running handlers have; 0 cancels them at once.
 
         Raises:
-            InvalidOptionError: no such time; a `TypeError` too where it is of another type. Nothing was done.
+            InvalidOptionError: it is not a span of time; also a `TypeError` if it has a wrong type. Nothing was done.
             StoreFailedError: what was accepted could not be made durable.
             OwnerLostError, OwnerStalledError: in mode "shared" or "client": as `aclose`.
             WrongContextError: another event loop, or a forked child.
