@@ -77,7 +77,9 @@ class Channel(ChannelHandle):
 
         Raises:
             AlreadySettledError: one was settled before, or is given twice.
-            NotInFlightError: one was taken away meanwhile (it timed out, or by a purge), or is another channel's.
+            NotInFlightError: one was taken away meanwhile (it timed out, or by a purge), or is another channel's. When
+                awaited, in a shared store: the owner took one away before this process knew of it; the others are
+                settled.
             InvalidOptionError: these are not messages; also a `TypeError`.
             QueueShutDown: the store is closed.
             DiskFullError: when awaited: settled, but not durably so; it will be once there is space.

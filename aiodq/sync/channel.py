@@ -169,7 +169,8 @@ class Channel(Uncopied):
 
         Raises:
             AlreadySettledError: one was settled before, or is given twice.
-            NotInFlightError: one was taken away meanwhile (timed out or purged), or belongs to another channel.
+            NotInFlightError: one was taken away meanwhile (timed out or purged), or belongs to another channel. If in a
+                shared store the owner took one away before this process knew of it, the others are settled.
             InvalidOptionError: these are not messages; also a `TypeError`.
             QueueShutDown: the store is closed.
             DiskFullError: settled, but not durably until there is space.

@@ -196,6 +196,19 @@ async def test_nothing_is_handed_out_of_the_open_lease_after_a_stop(tmp_path: Pa
         assert [message.body for message in await other.get_many(5)] == [b"2", b"3", b"4"]
 
 
+async def test_who_acks_several_is_told_of_one_that_was_taken_away_unheard(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs")
+        await queue.put_many([b"a", b"b", b"c"])
+        messages = await queue.get_many(3)
+        take_away(owner, 1)
+        acking = queue.ack_many(messages)
+        with pytest.raises(aiodq.NotInFlightError, match="message 1"):
+            await acking
+        assert (await queue.get()).body == b"b"
+        assert await counts(queue) == (0, 1, 0)
+
+
 @pytest.mark.parametrize("how", ["ack", "reject"])
 async def test_what_the_owner_refuses_to_settle_was_not_settled(tmp_path: Path, how: str) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
