@@ -6,25 +6,34 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from datetime import datetime
 from difflib import get_close_matches
 from glob import glob, has_magic
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
 from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
-from aiodq.options import time_ns
 from aiodq.spark.objects import full_path, is_url
+from aiodq.spark.values import (
+    bound_of,
+    choice_of,
+    count_of,
+    delay_of,
+    json_of,
+    list_of,
+    names_of,
+    size_of,
+    time_of,
+)
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aiodq.spark.values import Bound, Moment
+
 __all__ = [
-    "Bound",
-    "Moment",
     "ReadOptions",
     "WriteOptions",
     "batch_options",
@@ -34,22 +43,7 @@ __all__ = [
     "write_options",
 ]
 
-T = TypeVar("T")
 
-End = Literal["earliest", "latest"]
-
-Bound = int | End | dict[str, int | End]
-"""An offset for every topic, or one by topic."""
-
-Moment = int | dict[str, int]
-"""A time for every topic, or one by topic; nanoseconds since the epoch."""
-
-_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_DELAY: Final = re.compile(r"([0-9]{1,12}) *(ms|s|m|min|h|d)")
-_NUMBER: Final = re.compile("[0-9]{1,30}")
-_SIZE: Final = re.compile(r"([0-9]{1,30}) *([bkmg]?)b?", re.IGNORECASE)
-_LARGEST: Final = (1 << 63) - 1
 _LONGEST_NAME: Final = 141
 """Of a write, as a file's name has it: such names have 150 characters, with what tells a stream from a single write."""
 _STREAM_NAMES: Final = (
@@ -187,23 +181,23 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         stores=_stores(options),
         topics=_topics(options),
-        starting=_bound(options, "startingOffsets", "earliest"),
-        ending=_bound(options, "endingOffsets", "latest"),
-        starting_ns=_time(options, "startingTimestamp"),
-        ending_ns=_time(options, "endingTimestamp"),
-        tags=frozenset(_some(options, "tags")) if "tags" in options else None,
-        columns=columns_of(_list(options["columns"]) if "columns" in options else None),
-        split_bytes=_size(options, "splitBytes", 0) or None,
-        verify=_choice(options, "verify", {"batch": True, "none": False}, default=True),
-        strict=_choice(options, "failOnDataLoss", {"true": True, "false": False}, default=True),
+        starting=bound_of(options, "startingOffsets", "earliest"),
+        ending=bound_of(options, "endingOffsets", "latest"),
+        starting_ns=time_of(options, "startingTimestamp"),
+        ending_ns=time_of(options, "endingTimestamp"),
+        tags=frozenset(names_of(options, "tags")) if "tags" in options else None,
+        columns=columns_of(list_of(options["columns"]) if "columns" in options else None),
+        split_bytes=size_of(options, "splitBytes", 0) or None,
+        verify=choice_of(options, "verify", {"batch": True, "none": False}, default=True),
+        strict=choice_of(options, "failOnDataLoss", {"true": True, "false": False}, default=True),
         most_records=_records(options, "maxRecordsPerTrigger", "maxOffsetsPerTrigger"),
-        most_bytes=_size(options, "maxBytesPerTrigger", 0) or None,
+        most_bytes=size_of(options, "maxBytesPerTrigger", 0) or None,
         hold=options.get("hold"),
-        advance_hold=_choice(options, "holdAdvance", {"batch": True, "manual": False}, default=True),
-        min_partitions=_count(options, "minPartitions", of="tasks"),
+        advance_hold=choice_of(options, "holdAdvance", {"batch": True, "manual": False}, default=True),
+        min_partitions=count_of(options, "minPartitions", of="tasks"),
         pattern=_pattern(options),
         least_records=_records(options, "minRecordsPerTrigger", "minOffsetsPerTrigger"),
-        longest_delay=_delay(options, "maxTriggerDelay", _TRIGGER_DELAY),
+        longest_delay=delay_of(options, "maxTriggerDelay", _TRIGGER_DELAY),
     )
 
 
@@ -291,16 +285,16 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     topic = options.get("topic")
     if topic is not None:
         check_topic(topic)
-    compression = _choice(options, "compression", _CODECS, default=None)
+    compression = choice_of(options, "compression", _CODECS, default=None)
     codec_number(compression)
     return WriteOptions(
         # What is written is synced by names, which are not looked up through a link.
         store=os.path.realpath(store) if os.path.islink(store.rstrip("/")) else store,
         topic=topic,
         name=_stream_name(options) if stream else _name(options, "txnId"),
-        segment_bytes=_size(options, "segmentBytes", _SEGMENT_BYTES),
+        segment_bytes=size_of(options, "segmentBytes", _SEGMENT_BYTES),
         compression=compression,
-        repeated=_choice(options, "repeatedHeaders", _REPEATED, default=None),
+        repeated=choice_of(options, "repeatedHeaders", _REPEATED, default=None),
     )
 
 
@@ -404,7 +398,7 @@ def _said_to_load(said: str) -> list[str]:
     Raises:
         InvalidOptionError: somebody else said something else.
     """
-    found = _json("paths", said)
+    found = json_of("paths", said)
     if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
         raise InvalidOptionError(f"'paths' is what Spark makes of load(['/a', '/b']), not {said!r:.200}: name a 'path'")
     return found
@@ -412,7 +406,7 @@ def _said_to_load(said: str) -> list[str]:
 
 def _paths(said: str) -> list[str]:
     """Return the paths of a list; a directory that is there under all of it is meant, as it is by a write."""
-    return [said] if said.strip() and os.path.isdir(_path(said)) else _list(said)
+    return [said] if said.strip() and os.path.isdir(_path(said)) else list_of(said)
 
 
 def _path(said: str) -> str:
@@ -457,137 +451,17 @@ def _pattern(options: Mapping[str, str]) -> str | None:
     return value
 
 
-def _delay(options: Mapping[str, str], name: str, default: float) -> float:
-    value = options.get(name)
-    if value is None:
-        return default
-    match = _DELAY.fullmatch(value.strip().lower())
-    if match is None:
-        raise InvalidOptionError(f"{name} is a time, as 500ms, 30s or 15m, not {value!r}")
-    return int(match[1]) * _SECONDS[match[2]]
-
-
 def _topics(options: Mapping[str, str]) -> tuple[str, ...] | None:
     said = [name for name in ("topic", "topics", "subscribePattern") if name in options]
     if len(said) > 1:
         raise InvalidOptionError(f"{said[0]!r} and {said[1]!r} exclude each other")
     if "topic" in options:
         return (options["topic"],)
-    return tuple(_some(options, "topics")) if "topics" in options else None
-
-
-def _some(options: Mapping[str, str], name: str) -> list[str]:
-    found = _list(options[name])
-    if not found:
-        raise InvalidOptionError(f"{name} is empty: leave it out for all of them")
-    return found
-
-
-def _list(value: str) -> list[str]:
-    return [item.strip() for item in value.split(",") if item.strip()]
-
-
-def _bound(options: Mapping[str, str], name: str, default: Bound) -> Bound:
-    value = options.get(name)
-    if value is None:
-        return default
-    if value.strip().lower() in {"earliest", "latest"}:
-        return "earliest" if value.strip().lower() == "earliest" else "latest"
-    found: Any = int(value) if _NUMBER.fullmatch(value.strip()) else None
-    if value.lstrip().startswith("{"):
-        found = _json(name, value)
-    offsets = list(found.values()) if isinstance(found, dict) else [found]
-    ends = {"earliest", "latest"} if isinstance(found, dict) else set[str]()
-    if not all(each in ends if isinstance(each, str) else _is_offset(each) for each in offsets) or found == {}:
-        raise InvalidOptionError(
-            f'{name} is "earliest", "latest", an offset, or any of them by topic as JSON ({{"orders": 5}}), '
-            f"not {value!r:.200}"
-        )
-    return found if isinstance(found, int) else dict(found)
-
-
-def _json(name: str, value: str) -> Any:  # noqa: ANN401 - it may be anything
-    """Return what an option says as JSON.
-
-    Raises:
-        InvalidOptionError: it is none, or says two things of one topic, of which JSON would take the last.
-    """
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for topic, each in pairs:
-            if topic in found:
-                raise InvalidOptionError(f"{name} names the topic {topic!r} twice")
-            found[topic] = each
-        return found
-
-    try:
-        return json.loads(value, object_pairs_hook=once)
-    except InvalidOptionError:
-        raise
-    except (ValueError, RecursionError) as cause:
-        raise InvalidOptionError(f"{name} is no JSON: {value!r:.200} ({cause})") from cause
-
-
-def _is_offset(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _time(options: Mapping[str, str], name: str) -> Moment | None:
-    value = options.get(name)
-    if value is None:
-        return None
-    if value.lstrip().startswith("{"):
-        found = _json(name, value)
-        if not found:
-            raise InvalidOptionError(f"{name} names no topic: leave it out, or give one time for all")
-        return {topic: _moment(name, str(each)) for topic, each in found.items()}
-    return _moment(name, value)
-
-
-def _moment(name: str, value: str) -> int:
-    if _NUMBER.fullmatch(value):
-        return int(value) * 1_000_000
-    try:
-        return time_ns(datetime.fromisoformat(value))
-    except ValueError as cause:
-        raise InvalidOptionError(
-            f"{name} is milliseconds since 1970, or a time with a zone (2026-01-31T08:00:00+00:00), or one of them by "
-            f"topic as JSON, not {value!r:.200}"
-        ) from cause
-
-
-def _size(options: Mapping[str, str], name: str, default: int) -> int:
-    value = options.get(name)
-    if value is None:
-        return default
-    match = _SIZE.fullmatch(value.strip())
-    size = 0 if match is None else int(match[1]) * _UNITS[match[2].lower()]
-    if not 0 < size <= _LARGEST:
-        raise InvalidOptionError(f"{name} is bytes, as 33554432 or 32m, not {value!r:.200}")
-    return size
+    return tuple(names_of(options, "topics")) if "topics" in options else None
 
 
 def _records(options: Mapping[str, str], own: str, other: str) -> int | None:
     """Return a number of messages by its name, or by the one that it has for Kafka's users."""
     if own in options and other in options:
         raise InvalidOptionError(f"{other!r} is another name of {own!r}: give one of them")
-    return _count(options, other if other in options else own)
-
-
-def _count(options: Mapping[str, str], name: str, of: str = "messages") -> int | None:
-    value = options.get(name)
-    if value is None:
-        return None
-    if not _NUMBER.fullmatch(value) or not 0 < int(value) <= _LARGEST:
-        raise InvalidOptionError(f"{name} is a number of {of}, not {value!r:.200}")
-    return int(value)
-
-
-def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, T], *, default: T) -> T:
-    value = options.get(name)
-    if value is None:
-        return default
-    if value.lower() not in choices:
-        raise InvalidOptionError(f"{name} is one of {', '.join(choices)}, not {value!r}")
-    return choices[value.lower()]
+    return count_of(options, other if other in options else own)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from aiodq.spark.options import Bound, Moment, ReadOptions
+    from aiodq.spark.options import ReadOptions
+    from aiodq.spark.values import Bound, Moment
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.io.quarantine import Damage
 

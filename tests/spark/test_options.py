@@ -70,6 +70,27 @@ def test_ends_and_times_by_topic() -> None:
     assert options.starting_ns == {"x": 5_000_000, "y": 1_000_000_000}
 
 
+@pytest.mark.parametrize("name", ["startingTimestamp", "endingTimestamp"])
+@pytest.mark.parametrize(
+    ("number", "unit"), [("1767225600", "seconds"), ("1767225600123456", "micro"), ("1767225600123456789", "nano")]
+)
+def test_a_time_in_another_unit_is_told_with_the_one_that_is_meant(name: str, number: str, unit: str) -> None:
+    meant = (
+        f"{name} is milliseconds since 1970, and {number} seems to be {unit}.*: write 1767225600[0-9]{{3}}, or 2026-"
+    )
+    for said in (number, f'{{"a": {number}}}'):
+        with pytest.raises(aiodq.InvalidOptionError, match=meant):
+            read_options({"path": "/a", name: said})
+
+
+@pytest.mark.parametrize("number", [0, 999_999_999, 4_102_444_800, 1_767_225_600_000, (1 << 63) - 1])
+def test_a_time_that_may_be_milliseconds_is_taken_for_them(number: int) -> None:
+    """Also one behind everything, as an end that is none."""
+    assert read_options({"path": "/a", "endingTimestamp": f"{number}"}).ending_ns == number * 1_000_000
+    early = "1970-01-21T10:53:45.600+00:00"
+    assert read_options({"path": "/a", "startingTimestamp": early}).starting_ns == 1_767_225_600_000_000
+
+
 def test_ends_in_other_letters() -> None:
     """As with Kafka's source."""
     options = read_options({"path": "/a", "startingOffsets": "Latest", "endingOffsets": " EARLIEST"})
