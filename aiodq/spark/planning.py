@@ -59,7 +59,7 @@ _LOG: Final = logging.getLogger("aiodq.spark")
 _MAGIC: Final = frozenset("*?[")
 _BEYOND: Final = 1 << 63
 """More than any offset."""
-WITHOUT: Final = "a read with failOnDataLoss=false, or archive with lossy, goes on without"
+WITHOUT: Final = "a read with failOnDataLoss=false, or archive, query or report with lossy, goes on without"
 """What to do about messages that are gone."""
 GO_ON: Final = f"{WITHOUT}; aiodq repair sets it aside for all that read"
 """What to do about messages that are damaged or missing."""

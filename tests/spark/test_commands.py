@@ -104,6 +104,15 @@ def test_an_audit_says_where_the_damage_is(store: Path) -> None:
     assert len(done.json["findings"]) == 1
 
 
+def test_what_is_damaged_fails_a_query_or_is_left_out(store: Path) -> None:
+    flip(segments(store / "orders")[0], 500, 3)
+    words = "spark", "query", store, "SELECT count(*) AS n FROM orders", "--output", "json"
+    done = aiodq(*words)
+    assert (done.code, done.out) == (1, b"")
+    assert "query or report with lossy, goes on without" in done.err
+    assert 0 < ok(*words, "--lossy").json["n"] < ROWS
+
+
 @pytest.mark.slow
 def test_the_latest_of_each_key(store: Path) -> None:
     """Of those without a key, of which there are 160, all."""
@@ -349,8 +358,8 @@ MOMENTS = {"since": datetime(2026, 1, 31, 12, tzinfo=UTC), "until": datetime(202
             "kept 9 messages of 2,000 in latest: 0.2 s\n",
         ),
         (
-            "report {store} {lake}/r.html --topic orders",
-            {"topics": ["orders"]},
+            "report {store} {lake}/r.html --topic orders --lossy",
+            {"topics": ["orders"], "lossy": True},
             ReportSummary("/r.html", 1, 9, 0.25),
             "wrote /r.html: 9 messages of 1 topic, 0.2 s\n",
         ),

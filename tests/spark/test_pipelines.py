@@ -436,6 +436,13 @@ def executions(spark: SparkSession) -> int:
     return int(spark._jsparkSession.sharedState().statusStore().executionsCount())
 
 
+def test_a_report_fails_on_damage_or_leaves_it_out(spark: SparkSession, tmp_path: Path, store: Path) -> None:
+    flip(segments(store / "orders")[0], 500, 3)
+    with pytest.raises(PySparkException, match="query or report with lossy, goes on without"):
+        report(spark, store, tmp_path / "report.html")
+    assert report(spark, store, tmp_path / "report.html", lossy=True).rows == len(scanned(store)) == 97
+
+
 def test_a_report_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(_touched(tmp_path / "s"))
     assert report(spark, tmp_path / "s", tmp_path / "r.html").rows == 0

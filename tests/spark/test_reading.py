@@ -265,7 +265,7 @@ async def test_damage_is_told_or_stepped_over(store: Path, number: int) -> None:
     path = segments(store / "orders")[number]
     body = plain_in(path, rows)
     flip(path, path.read_bytes().index(body), 1)
-    with pytest.raises(aiodq.CorruptionError, match=r"failOnDataLoss=false, or archive with lossy, .*; aiodq repair"):
+    with pytest.raises(aiodq.CorruptionError, match=r"failOnDataLoss=false, or .* report with lossy, .*; aiodq repair"):
         read(store)
     assert read(store, failOnDataLoss="false") == [row for row in rows if row["body"] != body]
     assert len(read(store, verify="none")) == len(rows)

@@ -380,6 +380,7 @@ def query(
     *,
     output: Literal["table", "json"] = "table",
     parquet: str | None = None,
+    lossy: bool = False,
     master: Master = "local[*]",
     conf: Conf = None,
     verbose: Verbose = False,
@@ -394,13 +395,16 @@ def query(
         sql: the query.
         output: how the result is shown; in JSON a column that is NULL is there as null.
         parquet: write the result to this directory instead.
+        lossy: leave out what is damaged, or is deleted while it is read, instead of failing.
         master: where Spark runs.
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
     """
     _check(stores)
+    from aiodq.spark.pipelines.session import loss_option  # noqa: PLC0415 - it is there now
+
     with _session(master, conf, "query", verbose=verbose) as (session, _):
-        result: DataFrame = _pipelines().query(session, stores, sql)
+        result: DataFrame = _pipelines().query(session, stores, sql, **loss_option(lossy=lossy))
         if parquet is not None:
             result.write.parquet(parquet)
             stdout().print(f"wrote {parquet}")
@@ -435,6 +439,7 @@ def report(
     /,
     *,
     topic: Topics = None,
+    lossy: bool = False,
     master: Master = "local[*]",
     conf: Conf = None,
     verbose: Verbose = False,
@@ -445,6 +450,7 @@ def report(
         store: the store's directory. It may be open in another process.
         path: the file.
         topic: which.
+        lossy: leave out what is damaged, or is deleted while it is counted, instead of failing.
         master: where Spark runs.
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
@@ -454,7 +460,7 @@ def report(
 
     check_file(path)
     with _session(master, conf, "report", verbose=verbose) as (session, _):
-        done = _pipelines().report(session, store, path, topics=topic)
+        done = _pipelines().report(session, store, path, topics=topic, lossy=lossy)
     about = f"{counted(done.rows, 'message')} of {counted(done.topics, 'topic')}"
     stdout().print(f"wrote {done.path}: {about}, {done.seconds:.1f} s")
     return DONE

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from aiodq.errors import InvalidOptionError
 from aiodq.spark.objects import full_path
 from aiodq.spark.pipelines.places import one_store, refuse_moved, target_path, topic_column
-from aiodq.spark.pipelines.session import topics_option
+from aiodq.spark.pipelines.session import loss_option, topics_option
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.spark.stream.stream_hold import keep
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -120,7 +120,7 @@ def archive(  # noqa: PLR0913 - what there is to say
 
 
 def _options(hold: str, named: dict[str, str], most_records: int | None, *, lossy: bool) -> dict[str, str]:
-    options = {**named, "hold": hold, "holdAdvance": "manual", "failOnDataLoss": str(not lossy).lower()}
+    options = {**named, "hold": hold, "holdAdvance": "manual", **loss_option(lossy=lossy)}
     if most_records is not None:
         options["maxRecordsPerTrigger"] = str(most_records)
     return options

@@ -22,7 +22,7 @@ from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines.census import COLUMNS, SCHEMA, census, coarser, step_for
 from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.places import one_store
-from aiodq.spark.pipelines.session import check_stores, topics_option
+from aiodq.spark.pipelines.session import check_stores, loss_option, topics_option
 from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.state.topic.topic_meta import describe
@@ -56,6 +56,7 @@ def report(
     path: str | os.PathLike[str],
     *,
     topics: Sequence[str] | None = None,
+    lossy: bool = False,
 ) -> ReportSummary:
     """Describe a store in one HTML file that needs nothing else. Blocking.
 
@@ -67,6 +68,8 @@ def report(
         store: the store's directory. It may be open in another process.
         path: the file; written over if it is there.
         topics: names or patterns; all topics where None.
+        lossy: leave out what is damaged, or is deleted while it is counted, instead of failing: beside an owner whose
+            consumers are fast, something mostly is.
 
     Raises:
         StoreNotFoundError: there is no such store or topic, or none that matches.
@@ -77,7 +80,7 @@ def report(
     began, store = time.monotonic(), one_store("report", store)
     check_stores(store, topics)
     check_file(os.fspath(path))
-    found = _topics(spark, store, topics)
+    found = _topics(spark, store, topics, lossy=lossy)
     sections: list[tuple[str, list[str | Bars]]] = []
     for topic, (total, moments, sizes, tags) in found.items():
         first, last = (datetime.fromtimestamp(total[name] / 1e6, UTC) for name in ("first", "last"))
@@ -115,9 +118,9 @@ class _Topic(NamedTuple):
     tags: dict[str | None, int]
 
 
-def _topics(spark: SparkSession, store: str, topics: Sequence[str] | None) -> dict[str, _Topic]:
+def _topics(spark: SparkSession, store: str, topics: Sequence[str] | None, *, lossy: bool) -> dict[str, _Topic]:
     """Count everything in one pass: each task what it reads, and Spark what they found."""
-    wanted = {"path": store, "columns": COLUMNS, **topics_option(topics)}
+    wanted = {"path": store, "columns": COLUMNS, **topics_option(topics), **loss_option(lossy=lossy)}
     found: dict[str, _Topic] = {}
     rows = _counted(spark, batch_options(wanted)).toArrow().to_pylist()
     for row in sorted(rows, key=itemgetter("topic", "place")):

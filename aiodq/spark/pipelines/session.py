@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["check_stores", "load", "start_session", "topics_option", "use_here"]
+__all__ = ["check_stores", "load", "loss_option", "start_session", "topics_option", "use_here"]
 
 
 def topics_option(topics: Sequence[str] | None) -> dict[str, str]:
@@ -30,6 +30,11 @@ def topics_option(topics: Sequence[str] | None) -> dict[str, str]:
         InvalidOptionError: they are no list, or an empty one.
     """
     return {} if topics is None else {"topics": ",".join(some("topics", topics))}
+
+
+def loss_option(*, lossy: bool) -> dict[str, str]:
+    """Return the option that says whether messages that are gone or damaged are left out, or are an error."""
+    return {"failOnDataLoss": "false" if lossy else "true"}
 
 
 def check_stores(stores: str | os.PathLike[str], topics: Sequence[str] | None = None, *, coming: bool = False) -> None:
