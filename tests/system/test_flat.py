@@ -22,7 +22,7 @@ from aiodq.engine.channel.source.requeue_cache import RequeueCache
 from aiodq.engine.loop.futures import MOST_AT_ONCE
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
-from aiodq.testing import FakeClock
+from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.system.counts import PACKAGE, CountingLoop, compiled
 from tests.system.support import QuickFile, QuickFileSystem
 
@@ -552,6 +552,19 @@ async def test_very_many_getters_are_woken_some_in_each_turn(tmp_path: Path, mon
         await jobs.put_many([SMALL] * len(waiting))
         assert [message.offset for message in await asyncio.gather(*waiting)] == list(range(1, len(waiting) + 1))
         assert max(_Settled.turns.values()) < 1.1 * MOST_AT_ONCE
+
+
+async def test_deleting_a_topic_writes_nothing_about_its_channels(tmp_path: Path) -> None:
+    fs = WatchedFileSystem()
+    async with aiodq.open(tmp_path, fs=fs) as store:
+        topic = store.topic("t")
+        channels = [topic.channel(f"c{number}") for number in range(20)]
+        await topic.put(SMALL)
+        for channel in channels:
+            await (await channel.get()).ack()
+        fs.reset()
+        await store.delete_topic("t")
+        assert fs.calls["sync"] + fs.calls["sync_directory"] < 10
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -131,7 +131,7 @@ class Deletions:
         return True
 
     async def _close(self, engine: TopicEngine) -> None:
-        await engine.close(_deleted(engine.name))
+        await engine.close(_deleted(engine.name), deleted=True)
         self.ending.discard(engine)
 
     async def channel(self, engine: TopicEngine, name: str) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiodq.engine.monitoring.metrics import SyncTimer
     from aiodq.format.journal import Op
 
-__all__ = ["AckPersister", "Job", "fold_all"]
+__all__ = ["AckPersister", "Job", "close_all"]
 
 _FOLD_AT: Final = 32_768
 """Operations at which a journal is folded into a checkpoint, at least."""
@@ -442,13 +442,13 @@ def _tell(waiting: list[tuple[ChannelCore, list[asyncio.Future[None]]]]) -> None
             channel_engine.turn.begin()  # after all of them: a clock may raise
 
 
-def fold_all(channel_engines: list[ChannelCore]) -> None:
-    """Replace journals by checkpoints, and close the files. Blocking; nothing else may use them."""
+def close_all(channel_engines: list[ChannelCore], *, fold: bool) -> None:
+    """Close journals, with `fold` as checkpoints, which are read sooner. Blocking; nothing else may use the files."""
     for channel_engine in channel_engines:
         journal, state = channel_engine.journal, channel_engine.state
         if journal is None or state is None:
             continue
-        if journal.pending:
+        if fold and journal.pending:
             # On a full disk the journal stays as it is and holds the same state.
             with suppress(DiskFullError):
                 journal.fold(state.snapshot(*channel_engine.times()))
