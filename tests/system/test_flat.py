@@ -18,6 +18,7 @@ import pytest
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.leases import Lease
+from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
 from aiodq.engine.loop.futures import MOST_AT_ONCE
 from aiodq.format.columns import Columns
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from aiodq.storage.io.filesystem import File
+    from aiodq.storage.state.channel_journal import ChannelJournal
 
 pytestmark = pytest.mark.skipif(compiled(), reason="what is compiled has no instructions to count")
 
@@ -552,6 +554,67 @@ async def test_very_many_getters_are_woken_some_in_each_turn(tmp_path: Path, mon
         await jobs.put_many([SMALL] * len(waiting))
         assert [message.offset for message in await asyncio.gather(*waiting)] == list(range(1, len(waiting) + 1))
         assert max(_Settled.turns.values()) < 1.1 * MOST_AT_ONCE
+
+
+async def test_very_many_getters_of_many_channels_are_woken_some_in_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with opened(tmp_path) as store:
+        topic = store.topic("t")
+        channels = [topic.channel(f"c{number}") for number in range(MOST_AT_ONCE // 20)]
+        await topic.put(SMALL)
+        for channel in channels:
+            await (await channel.get()).ack()
+        _take_turns(loop)
+        monkeypatch.setattr(loop, "create_future", lambda: _Settled(loop=loop))
+        waiting = [asyncio.ensure_future(channel.get()) for channel in channels for _ in range(60)]
+        for _ in range(TIMES):
+            await asyncio.sleep(0)
+        _Settled.turns.clear()
+        await topic.put_many([SMALL] * 60)
+        found = await asyncio.gather(*waiting)
+        assert [message.offset for message in found] == list(range(1, 61)) * len(channels)
+        assert max(_Settled.turns.values()) < 1.1 * MOST_AT_ONCE
+
+
+@pytest.mark.parametrize("sync", ["os", "always"])
+async def test_very_many_who_put_are_told_some_in_each_turn(
+    sync: Literal["os", "always"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    options = aiodq.StoreOptions(sync=sync, sync_backend="thread")
+    async with aiodq.open(tmp_path, options, fs=QuickFileSystem()) as store:
+        topic = store.topic("t")
+        await topic.put(SMALL)
+        _take_turns(loop)
+        monkeypatch.setattr(loop, "create_future", lambda: _Settled(loop=loop))
+        receipt = topic.put_nowait(SMALL)
+        waiting = [asyncio.ensure_future(topic.put(SMALL)) for _ in range(3 * MOST_AT_ONCE)]
+        last = asyncio.ensure_future(asyncio.sleep(0, lambda: topic.put_nowait(SMALL)))
+        _Settled.turns.clear()
+        later = (await last)()
+        await topic.sync()
+        assert (receipt.done(), later.done()) == (True, True)
+        assert sorted(await asyncio.gather(*waiting)) == [*range(2, 3 * MOST_AT_ONCE + 2)]
+        assert max(_Settled.turns.values()) < 1.1 * MOST_AT_ONCE
+
+
+async def test_opening_gives_way_between_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as store:
+        for number in range(50):
+            store.topic("t").channel(f"c{number}")
+    monkeypatch.setattr("aiodq.engine.store.store_engine._LONGEST_TURN", 0)
+    _take_turns(asyncio.get_running_loop())
+    attached, attach = Counter[int](), ChannelEngine.attach
+
+    def counting(engine: ChannelEngine[Any], journal: ChannelJournal, state: ChannelState) -> None:
+        attached[_Settled.turn] += 1
+        attach(engine, journal, state)
+
+    monkeypatch.setattr(ChannelEngine, "attach", counting)
+    async with opened(tmp_path):
+        assert (attached.total(), max(attached.values())) == (50, 1)
 
 
 async def test_deleting_a_topic_writes_nothing_about_its_channels(tmp_path: Path) -> None:

@@ -195,16 +195,22 @@ class Part:
         if isinstance(waiter, PutResult):
             waiter.durable(self.first)
 
-    def resolve(self) -> None:
-        """Give those who wait their offsets."""
-        first = self.first
-        for number, waiter in enumerate(self.waiters, first):
+    def resolve(self, begin: int = 0, stop: int | None = None) -> None:
+        """Give those who wait their offsets, from index `begin` to `stop`; without one, to the last."""
+        first, waiters = self.first, self.waiters if not begin and stop is None else self.waiters[begin:stop]
+        for number, waiter in enumerate(waiters, first + begin):
             if type(waiter) is PutResult and waiter.future is None and waiter.error is None:
                 waiter.offset = number
             elif isinstance(waiter, PutResult):
                 waiter.stored(number)
             elif not waiter.done():
                 waiter.set_result(range(first, first + len(self.columns.bodies)) if self.atomic else number)
+
+    def resolve_receipts(self) -> None:
+        """Give their offsets to those who have a receipt; `resolve` follows, and tells those who wait."""
+        for number, waiter in enumerate(self.waiters, self.first):
+            if type(waiter) is PutResult and waiter.error is None:
+                waiter.offset = number
 
     def fail(self, error: Exception) -> None:
         """Fail those who wait."""

@@ -181,9 +181,9 @@ class ChannelCore:
         release(self._idlers)  # likewise
 
     @property
-    def waits(self) -> bool:
-        """Whether a getter waits for a message."""
-        return bool(self._wait_queue.line)
+    def waits(self) -> int:
+        """The number of getters that wait for a message."""
+        return len(self._wait_queue.line)
 
     async def join(self, *, deferred: bool = True) -> None:
         """Wait until nothing is ready or in flight, and with `deferred` nothing deferred either.

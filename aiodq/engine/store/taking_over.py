@@ -13,7 +13,7 @@ from aiodq.storage.state.topic.stored_options import holding
 from aiodq.storage.state.transactions.parked_transactions import drop_owed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.opened_files import OpenedStore, OpenedTopic
@@ -24,7 +24,7 @@ __all__ = ["take_over"]
 
 
 def take_over(store: WholeStore, opened: OpenedStore, kind: type[InFlight], adopting: Adopting) -> Iterator[None]:
-    """Start every topic that was found, one a step, and leave to the committer what transactions bring to them.
+    """Start all that was found, a channel a step, and leave to the committer what transactions bring to topics.
 
     Args:
         store: the store's engine.
@@ -33,7 +33,7 @@ def take_over(store: WholeStore, opened: OpenedStore, kind: type[InFlight], adop
         adopting: adopts bulk commits.
     """
     for name, topic in opened.topics.items():
-        engine = _start_topic(store, name, topic, kind)
+        engine = yield from _start_topic(store, name, topic, kind)
         if name in opened.brought:
             channels = {acks.channel for acks in opened.brought[name].acks}
             channel_engines = [
@@ -49,8 +49,13 @@ def take_over(store: WholeStore, opened: OpenedStore, kind: type[InFlight], adop
         store.committer.take_up(partial(drop_owed, store.fs, opened.taken))
 
 
-def _start_topic(store: WholeStore, name: str, topic: OpenedTopic, kind: type[InFlight]) -> TopicEngine:
-    """Start a topic's engine, with the channels and options found on disk."""
+def _start_topic(
+    store: WholeStore, name: str, topic: OpenedTopic, kind: type[InFlight]
+) -> Generator[None, None, TopicEngine]:
+    """Start a topic's engine, with the channels and options found on disk.
+
+    INVARIANT: its ioLoop begins only once all of them are there, as it deletes what no channel needs.
+    """
     meta = topic.log.meta
     engine = store.add(TopicEngine(name, holding(None, meta.options, store.given), store, topic.log))
     paused = meta.paused
@@ -63,6 +68,7 @@ def _start_topic(store: WholeStore, name: str, topic: OpenedTopic, kind: type[In
             channel_engine.reclaim(under_way=True)
         channel_engine.attach(journal, state)
         engine.attached(channel_engine)
+        yield
     return engine
 
 

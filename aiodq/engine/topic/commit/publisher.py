@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aiodq.engine.channel.addressed import addressed_in
+from aiodq.engine.loop.futures import MOST_AT_ONCE
 from aiodq.engine.topic.whole_topic import WholeTopic
 from aiodq.errors import StoreFailedError
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aiodq.engine.batch.put_batch import Part
     from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -107,8 +108,19 @@ class Publisher:
             self._tell(batch)
             if ended and (len(engine.channel_engines) == 1 or engine.tail.cost * 2 > engine.tail.limit):
                 self._trim()
-        part.resolve()
+        if len(part.waiters) <= MOST_AT_ONCE:
+            part.resolve()
+        else:
+            part.resolve_receipts()  # whoever has one finds it done once a later `sync` has returned
+            self._resolve(part, 0)
         engine.put_buffer.done(part)
+
+    def _resolve(self, part: Part, begin: int) -> None:
+        """Tell some of very many who wait for a part, and the others in later turns of the loop."""
+        stop = begin + MOST_AT_ONCE
+        if stop < len(part.waiters):
+            self._engine.loop.call_soon(self._resolve, part, stop)
+        part.resolve(begin, stop)
 
     def _tell(self, batch: Batch) -> None:
         """Tell channels of dues, times to live and addresses in a batch, and wake those that wait."""
@@ -126,12 +138,22 @@ class Publisher:
 
     def _wake(self) -> None:
         """Wake the getters for which there is something. If nobody waits, nobody is told."""
-        engine = self._engine
-        waiting, engine.waiting = engine.waiting, {}
-        for channel_engine in waiting:
+        waiting, self._engine.waiting = self._engine.waiting, {}
+        self._wake_each(iter(waiting))
+
+    def _wake_each(self, channel_engines: Iterator[ChannelEngine[Any]]) -> None:
+        """Wake getters channel by channel: where they are very many, those of other channels in a later turn."""
+        engine, most = self._engine, MOST_AT_ONCE
+        for channel_engine in channel_engines:
+            before = channel_engine.waits
             channel_engine.wake()
-            if channel_engine.waits:
+            left = channel_engine.waits
+            if left:
                 engine.waiting[channel_engine] = None
+            most -= before - left + 1
+            if most <= 0:
+                engine.loop.call_soon(self._wake_each, channel_engines)
+                break
 
     def _trim(self) -> None:
         """Drop from the tail what every channel has had.
