@@ -36,9 +36,8 @@ __all__ = ["ChannelState"]
 _MOST_DIRTY: Final = 16
 """Leases with acks that are not counted yet: the next ack counts these, so that nobody has to count many at once."""
 
-
-def _free(_: object) -> None:
-    """Free something at once, as the caller has nothing else to do."""
+_DROPPED: Final = 64
+"""Messages that are dropped at a time, if none of them is in flight."""
 
 
 class ChannelState:
@@ -67,7 +66,7 @@ class ChannelState:
         self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
         self.counting: bool = False
-        self.let_go: Callable[[dict[Any, Any] | list[Any]], object] = _free
+        self.let_go: Callable[[dict[Any, Any] | list[Any]], object] = lambda _: None
         self.orphans: OffsetMap[bool] = OffsetMap()
         self._cursor = floor
         self._attempts = Attempts(OffsetMap() if attempts is None else attempts)
@@ -478,9 +477,8 @@ class ChannelState:
     def seek(self, offset: int, deferred: Deferrals | None = None, passed: RangeSet | None = None) -> None:
         """Move to an offset: all below is settled, `deferred` waits (`passed` says the same), all else is ready."""
         self._look()
-        self._cursor = offset
         self._forget_all()
-        self._passed, self.deferred = passed or RangeSet(), deferred or Deferrals()
+        self._cursor, self._passed, self.deferred = offset, passed or RangeSet(), deferred or Deferrals()
         self._leases.clear()
         self._progress.seek(offset)
 
@@ -507,15 +505,17 @@ class ChannelState:
 
     def drop(self, most: int, *, spare: bool = False) -> list[int]:
         """Settle and return up to `most` of the oldest messages not in flight; `spare`: none behind one in flight."""
-        dropped, at = list[int](), self.floor
-        for _ in range(min(most, self.depth - self.flying)):
+        dropped, at, most = list[int](), self.floor, min(most, self.depth - self.flying)
+        while (left := most - len(dropped)) > 0:
             at = self._progress.settled.next_missing(max(at, self._progress.floor))
             while (end := self._past_those_in_flight(at)) > at and not spare:
                 at = self._progress.settled.next_missing(end)
             if end > at:
                 break
-            self._counters.dropped += self._give_up(at, at + 1)
-            dropped.append(at)
+            stop = self._progress.settled.next_present(at, min(at + min(left, _DROPPED), self.log.visible))
+            stop = min((*among(self._apart, at, stop), *self._leases.within(at, stop)), default=stop)
+            self._counters.dropped += self._give_up(at, stop)
+            dropped += range(at, stop)
         return dropped
 
     def _past_those_in_flight(self, offset: int) -> int:

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiodq.delivery.offset_map import OffsetMap
+from aiodq.delivery.stale_heap import StaleHeap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +21,9 @@ __all__ = ["Deadlines", "Deferrals", "later_than"]
 
 _OFFSET_BITS: Final = 64
 _OFFSET: Final = (1 << _OFFSET_BITS) - 1
-_SLACK: Final = 64
-"""Stale entries that are left alone."""
 _BLOCK: Final = 128
+_MOST_STALE: Final = 1000
+"""Stale entries dropped by one look for the first."""
 
 _Entry: TypeAlias = tuple[int, int, int]
 """A deadline, an offset, a delivery number."""
@@ -52,7 +53,8 @@ class Deferrals:
         """Start without messages."""
         # Moment and offset in one number, which the heap and the mapping share.
         self._keys: OffsetMap[int] = OffsetMap()
-        self._heap: list[int] = []
+        keys = self._keys
+        self._heap: StaleHeap[int] = StaleHeap(lambda key: keys.get(key & _OFFSET) == key)
         # The starts of the tails of runs, in order; the stop and the moment of each; the number of messages in them.
         # The message before a tail is an entry.
         self._starts: list[int] = []
@@ -84,7 +86,7 @@ class Deferrals:
 
     def parts(self) -> tuple[list[int] | dict[int, Any], ...]:
         """See `OffsetMap.parts`."""
-        return self._heap, self._starts, *self._keys.parts(), *self._tails.parts()
+        return *self._heap.parts(), self._starts, *self._keys.parts(), *self._tails.parts()
 
     @staticmethod
     def place(offset: int, due: int) -> int:
@@ -134,15 +136,7 @@ class Deferrals:
     def _enter(self, offset: int, due: int) -> None:
         key = max(due, 0) << _OFFSET_BITS | offset
         self._keys[offset] = key
-        if not self._made_anew():
-            heapq.heappush(self._heap, key)
-
-    def _made_anew(self) -> bool:
-        """Make the heap of what there is, if most of it is stale; return whether that was done."""
-        anew = len(self._heap) > 2 * self._keys.size + _SLACK
-        if anew:
-            self._heap[:] = sorted(key for _, key in self._keys.items())
-        return anew
+        self._heap.add(key, self._keys.size)
 
     def add_all(self, start: int, dues: Sequence[int], ahead: int = 0) -> None:
         """Add consecutive offsets from `start` on, none of them deferred, given their due times less `ahead`."""
@@ -153,15 +147,7 @@ class Deferrals:
             return
         keys = [max(each + ahead, 0) << _OFFSET_BITS | offset for offset, each in enumerate(dues, start)]
         self._keys.update(range(start, start + len(keys)), keys)
-        if self._made_anew():
-            return
-        if len(self._heap) <= len(keys):
-            self._heap += keys
-            heapq.heapify(self._heap)
-            return
-        # Among very many others, each by itself: so it costs the same, however many these are.
-        for key in keys:
-            heapq.heappush(self._heap, key)
+        self._heap.add_all(keys, self._keys.size)
 
     def _add_tail(self, start: int, stop: int, due: int) -> None:
         if start < stop:
@@ -223,14 +209,15 @@ class Deferrals:
         """Remove and return up to `most` offsets that are due, earliest first."""
         found: list[int] = []
         heap, keys, last = self._heap, self._keys, now << _OFFSET_BITS | _OFFSET
-        while heap and heap[0] <= last and len(found) < most:
-            key = heapq.heappop(heap)
+        while len(found) < most and (key := heap.first()) is not None and key <= last:
+            heap.pop()
             offset = key & _OFFSET
-            if keys.get(offset) == key:
-                keys.pop(offset)
-                found.append(offset)
-                if self._behind:
-                    self._take_tail(offset + 1, most, found)
+            if keys.get(offset) != key:
+                break  # behind very many stale entries: `next` is in the past
+            keys.pop(offset)
+            found.append(offset)
+            if self._behind:
+                self._take_tail(offset + 1, most, found)
         return found
 
     def _take_tail(self, start: int, most: int, found: list[int]) -> None:
@@ -250,19 +237,16 @@ class Deferrals:
         if first is None:
             return []
         found: list[int] = []
-        # The top of a heap is not sorted, but holds early entries.
-        for key in self._heap[:number]:
+        for key in self._heap.early(number):
             offset = key & _OFFSET
             if key >> _OFFSET_BITS <= first + within and self._keys.get(offset) == key:
                 found += range(offset, max(self._tails.get(offset + 1, (0, 0))[0], offset + 1))[:number]
         return list(dict.fromkeys(found))[:number]  # a message deferred again to the same moment is in the heap twice
 
     def next(self) -> int | None:
-        """Return the earliest moment, or None."""
-        heap = self._heap
-        while heap and self._keys.get(heap[0] & _OFFSET) != heap[0]:
-            heapq.heappop(heap)
-        return heap[0] >> _OFFSET_BITS if heap else None
+        """Return the earliest moment, or None; an earlier one where very many messages were deferred anew since."""
+        key = self._heap.first()
+        return None if key is None else key >> _OFFSET_BITS
 
 
 class Deadlines:
@@ -271,7 +255,7 @@ class Deadlines:
     All messages of a channel have the same timeout, so deadlines are added in order; only moved ones need sorting.
     """
 
-    __slots__ = ("_blocks", "_heap", "_in_flight", "_last", "_latest", "_moved", "_swept")
+    __slots__ = ("_blocks", "_counts", "_heap", "_in_flight", "_last", "_latest", "_moved", "_swept")
 
     def __init__(self, in_flight: Mapping[int, int]) -> None:
         """Start without deadlines.
@@ -285,8 +269,18 @@ class Deadlines:
         self._last: deque[_Entry] = deque()
         self._blocks = [self._last]
         self._latest = self._swept = 0
-        self._heap: list[_Entry] = []
-        self._moved: dict[int, int] = {}
+        moved = self._moved = dict[int, int]()
+
+        def counts(entry: _Entry) -> bool:
+            deadline, offset, delivery = entry
+            if in_flight.get(offset) == delivery:
+                return moved.get(delivery, deadline) == deadline
+            moved.pop(delivery, None)
+            return False
+
+        self._counts = counts
+        # Entries of deadlines that were moved.
+        self._heap: StaleHeap[_Entry] = StaleHeap(counts)
 
     def add(self, deadline: int, offset: int, delivery: int) -> None:
         """Add a message's deadline."""
@@ -329,44 +323,42 @@ class Deadlines:
     def move(self, deadline: int, offset: int, delivery: int) -> None:
         """Replace a message's deadline."""
         self._moved[delivery] = deadline
-        heapq.heappush(self._heap, (deadline, offset, delivery))
-        if len(self._heap) > 2 * len(self._in_flight) + _SLACK:
-            self._heap = sorted(entry for entry in self._heap if self._counts(entry))
-            kept = {delivery for _, _, delivery in self._heap}
-            self._moved = {delivery: at for delivery, at in self._moved.items() if delivery in kept}
+        self._heap.add((deadline, offset, delivery), len(self._in_flight))
 
     def parts(self) -> tuple[list[Any] | dict[int, int], ...]:
         """See `OffsetMap.parts`."""
-        return self._blocks, self._heap, self._moved
+        return self._blocks, *self._heap.parts(), self._moved
 
     def take(self, now: int, most: int = sys.maxsize) -> list[int]:
         """Remove and return up to `most` offsets whose deadline has passed, earliest first."""
         found: dict[int, None] = {}  # one moved to its old deadline is there twice
         while len(found) < most and (moment := self.next()) is not None and moment <= now:
-            queue = self._blocks[0]
-            entry = queue.popleft() if queue and queue[0][0] == moment else heapq.heappop(self._heap)
+            queue, entry = self._blocks[0], self._heap.first()
+            if queue and (entry is None or queue[0][0] == moment):
+                entry = queue.popleft()
+            else:
+                self._heap.pop()
+            if entry is None or not self._counts(entry):
+                break  # behind very many stale entries: `next` is in the past
             self._moved.pop(entry[2], None)
             found[entry[1]] = None
         return list(found)
 
     def next(self) -> int | None:
-        """Return the earliest deadline, or None."""
-        queue, heap = self._first(), self._heap
-        while heap and not self._counts(heap[0]):
-            _, offset, delivery = heapq.heappop(heap)
-            if self._in_flight.get(offset) != delivery:
-                self._moved.pop(delivery, None)
-        if queue and (not heap or queue[0][0] <= heap[0][0]):
+        """Return the earliest deadline, or None; an earlier one where very many messages were settled since."""
+        queue, moved = self._first(), self._heap.first()
+        if queue and (moved is None or queue[0][0] <= moved[0]):
             return queue[0][0]
-        return heap[0][0] if heap else None
+        return None if moved is None else moved[0]
 
     def _first(self) -> deque[_Entry]:
-        """Return the first block, which begins with a valid entry, or is the only one and empty."""
-        blocks = self._blocks
+        """Return the first block; it begins with a valid entry, or very many were not, or is the only one and empty."""
+        blocks, most = self._blocks, _MOST_STALE
         while True:
             block = blocks[0]
-            while block and not self._counts(block[0]):
+            while block and most and not self._counts(block[0]):
                 block.popleft()
+                most -= 1
             if block:
                 return block
             if len(blocks) == 1:
@@ -374,7 +366,3 @@ class Deadlines:
                 return block
             del blocks[0]
             self._swept = max(self._swept - 1, 0)
-
-    def _counts(self, entry: _Entry) -> bool:
-        deadline, offset, delivery = entry
-        return self._in_flight.get(offset) == delivery and self._moved.get(delivery, deadline) == deadline

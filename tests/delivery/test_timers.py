@@ -198,7 +198,7 @@ def test_messages_with_times_of_their_own_beside_very_many(monkeypatch: pytest.M
         heapq.heapify(heap)
 
     counting = SimpleNamespace(heapify=heapify, heappush=heapq.heappush, heappop=heapq.heappop)
-    monkeypatch.setattr("aiodq.delivery.timers.heapq", counting)
+    monkeypatch.setattr("aiodq.delivery.stale_heap.heapq", counting)
     for start in range(0, 5000, 100):
         deferrals.add_all(start, [(offset * 7919) % 5000 for offset in range(start, start + 100)])
     assert max(sizes) <= 200, "what is there already is left as it is"

@@ -18,6 +18,7 @@ import pytest
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.leases import Lease
+from aiodq.delivery.timers import Deferrals
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
 from aiodq.engine.loop.futures import MOST_AT_ONCE
@@ -325,6 +326,22 @@ def test_dropping_behind_many_in_flight(apart: bool, tmp_path: Path) -> None:
     alike(droppings(tmp_path / "few", 1000, apart=apart), droppings(tmp_path / "many", 2000, apart=apart))
 
 
+def test_dropping_very_many_at_once() -> None:
+    """Those in flight among them are passed over, and the others go in runs."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        state = ChannelState(0, 10**6, 10**6)
+        for offset in range(0, 5000, 50):
+            state.pick(offset)
+
+        async def drop() -> None:
+            assert len(state.drop(20_000)) == 20_000
+
+        return {"drop": await effort.of(drop, 1)}
+
+    assert counted(main)["drop"] < 40 * 20_000
+
+
 def takings(path: Path, leases: int, *, by_queue: bool) -> dict[str, float]:
     """Count what it takes to put some messages and to take them, with that many leases of such in hand."""
 
@@ -379,6 +396,57 @@ def timings(leases: int) -> dict[str, float]:
 
 def test_the_next_deadline_among_many_leases() -> None:
     alike(timings(200), timings(2000))
+
+
+def longest_touch(flying: int) -> dict[str, float]:
+    """Count what the longest of very many touches takes, and then to ask for the next deadline."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        state = ChannelState(0, 10**6, 10**6)
+        for offset in range(flying):
+            state.deliver(offset, 100)
+        moments = iter(range(100, 10**6))
+
+        async def touch() -> None:
+            moment = next(moments)
+            state.touch(moment % flying, moment)
+
+        async def next_moment() -> None:
+            state.next_moment()
+
+        longest = max([await effort.of(touch, 1) for _ in range(3 * flying)])
+        for offset in range(flying):
+            state.touch(offset, 10**6)
+        return {"touch": longest, "next": await effort.of(next_moment, 1)}
+
+    return counted(main)
+
+
+def test_no_touch_among_very_many_takes_long() -> None:
+    alike(longest_touch(2500), longest_touch(5000))
+
+
+def longest_deferral(deferred: int) -> dict[str, float]:
+    """Count what the longest of very many deferrals takes, and then to ask for the next moment."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        deferrals, moments = Deferrals(), iter(range(10**6))
+
+        async def defer() -> None:
+            moment = next(moments)
+            deferrals.add(moment % deferred, moment)
+
+        async def next_moment() -> None:
+            deferrals.next()
+
+        longest = max([await effort.of(defer, 1) for _ in range(4 * deferred)])
+        return {"defer": longest, "next": await effort.of(next_moment, 1)}
+
+    return counted(main)
+
+
+def test_no_deferral_among_very_many_takes_long() -> None:
+    alike(longest_deferral(2500), longest_deferral(5000))
 
 
 def expirings(flying: int) -> dict[str, float]:
