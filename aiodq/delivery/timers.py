@@ -24,6 +24,8 @@ _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 _BLOCK: Final = 128
 _MOST_STALE: Final = 1000
 """Stale entries dropped by one look for the first."""
+_SPREAD: Final = 1000
+"""The most messages added together that are entered at once: half a millisecond's work."""
 
 _Entry: TypeAlias = tuple[int, int, int]
 """A deadline, an offset, a delivery number."""
@@ -47,7 +49,7 @@ class Deferrals:
     cost next to nothing until then: only the first is an entry, and the next becomes one when that is gone.
     """
 
-    __slots__ = ("_behind", "_heap", "_keys", "_starts", "_tails")
+    __slots__ = ("_behind", "_heap", "_keys", "_starts", "_tails", "_unspread")
 
     def __init__(self) -> None:
         """Start without messages."""
@@ -60,6 +62,9 @@ class Deferrals:
         self._starts: list[int] = []
         self._tails: OffsetMap[tuple[int, int]] = OffsetMap()
         self._behind = 0
+        # Of very many added together: where those begin that have no due time of their own yet, the due times, at which
+        # index of these, what they are less by, and until when all of them are deferred meanwhile.
+        self._unspread: deque[tuple[int, Sequence[int], int, int, int]] = deque()
 
     def __len__(self) -> int:
         """Return the number of deferred messages."""
@@ -82,6 +87,7 @@ class Deferrals:
         made = Deferrals()
         made._keys, made._behind = self._keys.copy(), self._behind
         made._starts, made._tails = self._starts.copy(), self._tails.copy()
+        made._unspread = self._unspread.copy()
         return made
 
     def parts(self) -> tuple[list[int] | dict[int, Any], ...]:
@@ -99,6 +105,8 @@ class Deferrals:
         Args:
             after: the place behind which to begin, as `place` returns it.
         """
+        while self.spread():
+            pass
         heap, keys, tails, before = self._heap.copy(), self._keys.copy(), self._tails.copy(), -1
         begin, passed = after >> _OFFSET_BITS, after & _OFFSET
         if after >= 0:
@@ -139,15 +147,43 @@ class Deferrals:
         self._heap.add(key, self._keys.size)
 
     def add_all(self, start: int, dues: Sequence[int], ahead: int = 0) -> None:
-        """Add consecutive offsets from `start` on, none of them deferred, given their due times less `ahead`."""
-        due = max(dues[0] + ahead, 0)
-        if dues.count(dues[0]) == len(dues):
+        """Add consecutive offsets from `start` on, none of them deferred, given their due times less `ahead`.
+
+        Very many have due times of their own only once `spread` was called until it returns False.
+        """
+        alike = dues.count(dues[0]) == len(dues)
+        if alike or len(dues) > _SPREAD:
+            # All with the last of them, so that none comes before it is due.
+            due = max((dues[0] if alike else max(dues)) + ahead, 0)
             self._enter(start, due)
             self._add_tail(start + 1, start + len(dues), due)
+            if not alike:
+                self._unspread.append((start, dues, 0, ahead, due))
             return
         keys = [max(each + ahead, 0) << _OFFSET_BITS | offset for offset, each in enumerate(dues, start)]
         self._keys.update(range(start, start + len(keys)), keys)
         self._heap.add_all(keys, self._keys.size)
+
+    def spread(self) -> bool:
+        """Give some of very many that were added together due times of their own; return whether more are left."""
+        if self._unspread:
+            start, dues, at, ahead, due = self._unspread.popleft()
+            if at + _SPREAD < len(dues):
+                self._unspread.appendleft((start, dues, at + _SPREAD, ahead, due))
+            self._spread(start + at, dues[at : at + _SPREAD], ahead, due)
+        return bool(self._unspread)
+
+    def _spread(self, start: int, dues: Sequence[int], ahead: int, due: int) -> None:
+        stop = start + len(dues)
+        end, common = self._tails.get(start + 1, (start + 1, due))
+        if self._keys.get(start) == self.place(start, due) and common == due and end >= stop:
+            self.discard_range(start, stop)
+            self.add_all(start, dues, ahead)
+            return
+        # Some of them are deferred no more, or until another moment.
+        for offset, own in enumerate(dues, start):
+            if self.due(offset) == due:
+                self.add(offset, own + ahead)
 
     def _add_tail(self, start: int, stop: int, due: int) -> None:
         if start < stop:

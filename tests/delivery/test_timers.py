@@ -205,6 +205,28 @@ def test_messages_with_times_of_their_own_beside_very_many(monkeypatch: pytest.M
     assert deferrals.take(5000) == sorted(range(5000), key=lambda offset: (offset * 7919) % 5000)
 
 
+@given(st.lists(st.tuples(st.sampled_from(["discard", "defer", "spread"]), st.integers(0, 2999), st.integers(1, 1500))))
+def test_very_many_get_times_of_their_own_as_far_as_they_are_still_deferred(steps: list[tuple[str, int, int]]) -> None:
+    dues = [50 + (offset * 7919) % 2000 for offset in range(3000)]
+    deferrals, model = Deferrals(), {offset: due + 7 for offset, due in enumerate(dues)}
+    deferrals.add_all(0, dues, 7)
+    assert deferrals.take(max(dues) + 6) == []
+    for what, start, number in steps:
+        if what == "spread":
+            deferrals.spread()
+        elif what == "defer":
+            model[start] = number + 3000
+            deferrals.add(start, number + 3000)
+        else:
+            deferrals.discard_range(start, start + number)
+            for offset in range(start, start + number):
+                model.pop(offset, None)
+        assert len(deferrals) == len(model)
+    assert dict(deferrals.in_order()) == model
+    assert not deferrals.spread()
+    assert sorted(deferrals) == sorted(model.items())
+
+
 def test_what_was_discarded_is_not_kept_for_ever() -> None:
     deferrals = Deferrals()
     deferrals.add(0, 0)

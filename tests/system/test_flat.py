@@ -18,6 +18,7 @@ import pytest
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.leases import Lease
+from aiodq.delivery.stale_heap import StaleHeap
 from aiodq.delivery.timers import Deferrals
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
@@ -666,6 +667,27 @@ async def test_very_many_who_put_are_told_some_in_each_turn(
         assert (receipt.done(), later.done()) == (True, True)
         assert sorted(await asyncio.gather(*waiting)) == [*range(2, 3 * MOST_AT_ONCE + 2)]
         assert max(_Settled.turns.values()) < 1.1 * MOST_AT_ONCE
+
+
+async def test_very_many_delays_are_entered_some_in_each_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, add_all = Counter[int](), StaleHeap.add_all
+
+    def counting(heap: StaleHeap[Any], entries: list[Any], live: int) -> None:
+        entered[_Settled.turn] += len(entries)
+        add_all(heap, entries, live)
+
+    monkeypatch.setattr(StaleHeap, "add_all", counting)
+    async with opened(tmp_path) as store:
+        topic = store.topic("t")
+        channel = topic.channel("c")
+        await topic.put_many([SMALL])
+        _take_turns(asyncio.get_running_loop())
+        await topic.put_many([aiodq.Draft(b"", delay=100 + number % 977) for number in range(3500)])
+        assert (channel.deferred(), channel.qsize()) == (3500, 1)
+        while entered.total() < 3500:
+            await asyncio.sleep(0)
+        assert max(entered.values()) <= 1000
+        assert (channel.deferred(), channel.qsize()) == (3500, 1)
 
 
 async def test_opening_gives_way_between_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -373,8 +373,16 @@ class ChannelEngine(Settlement, Generic[M]):
         if state is None or not offsets:
             return
         state.defer_all(offsets, later, now - wall)
-        self.set_timer(state)
+        self._spread_dues()
         self.source.keep_deferred(batch, offsets)
+
+    def _spread_dues(self) -> None:
+        """Enter the due times of new messages: where they are very many, some in each turn of the loop."""
+        state = self.state
+        if state is not None and self._over is None:
+            if state.deferred.spread():
+                self._host.expirations.in_turn(self._spread_dues)
+            self.set_timer(state)
 
     def pass_over(self, addressed: list[tuple[int, str]]) -> None:
         """Settle new messages that are addressed to other channels."""
