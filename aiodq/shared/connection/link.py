@@ -197,7 +197,8 @@ class Link:
             QueueShutDown: the store is closed.
         """
         check_size(put)
-        self.check()
+        if self.failure is not None:
+            raise copy(self.failure)
         (self._topics.get(topic) or self._topics.of(topic)).put(put)
 
     def puts(self, topic: str) -> TopicPuts:

@@ -71,7 +71,13 @@ class _Way:
 
     def _turn(self) -> None:
         """Hand over what was sent, and leave what comes after a turn's length to the next one."""
-        packets, end = self._packets, self._monotonic() + LONGEST_TURN
+        packets = self._packets
+        if len(packets) == 1:  # as mostly
+            said, request = packets.popleft()
+            if not self._dropped:
+                self._take(Packet(_decoded(said), request))
+            return
+        end = self._monotonic() + LONGEST_TURN
         try:
             for _ in range(len(packets)):
                 self._hand_over(*packets.popleft())
