@@ -346,6 +346,13 @@ MOMENTS = {"since": datetime(2026, 1, 31, 12, tzinfo=UTC), "until": datetime(202
             "replayed 6 messages into /shop: 0.2 s\n",
         ),
         (
+            "replay {lake} {store} --txn-id one",
+            {"into": None, "topics": None, "tags": None, "first": None, "stop": None, "since": None, "until": None}
+            | {"txn_id": "one"},
+            ReplaySummary("/shop", 0, 0.25, repeated=True),
+            "nothing to do: 'one' was committed before into /shop\n",
+        ),
+        (
             "compact {store} orders latest --target {lake}2 --drop-empty --txn-id one",
             {"target": "{lake}2", "drop_empty": True, "txn_id": "one"},
             CompactSummary("latest", 0, 0, 0.25, repeated=True),
@@ -370,7 +377,7 @@ MOMENTS = {"since": datetime(2026, 1, 31, 12, tzinfo=UTC), "until": datetime(202
             "2 segments, 9 messages, 4.0 MB: no damage; 2.0 s, 2.0 MB/s\n",
         ),
     ],
-    ids=["archive", "archive-once", "replay", "compact", "compact-plain", "report", "audit"],
+    ids=["archive", "archive-once", "replay", "replay-again", "compact", "compact-plain", "report", "audit"],
 )
 def test_what_is_asked_for_reaches_the_job_and_what_it_did_is_told(
     store: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[str, dict[str, Any], Any, str]

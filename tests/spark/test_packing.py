@@ -99,3 +99,4 @@ def test_there_are_as_many_tasks_as_cores_unless_there_is_little(monkeypatch: py
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert [tasks_for(total) for total in (LEAST_BYTES, 80 * MOST_BYTES)] == [1, 80]
     assert pack([], len, 0) == []
+    assert pack(["a", "b"], len, 0) == [("a", "b")], "what weighs little is not left out"

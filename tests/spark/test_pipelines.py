@@ -263,7 +263,8 @@ def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
             asyncio.run(_deleted(tmp_path, "newest"))
         done = in_a_thread(partial(compact, spark, tmp_path, "prices", "newest"))
         assert (done.read, done.kept, done.repeated) == (7, 5, False)
-        assert compact(spark, f"file://{tmp_path}", "prices", "newest").repeated
+        again = compact(spark, f"file://{tmp_path}", "prices", "newest")
+        assert (again.read, again.kept, again.repeated) == (0, 0, True)
         assert [row["body"] for row in scanned(tmp_path, "newest")] == [b"1", b"2", b"3", b"5", b""]
     assert scanned(tmp_path, "newest")[0]["headers"] == [("n", "1")]
     with pytest.raises(aiodq.InvalidOptionError, match="messages 0 to 6; these are 0 to 6, without empty ones: put it"):
@@ -313,6 +314,8 @@ def test_many_segments_are_compacted_into_few(
     assert done.kept > 200
     assert len(segments(tmp_path / "latest")) == 2, "one, and what comes next"
     assert tasks[-1] == 1
+    compact(spark, tmp_path, "orders", "small", segment_bytes=8192)
+    assert tasks[-1] == 1, "a task writes several segments"
 
 
 def test_segments_of_what_is_compacted_are_as_large_as_is_asked(spark: SparkSession, tmp_path: Path) -> None:

@@ -160,13 +160,13 @@ def _latest(
         f.max("offset").alias("offset"), f.max_by("empty", "offset").alias("empty"), f.sum("messages").alias("messages")
     )
     found = latest.select(f.col("key").isNull().alias("keyless"), "offset", "empty", "messages").toArrow()
-    keyless = pc.sum(found.filter(found["keyless"])["messages"]).as_py() or 0
+    keyless = pc.sum(found.filter(found["keyless"])["messages"]).as_py()
     alive = found.filter(pc.invert(pc.or_(found["keyless"], found["empty"])))
-    return pc.sum(found["messages"]).as_py() or 0, keyless, np.sort(alive["offset"].to_numpy())
+    return pc.sum(found["messages"]).as_py(), keyless, np.sort(alive["offset"].to_numpy())
 
 
 def _keys(fs: FileSystem, options: ReadOptions, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-    """Yield the keys of a task's messages; those without one are only counted."""
+    """Yield the keys of a task's messages, and last a row that counts those without one, also where there are none."""
     keyless = 0
     for split in splits:
         for batch in record_batches(fs, split, options):
