@@ -280,7 +280,7 @@ class ChannelEngine(Settlement, Generic[M]):
     def pause(self, *, paused: bool | None = None) -> None:
         """Pause or resume delivery; None keeps the channel's own pause, and applies a change of the topic's."""
         self._own_pause = self._own_pause if paused is None else paused
-        self.paused = self._own_pause or self._host.paused or self.held or self.reclaiming
+        self.paused: bool = self._own_pause or self._host.paused or self.held or self.reclaiming
         self.halt()
         self.wake()
 
@@ -399,7 +399,7 @@ class ChannelEngine(Settlement, Generic[M]):
         """Let getters go on until nothing is ready, or end them at once; unsettled messages stay on disk."""
         self._shut_error = over or self._shut_error
         self.shut = True
-        self.shut_now = self.shut_now or immediate
+        self.shut_now: bool = self.shut_now or immediate
         self.halt()
         self.ending.set()
         self.wake()

@@ -69,8 +69,8 @@ class Settlement(ChannelCore):
 
     def attach(self, journal: ChannelJournal, state: ChannelState) -> None:
         """Start to deliver."""
-        self.journal = journal
-        self.state = state
+        self.journal: ChannelJournal | None = journal
+        self.state: ChannelState | None = state
         state.let_go = let_go
         state.follow(self._host)
         self._host.moved(state.floor)
