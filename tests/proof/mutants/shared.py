@@ -262,6 +262,20 @@ change(
     test="tests/shared/test_holdings.py::test_what_somebody_is_about_to_settle_is_taken_by_nobody_else",
 )
 change(
+    "what a transaction is about to settle is acked beside it",
+    Holdings.take,
+    "run.part(first, last)",
+    "None",
+    test="tests/shared/test_together.py::test_what_a_transaction_is_about_to_settle_is_not_acked_by_its_mark",
+)
+change(
+    "what was taken away is acked all the same",
+    Holdings.drop,
+    "run.part(start, stop)",
+    "None",
+    test="tests/shared/test_together.py::test_what_was_taken_away_is_not_acked_by_its_mark",
+)
+change(
     "what is delivered before an owner says what is held is taken for what it did not leave",
     RemoteSettlement.resumed,
     "self._holdings.renumber(given, self._asked)",
@@ -372,7 +386,7 @@ change(
 change(
     "what was touched for long is kept by the next owner as what was not",
     RemoteSettlement.resumed,
-    "self._touch_again()",
+    "self._timeouts.again()",
     "None",
     test=IN_HAND + "was_touched_for_long_is_kept_for_as_long_when_the_owner_ends",
 )
