@@ -110,6 +110,17 @@ async def test_an_ack_that_is_awaited_is_not_refused_for_others_of_its_turn(tmp_
         assert await counts(queue) == (1, 0, 0)
 
 
+async def test_who_waits_for_all_that_was_settled_waits_for_acks_of_this_turn_too(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue: Any = client.queue("jobs")
+        await queue.put(b"x")
+        message = await queue.get()
+        message.ack_nowait()
+        await queue._remote.all_settled()
+        assert not queue._remote._counted
+        assert not queue._remote._settling
+
+
 async def test_what_was_taken_away_is_not_acked_by_its_mark(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client):
         queue: Any = client.queue("jobs")

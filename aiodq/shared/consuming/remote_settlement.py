@@ -145,9 +145,12 @@ class RemoteSettlement:
     @property
     def _holdings(self) -> Holdings:
         """What is held, with everything counted that was acked."""
+        self._count_all()
+        return self._counted
+
+    def _count_all(self) -> None:
         while self._dirty:
             self._count_acks(self._dirty.pop(0))
-        return self._counted
 
     def _count_acks(self, lease: Lease) -> None:
         """Have the messages settled that are marked as acked in a lease."""
@@ -561,6 +564,7 @@ class RemoteSettlement:
         Raises:
             OwnerLostError: there is no owner.
         """
+        self._count_all()
         rejections = [settling for settling in self._settling if settling.rejects]
         for settling in [settling for settling in self._settling if not settling.rejects]:
             await _outcome(settling)
