@@ -64,9 +64,15 @@ def check_slots(data: bytes | None) -> list[tuple[Literal["damage", "note"], int
         slot = data[at : at + _SLOT.size]
         if any(slot) and read_slots(slot) == (0, 0, 0):
             found.append(("note", at, "unfinished: the slot is not whole, and the other one counts"))
-    if read_slots(data) == (0, 0, 0) and any(data):
+    if read_slots(data) == (0, 0, 0) and any(data) and not _is_begun(data):
         return [("damage", at, "neither slot is what was written") for _, at, _ in found[:1]]
     return found
+
+
+def _is_begun(data: bytes) -> bool:
+    """Return whether only the first write was begun, which goes to the second slot: nothing was promised before it."""
+    written = data[_STRIDE:].rstrip(b"\0")
+    return not any(data[:_STRIDE]) and (_MAGIC + (1).to_bytes(8, "little")).startswith(written[:16])
 
 
 def is_foreign(values: tuple[int, int], salt: int) -> bool:

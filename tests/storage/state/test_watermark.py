@@ -132,6 +132,20 @@ def test_what_is_to_be_said_about_a_slot_file(path: Path) -> None:
     assert check_slots(b"") == []
 
 
+def test_a_first_write_that_was_cut_off_is_no_damage(path: Path) -> None:
+    watermark = opened(path)
+    blank = path.read_bytes()
+    watermark.write(5, 7)
+    watermark.close()
+    whole = path.read_bytes()
+    slot = whole.rstrip(b"\0")
+    for length in range(len(blank) // 2, len(slot)):
+        cut = slot[:length].ljust(len(blank), b"\0")
+        assert {kind for kind, _, _ in check_slots(cut)} <= {"note"}, length
+    later = whole[:4096] + whole[4096:].replace(b"\1", b"\2", 1)
+    assert [kind for kind, _, _ in check_slots(later)] == ["damage"], "another write came before it"
+
+
 @pytest.mark.parametrize("kind", ["open", "create", "read", "write", "size", "sync"])
 def test_a_system_that_refuses_leaves_nothing_open(path: Path, kind: str) -> None:
     for there in (False, True):
