@@ -145,7 +145,8 @@ class RemoteSettlement:
     @property
     def _holdings(self) -> Holdings:
         """What is held, with everything counted that was acked."""
-        self._count_all()
+        if self._dirty:
+            self._count_all()
         return self._counted
 
     def _count_all(self) -> None:
