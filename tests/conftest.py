@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import random
@@ -28,6 +29,7 @@ TESTS: Final = Path(__file__).parent
 SEED_VARIABLE = "AIODQ_SEED"
 SEED = pytest.StashKey[int]()
 FAILED = pytest.StashKey[bool]()
+STDERR = pytest.StashKey[int]()
 
 # A deadline measures the disk, not the code: one fdatasync takes 0.1 ms or 150 ms. So no profile has one.
 settings.register_profile("default", settings.get_profile("default"), deadline=None)
@@ -62,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Python to keep nothing compiled; tests do, beside the sources, as Python does of itself.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    config.stash[STDERR] = os.dup(2)  # a test's own is captured
+    config.add_cleanup(lambda: os.close(config.stash[STDERR]))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -69,6 +73,21 @@ def pytest_configure(config: pytest.Config) -> None:
         patch = pytest.MonkeyPatch()
         config.add_cleanup(patch.undo)
         skip_what_patches(patch)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    """End the process of a test that goes on for half a minute after its time (a hook of pytest-timeout).
+
+    What is to end the test is raised by a signal's handler. uvloop swallows it, and then nothing would end the run.
+    """
+    faulthandler.dump_traceback_later(settings.timeout + 30, exit=True, file=item.config.stash[STDERR])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_cancel_timer() -> None:
+    """Let the test's process go on (a hook of pytest-timeout)."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(optionalhook=True)
