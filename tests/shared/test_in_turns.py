@@ -82,6 +82,25 @@ async def test_a_channel_that_is_new_while_all_is_opened_again_is_opened_after_i
         assert 0 < link._handles["topic-8", ""] < link._handles["topic-8", "new"]
 
 
+@pytest.mark.parametrize("later", range(4))
+@pytest.mark.usefixtures("short")
+async def test_what_is_put_into_a_new_topic_just_as_all_is_opened_again_is_sent(tmp_path: Path, later: int) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        link = link_of(client)
+        await client.topic("first").put(b"x")
+        await cut(link)
+        while not link.opened.keys() <= link._handles.keys():
+            await asyncio.sleep(0)
+        for _ in range(later):
+            await asyncio.sleep(0)
+        topic = client.topic("new")
+        topic.channel("c#ephemeral")
+        putting = asyncio.ensure_future(topic.put_nowait(b"x"))
+        await asyncio.wait([putting], timeout=PATIENCE / 6)
+        link._wire.abort()  # what was not sent would be waited for at closing
+        assert putting.done()
+
+
 @pytest.mark.usefixtures("short")
 async def test_what_is_done_while_all_is_opened_again_is_done_once_and_in_order(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -222,3 +241,24 @@ async def test_steps_end_with_an_error_and_are_left_when_nobody_waits() -> None:
     left.cancel()
     await asyncio.sleep(0.01)
     assert done == [*range(5), *range(5), 0]
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_put_given_up_while_the_rest_is_opened_again_is_not_stored(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        link, full = link_of(client), client.topic("full", aiodq.StoreOptions(sync="os", max_messages=1))
+        channel = full.channel("c")
+        await full.put(b"first")
+        waiting = [asyncio.ensure_future(full.put(body)) for body in (b"second", b"third")]
+        await full.settle_in()
+        for number in range(9):
+            await client.topic(f"topic-{number}").put(b"x")
+        await cut(link)
+        while "full" not in link._repeated:
+            await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.wait(waiting[:1])
+        assert not link._ready
+        await (await channel.get()).ack()
+        await waiting[1]
+        assert (await channel.get()).body == b"third"

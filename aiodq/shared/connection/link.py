@@ -213,7 +213,7 @@ class Link:
     def give_up_puts(self, topic: str) -> None:
         """Have the owner not store puts that wait for room and that nobody waits for any more."""
         sequences = self.puts(topic).give_up()
-        if sequences and self._ready:
+        if sequences and (self._ready or topic in self._repeated):
             arguments = {"sequences": sequences, "handle": self._handle(topic, "")}
             self._ask(Call("withdraw", arguments), patient=True)
 
@@ -464,10 +464,6 @@ class Link:
         self._welcomed = self._begun = True
         self.failure = self._since = None
         await in_turns(self._steps(wire))
-        if self._wire is wire:
-            self._ready = True
-            self._ask(Call("back", {}), patient=True)
-            release(self._seeking)
 
     def _steps(self, wire: LinkWire) -> Iterator[None]:
         """Open all channels again, then repeat the puts that they are to see; meanwhile users may open and put more."""
@@ -485,6 +481,10 @@ class Link:
                         self._repeated.add(topic)
                         self._topics.of(topic).repeat()
             else:
+                # INVARIANT: in this very step. Nobody repeats what would be put into a new topic before a later one.
+                self._ready = True
+                self._ask(Call("back", {}), patient=True)
+                release(self._seeking)
                 return
 
     def _open_now(self, topic: str, channel: str) -> None:
