@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -168,12 +169,14 @@ def _refuse_other_units(name: str, number: int) -> None:
     Raises:
         InvalidOptionError: in that unit it is a time of this century; as milliseconds it is in early 1970, or far off.
     """
-    for unit, a_second in _OTHER_UNITS.items():
-        seconds = number // a_second
-        if seconds in _CENTURY:
+    meant = {unit: number * 1000 // a_second for unit, a_second in _OTHER_UNITS.items()}
+    with suppress(ValueError):
+        meant["a date"] = int(datetime.strptime(f"{number:08}Z", "%Y%m%d%z").timestamp()) * 1000
+    for unit, milliseconds in meant.items():
+        if (seconds := milliseconds // 1000) in _CENTURY:
             raise InvalidOptionError(
-                f"{name} is milliseconds since 1970, and {number} seems to be {unit}: write "
-                f"{number * 1000 // a_second}, or {datetime.fromtimestamp(seconds, UTC).isoformat()}"
+                f"{name} is milliseconds since 1970, and {number} seems to be {unit}: write {milliseconds}, or "
+                f"{datetime.fromtimestamp(seconds, UTC).isoformat()}"
             )
 
 

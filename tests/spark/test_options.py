@@ -72,8 +72,9 @@ def test_ends_and_times_by_topic() -> None:
 
 @pytest.mark.parametrize("name", ["startingTimestamp", "endingTimestamp"])
 @pytest.mark.parametrize(
-    ("number", "unit"), [("1767225600", "seconds"), ("1767225600123456", "micro"), ("1767225600123456789", "nano")]
-)
+    ("number", "unit"), [("1767225600", "seconds"), ("1767225600123456", "micro"), ("1767225600123456789", "nano"),
+     ("20260101", "a date")],
+)  # fmt: skip
 def test_a_time_in_another_unit_is_told_with_the_one_that_is_meant(name: str, number: str, unit: str) -> None:
     meant = (
         f"{name} is milliseconds since 1970, and {number} seems to be {unit}.*: write 1767225600[0-9]{{3}}, or 2026-"
