@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
@@ -473,3 +473,22 @@ async def test_who_puts_from_another_thread_in_the_same_turn_is_refused(tmp_path
         found = await asyncio.gather(queue.put(b"1"), queue.put(b"2"), meanwhile(), queue.put(b"4"))
         assert (*found,) == (1, 2, None, 3)
         assert len(errors) == 1
+
+
+@pytest.mark.parametrize("sync", ["always", "interval"])
+async def test_what_a_call_has_made_durable_is_known_with_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Literal["always", "interval"]
+) -> None:
+    monkeypatch.setattr("aiodq.shared.server.session._FIGURES", 3600)
+    options = aiodq.StoreOptions(sync=sync, sync_interval=3600)
+    async with two(tmp_path / "s", options) as stores, asyncio.timeout(PATIENCE):
+        for name, store in zip("ab", stores, strict=True):
+            topic = store.topic(name)
+            topic.channel("c")
+            await topic.put(b"x")
+            assert (topic.end_offset, topic.durable_offset) == (1, int(sync == "always"))
+            await topic.put(b"y")
+            await topic.sync()
+            assert (topic.durable_offset, topic.stats().durable_offset) == (2, 2)
+            await topic.purge()
+            assert (topic.begin_offset, topic.stats().begin_offset) == (2, 2)

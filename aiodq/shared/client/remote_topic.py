@@ -175,7 +175,8 @@ class RemoteTopic:
     def placed(self, offsets: range) -> None:
         """See `PuttingTopic`."""
         begin, end, durable = self.log
-        self.log = _Log(begin, max(end, offsets.stop), durable)
+        end = max(end, offsets.stop)
+        self.log = _Log(begin, end, max(durable, offsets.stop) if self.options.sync == "always" else durable)
         for channel in self.channel_engines.values():
             channel.counts.placed(offsets)
 

@@ -60,6 +60,9 @@ _SECOND: Final = 1_000_000_000
 _WAITS: Final = frozenset({"backup", "drain", "join"})
 """Calls that wait for what others do: the client says if nobody waits any more."""
 
+_SHOWN: Final = frozenset({"purge", "sync"})
+"""Calls after which the client knows where the log begins and up to where it is durable."""
+
 _MOVES: Final = frozenset({"purge", "seek"})
 """Calls that take away what is in flight."""
 
@@ -473,6 +476,8 @@ class Session:
         await self._puts.settled(topic.name)
         done = await answer(call_topic(self._owner, topic, said.name, said.arguments))
         self._changes.assumed(handle, said.name)
+        if said.name in _SHOWN:
+            self._say_figures(handle)
         if said.name == "purge":
             # INVARIANT: as for a channel below.
             self._owner.moved(topic.name)
