@@ -258,6 +258,8 @@ def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(_put_keys(tmp_path))
     with pytest.raises(aiodq.InvalidOptionError, match="stays as it is"):
         compact(spark, tmp_path, "prices", "prices")
+    with pytest.raises(aiodq.InvalidOptionError, match="txnId is empty"):
+        compact(spark, tmp_path, "prices", "newest", txn_id="")
     for deleted in (False, True):
         if deleted:
             asyncio.run(_deleted(tmp_path, "newest"))

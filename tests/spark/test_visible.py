@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.spark.planning import Split
+    from aiodq.storage.io.filesystem import FileSystem
 
 
 def planned(store: Path) -> tuple[list[Split], Callable[[Split], Iterator[Any]]]:
@@ -122,6 +123,21 @@ async def test_an_audit_does_not_pass_by_what_it_does_not_see(store: Path) -> No
     with pytest.raises(aiodq.StoreNotFoundError, match="sees another store there"):
         list(_check_all(work))
     store.rename(store.with_name("elsewhere"))
+    with refused():
+        list(_check_all(work))
+
+
+async def test_an_audit_does_not_take_for_deleted_what_it_sees_no_more(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, whole = OsFileSystem(), str(store)
+    work = list(_pieces(whole, "orders", store_uuid(fs, whole), snapshot(fs, whole, "orders")))
+
+    def seen(fs: FileSystem, place: Place) -> None:
+        require_seen(fs, place)
+        store.rename(store.with_name("elsewhere"))  # as a mount that goes just then
+
+    monkeypatch.setitem(_check_all.__globals__, "require_seen", seen)
     with refused():
         list(_check_all(work))
 
