@@ -12,8 +12,8 @@ from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.validation import no_body
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.settling import SettlingChannel
-from aiodq.engine.transactions.group_committer import HeldAck, held_runs
-from aiodq.engine.transactions.participants import Channel, Topic
+from aiodq.engine.committing.group_committer import held_runs
+from aiodq.engine.transactions.participants import Channel, HeldAck, Topic
 from aiodq.engine.transactions.pending_puts import Checked, PendingPuts, cost_of
 from aiodq.engine.transactions.task_transactions import Joinable, TransactionHost
 from aiodq.errors import (

@@ -11,7 +11,8 @@ the *ack persister* writes journals and checkpoints and deletes files. Data flow
 
 In the packages: `topic.puts` leads to the open batch (`batch`), `topic.commit` from there to the disk, `reading` and
 `channel.source` back from it. `channel.lease` is about messages in flight, `channel.acks` and `channel.dead_lettering`
-about how they are settled. `store` is the store as a whole, with opening and deleting; `loop` has the futures, timers,
+about how they are settled. `transactions` has what tasks begin, whichever process owns the store; `committing` commits
+it to topics and channels. `store` is the store as a whole, with opening and deleting; `loop` has the futures, timers,
 threads and syncs.
 
 The life of a put:

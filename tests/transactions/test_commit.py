@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.engine.committing import group_committer
+from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.store.store_engine import StoreEngine
-from aiodq.engine.transactions import group_committer
-from aiodq.engine.transactions.group_committer import Committer
 from aiodq.testing import Fault, SimulatedFileSystem
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
 

@@ -12,8 +12,9 @@ import pytest
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.batch.put_batch import columns_cost, columns_of
+from aiodq.engine.committing import group_committer, topic_appender
 from aiodq.engine.topic.puts import put_buffer
-from aiodq.engine.transactions import group_committer, pending_puts, topic_appender
+from aiodq.engine.transactions import pending_puts
 from aiodq.format.columns import Columns
 from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.testing import SimulatedFileSystem

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiodq.engine.transactions.group_committer import HeldAck
+from aiodq.engine.transactions.participants import HeldAck
 from aiodq.format.columns import Columns
 from aiodq.format.transactions import Origin
 from aiodq.storage.state.transactions.transaction_origins import ORIGINS

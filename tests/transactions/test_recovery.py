@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 import aiodq
-from aiodq.engine.transactions import group_committer
-from aiodq.engine.transactions.group_committer import Committer
+from aiodq.engine.committing import group_committer
+from aiodq.engine.committing.group_committer import Committer
 from aiodq.storage.state.transactions import transaction_log
 from aiodq.storage.state.transactions.transaction_log import TRANSACTIONS, read_transactions
 from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem

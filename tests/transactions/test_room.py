@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.engine.transactions import reserved_room
+from aiodq.engine.committing import reserved_room
 from tests.channels.support import Machine, ready, soon, until
 
 if TYPE_CHECKING:

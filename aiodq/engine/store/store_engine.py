@@ -13,6 +13,7 @@ import anyio
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetterOffice
+from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.live_stores import LIVE, closing_of, release_dead
 from aiodq.engine.lock_wait import running_loop
 from aiodq.engine.loop.futures import as_failure, tell_all
@@ -39,7 +40,6 @@ from aiodq.engine.store.watch import Watch
 from aiodq.engine.store_refs import StoreRefs
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.topic_engine import TopicEngine
-from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.transactions.task_transactions import OpenTransactions
 from aiodq.errors import AiodqError, StorageError, StoreFailedError, StoreNotFoundError
 from aiodq.format.codecs import codec_number

@@ -9,8 +9,8 @@ from aiodq.engine.engine_host import TopicEngineHost
 if TYPE_CHECKING:
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.channel.lease.in_flight import InFlight
+    from aiodq.engine.committing.group_committer import Committer
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.engine.transactions.group_committer import Committer
     from aiodq.errors import StorageError, StoreFailedError
     from aiodq.options import StoreOptions
     from aiodq.storage.io.filesystem import FileSystem

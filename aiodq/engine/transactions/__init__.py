@@ -1,1 +1,1 @@
-"""Transactions: committed in groups, then appended to their topics."""
+"""Transactions as their users begin them, before they are committed."""

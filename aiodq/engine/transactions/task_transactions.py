@@ -10,8 +10,7 @@ from aiodq.errors import WrongContextError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aiodq.engine.transactions.group_committer import HeldAck
-    from aiodq.engine.transactions.participants import Topic
+    from aiodq.engine.transactions.participants import HeldAck, Topic
     from aiodq.format.columns import Columns
 
 __all__ = ["Joinable", "OpenTransactions", "TransactionHost"]
@@ -33,7 +32,7 @@ class Joinable(NamedTuple):
 
 
 class _Committer(Protocol):
-    """Commits transactions: `aiodq.engine.transactions.group_committer.Committer` does."""
+    """Commits transactions: `aiodq.engine.committing.group_committer.Committer` does."""
 
     @property
     def largest(self) -> int:

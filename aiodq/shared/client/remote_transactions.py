@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiodq.clock import Clock
-    from aiodq.engine.transactions.group_committer import HeldAck
-    from aiodq.engine.transactions.participants import Topic
+    from aiodq.engine.transactions.participants import HeldAck, Topic
     from aiodq.format.columns import Columns
     from aiodq.shared.connection.link import Link
     from aiodq.shared.consuming.holdings import Mine

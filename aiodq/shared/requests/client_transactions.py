@@ -13,8 +13,8 @@ from aiodq.shared.requests.client_puts import columns_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from aiodq.engine.committing.group_committer import Committer
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.engine.transactions.group_committer import Committer
     from aiodq.format.columns import Columns
     from aiodq.format.producers import Origin
     from aiodq.message import Message

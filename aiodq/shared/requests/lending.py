@@ -12,7 +12,7 @@ from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.engine.transactions.group_committer import HeldAck
+from aiodq.engine.transactions.participants import HeldAck
 from aiodq.errors import AiodqError, NotInFlightError, not_in_flight
 from aiodq.shared.encoding.number_runs import GONE, NumberRuns
 from aiodq.shared.encoding.options_json import State

@@ -5,11 +5,11 @@ from __future__ import annotations
 from unittest import mock
 
 from aiodq.engine.channel.acks.undeliverable import Undeliverable
+from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.topic_engine import TopicEngine
-from aiodq.engine.transactions.group_committer import Committer
 from aiodq.shared.connection import inherited
 from aiodq.shared.connection.link import Link
 from aiodq.shared.connection.place import Place

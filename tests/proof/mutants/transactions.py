@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.store import opening
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.topic_engine import TopicEngine
-from aiodq.engine.transactions.group_committer import Committer
 from aiodq.engine.transactions.task_transactions import OpenTransactions
 from aiodq.storage.read import log_reader
 from aiodq.storage.state.transactions import parked_transactions

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
 
-    from aiodq.engine.transactions.participants import CommittedTopic
+    from aiodq.engine.topic.topic_engine import TopicEngine
 
 __all__ = ["ReservedRoom", "Share"]
 
@@ -30,7 +30,7 @@ class Share(NamedTuple):
         cost: their cost in bytes of memory.
     """
 
-    engine: CommittedTopic
+    engine: TopicEngine
     messages: int
     cost: int
 
@@ -54,10 +54,10 @@ class ReservedRoom:
         """
         self._settled = settled
         self._pressing = pressing
-        self._reserved: dict[CommittedTopic, Share] = {}
+        self._reserved: dict[TopicEngine, Share] = {}
         # How many of the messages put take the room of those settled.
-        self._credits: dict[CommittedTopic, int] = {}
-        self._returned: set[CommittedTopic] = set()
+        self._credits: dict[TopicEngine, int] = {}
+        self._returned: set[TopicEngine] = set()
         self._times_returned = 0
 
     async def reserve(self, shares: Sequence[Share]) -> None:

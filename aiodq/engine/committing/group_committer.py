@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 from aiodq.awaited import mark_retrieved
+from aiodq.engine.committing.reserved_room import ReservedRoom, Share
+from aiodq.engine.committing.topic_appender import TopicAppender
 from aiodq.engine.loop.futures import settle, tell_all
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.engine.transactions.reserved_room import ReservedRoom, Share
-from aiodq.engine.transactions.topic_appender import TopicAppender
 from aiodq.errors import AiodqError, DiskFullError, StoreFailedError, again, not_in_flight
 from aiodq.format.transactions import Acks, Commit, Puts
 from aiodq.names import is_ephemeral
@@ -30,14 +30,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from aiodq.clock import Clock
+    from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.monitoring.metrics import SyncTimer
-    from aiodq.engine.transactions.participants import Channel, CommittedTopic, HoldingChannel, Topic
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.engine.transactions.participants import HeldAck, Topic
     from aiodq.format.columns import Columns
     from aiodq.format.producers import Origin
     from aiodq.storage.state.transactions.transaction_log import TransactionFile
 
-__all__ = ["Committer", "HeldAck", "HeldRun", "held_runs"]
+__all__ = ["Committer", "HeldRun", "held_runs"]
 
 _PERIOD: Final = 1.0
 """Seconds after a commit until logs and journals are synced and the transaction log is emptied."""
@@ -58,20 +60,6 @@ _LIMIT: Final = 1 << 22
 """Bytes in the transaction log from which on it is emptied earlier."""
 
 
-class HeldAck(NamedTuple):
-    """A message that a transaction settles.
-
-    Attributes:
-        engine, channel_engine: its topic and channel.
-        offset, delivery: its offset and delivery number.
-    """
-
-    engine: Topic
-    channel_engine: Channel
-    offset: int
-    delivery: int
-
-
 class HeldRun(NamedTuple):
     """Neighbouring messages that a transaction settles, with consecutive delivery numbers.
 
@@ -82,8 +70,8 @@ class HeldRun(NamedTuple):
         held: the number by which the first one is held; the others have the following numbers.
     """
 
-    engine: CommittedTopic
-    channel_engine: HoldingChannel
+    engine: TopicEngine
+    channel_engine: ChannelEngine[Any]
     start: int
     stop: int
     delivery: int
@@ -91,8 +79,8 @@ class HeldRun(NamedTuple):
 
 
 # Getters in C: they read a field of very many runs.
-_TOPIC: Final[Callable[[HeldRun], CommittedTopic]] = itemgetter(0)
-_CHANNEL: Final[Callable[[HeldRun], tuple[CommittedTopic, HoldingChannel]]] = itemgetter(0, 1)
+_TOPIC: Final[Callable[[HeldRun], TopicEngine]] = itemgetter(0)
+_CHANNEL: Final[Callable[[HeldRun], tuple[TopicEngine, ChannelEngine[Any]]]] = itemgetter(0, 1)
 _RANGE: Final[Callable[[HeldRun], tuple[int, int]]] = itemgetter(2, 3)
 _CHANNEL_OF: Final[Callable[[HeldAck], object]] = itemgetter(1)
 _STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
@@ -100,7 +88,7 @@ _STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
 
 def held_runs(settlements: Iterable[HeldAck]) -> Iterator[HeldRun]:
     """Yield the runs that messages form; none is held yet."""
-    before: tuple[CommittedTopic, HoldingChannel] | None = None
+    before: tuple[TopicEngine, ChannelEngine[Any]] | None = None
     start = stop = first = 0
     for engine, channel_engine, offset, delivery in settlements:
         if before is not None:
@@ -110,7 +98,7 @@ def held_runs(settlements: Iterable[HeldAck]) -> Iterator[HeldRun]:
                 continue
             yield HeldRun(*before, start, stop, first, 0)
         # A committer gets messages of its own store only, whose topics and channels have what it needs besides.
-        before = cast("tuple[CommittedTopic, HoldingChannel]", (engine, channel_engine))
+        before = cast("tuple[TopicEngine, ChannelEngine[Any]]", (engine, channel_engine))
         start, stop, first = offset, offset + 1, delivery
     if before is not None:
         yield HeldRun(*before, start, stop, first, 0)
@@ -129,7 +117,7 @@ class _Entry:
     """
 
     settlements: list[HeldRun]
-    puts: Sequence[tuple[CommittedTopic, Columns, int]]
+    puts: Sequence[tuple[TopicEngine, Columns, int]]
     done: asyncio.Future[None]
     origin: Origin | None
     room: ReservedRoom
@@ -156,7 +144,7 @@ class _Entry:
 
     def commit(self) -> Commit:
         """Return what the transaction log is to hold of it: nothing of ephemeral topics and channels."""
-        by_channel: dict[tuple[CommittedTopic, Channel], list[tuple[int, int]]] = {}
+        by_channel: dict[tuple[TopicEngine, ChannelEngine[Any]], list[tuple[int, int]]] = {}
         for channel, runs in groupby(self.settlements, _CHANNEL):
             by_channel.setdefault(channel, []).extend(map(_RANGE, runs))
         acks = [
@@ -210,8 +198,8 @@ class Committer:
         # In their order; whoever gives up leaves it in constant time.
         self._waiting: OrderedDict[_Entry, None] = OrderedDict()
         self._undecided: dict[asyncio.Future[None], _Entry] = {}
-        self._appenders: dict[CommittedTopic, TopicAppender] = {}
-        self._settled: dict[Channel, CommittedTopic] = {}
+        self._appenders: dict[TopicEngine, TopicAppender] = {}
+        self._settled: dict[ChannelEngine[Any], TopicEngine] = {}
         # Committed transactions whose acks are not all entered in their channels yet.
         self._settling: dict[_Entry, None] = {}
         self._turn, self._wake = asyncio.Lock(), asyncio.Event()
@@ -224,7 +212,9 @@ class Committer:
 
     # --- recovery
 
-    def recovered(self, engine: CommittedTopic, channel_engines: Iterable[Channel], left: Sequence[Columns]) -> None:
+    def recovered(
+        self, engine: TopicEngine, channel_engines: Iterable[ChannelEngine[Any]], left: Sequence[Columns]
+    ) -> None:
         """Take over a topic that transactions in the transaction log refer to.
 
         Args:
@@ -286,7 +276,7 @@ class Committer:
         Cancellation: nothing was done, or it is committed and only the caller does not know.
         """
         room = ReservedRoom(Counter(map(_CHANNEL_OF, settlements)), pressing=bool(settlements))
-        own = cast("Sequence[tuple[CommittedTopic, Columns, int]]", puts)  # see `held_runs`
+        own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)  # see `held_runs`
         entry = _Entry([], own, asyncio.get_running_loop().create_future(), origin, room)
         for engine, _, _ in own:
             # INVARIANT: before any topic is made. What is refused at once leaves no empty one behind.
@@ -346,7 +336,7 @@ class Committer:
             await self._empty()
             yield
 
-    def forget(self, engine: CommittedTopic) -> None:
+    def forget(self, engine: TopicEngine) -> None:
         """Give up what waits for room in a topic that is being deleted."""
         if engine in self._appenders:
             self._appenders[engine].forget()
@@ -448,7 +438,7 @@ class Committer:
     async def _wait_durable(self, entries: list[_Entry]) -> None:
         """Wait until every message that these transactions settle is durable."""
         # A dict keeps the order, unlike a set: a simulated run is the same each time.
-        stops: dict[CommittedTopic, int] = {}
+        stops: dict[TopicEngine, int] = {}
         for engine, runs in groupby(chain.from_iterable(entry.settlements for entry in entries), _TOPIC):
             stops[engine] = max(*map(_STOP, runs), stops.get(engine, 0))
         for engine, stop in stops.items():

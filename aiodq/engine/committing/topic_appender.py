@@ -17,7 +17,7 @@ from aiodq.errors import AiodqError, StoreFailedError, again
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.engine.transactions.participants import CommittedTopic
+    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.format.columns import Columns
 
 __all__ = ["TopicAppender"]
@@ -61,7 +61,7 @@ class TopicAppender:
     INVARIANT: what waits here counts as pending in the topic's put buffer, as it did when its room was reserved.
     """
 
-    def __init__(self, engine: CommittedTopic) -> None:
+    def __init__(self, engine: TopicEngine) -> None:
         """Begin with nothing to do."""
         self._engine = engine
         self._waiting: deque[_Item] = deque()

@@ -1,0 +1,1 @@
+"""The commit of transactions: what they settle and put, in all of their topics or in none."""
