@@ -12,8 +12,7 @@ from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.validation import no_body
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.settling import SettlingChannel
-from aiodq.engine.committing.group_committer import held_runs
-from aiodq.engine.transactions.participants import Channel, HeldAck, Topic
+from aiodq.engine.transactions.participants import Channel, HeldAck, Topic, ack_runs
 from aiodq.engine.transactions.pending_puts import Checked, PendingPuts, cost_of
 from aiodq.engine.transactions.task_transactions import Joinable, TransactionHost
 from aiodq.errors import (
@@ -181,7 +180,7 @@ class Transaction(AsyncBlock):
 
     @staticmethod
     def _check_in_flight(settlements: Iterable[HeldAck]) -> None:
-        for run in held_runs(settlements):
+        for run in ack_runs(settlements):
             run.channel_engine.check_all(run.start, run.stop, run.delivery)
 
     def put(

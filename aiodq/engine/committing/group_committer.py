@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from aiodq.awaited import mark_retrieved
 from aiodq.engine.committing.reserved_room import ReservedRoom, Share
 from aiodq.engine.committing.topic_appender import TopicAppender
 from aiodq.engine.loop.futures import settle, tell_all
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.transactions.participants import AckRun, ack_runs
 from aiodq.errors import AiodqError, DiskFullError, StoreFailedError, again, not_in_flight
 from aiodq.format.transactions import Acks, Commit, Puts
 from aiodq.names import is_ephemeral
@@ -39,13 +40,10 @@ if TYPE_CHECKING:
     from aiodq.format.producers import Origin
     from aiodq.storage.state.transactions.transaction_log import TransactionFile
 
-__all__ = ["Committer", "HeldRun", "held_runs"]
+__all__ = ["Committer"]
 
 _PERIOD: Final = 1.0
 """Seconds after a commit until logs and journals are synced and the transaction log is emptied."""
-
-_LONGEST_RUN: Final = 1000
-"""The most messages in a run."""
 
 _PIECE: Final = 2000
 """Messages held or settled in one turn of the loop: a millisecond or two. A run costs `_RUN` more than its messages."""
@@ -60,8 +58,8 @@ _LIMIT: Final = 1 << 22
 """Bytes in the transaction log from which on it is emptied earlier."""
 
 
-class HeldRun(NamedTuple):
-    """Neighbouring messages that a transaction settles, with consecutive delivery numbers.
+class _HeldRun(NamedTuple):
+    """Neighbouring messages that a transaction settles, as in `AckRun`, and holds.
 
     Attributes:
         engine, channel_engine: their topic and channel.
@@ -78,30 +76,14 @@ class HeldRun(NamedTuple):
     held: int
 
 
+R = TypeVar("R", AckRun, _HeldRun)
+
 # Getters in C: they read a field of very many runs.
-_TOPIC: Final[Callable[[HeldRun], TopicEngine]] = itemgetter(0)
-_CHANNEL: Final[Callable[[HeldRun], tuple[TopicEngine, ChannelEngine[Any]]]] = itemgetter(0, 1)
-_RANGE: Final[Callable[[HeldRun], tuple[int, int]]] = itemgetter(2, 3)
+_TOPIC: Final[Callable[[_HeldRun], TopicEngine]] = itemgetter(0)
+_CHANNEL: Final[Callable[[_HeldRun], tuple[TopicEngine, ChannelEngine[Any]]]] = itemgetter(0, 1)
+_RANGE: Final[Callable[[_HeldRun], tuple[int, int]]] = itemgetter(2, 3)
 _CHANNEL_OF: Final[Callable[[HeldAck], object]] = itemgetter(1)
-_STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
-
-
-def held_runs(settlements: Iterable[HeldAck]) -> Iterator[HeldRun]:
-    """Yield the runs that messages form; none is held yet."""
-    before: tuple[TopicEngine, ChannelEngine[Any]] | None = None
-    start = stop = first = 0
-    for engine, channel_engine, offset, delivery in settlements:
-        if before is not None:
-            follows = offset == stop and delivery - first == offset - start < _LONGEST_RUN
-            if follows and channel_engine is before[1]:
-                stop = offset + 1
-                continue
-            yield HeldRun(*before, start, stop, first, 0)
-        # A committer gets messages of its own store only, whose topics and channels have what it needs besides.
-        before = cast("tuple[TopicEngine, ChannelEngine[Any]]", (engine, channel_engine))
-        start, stop, first = offset, offset + 1, delivery
-    if before is not None:
-        yield HeldRun(*before, start, stop, first, 0)
+_STOP: Final[Callable[[_HeldRun], int]] = itemgetter(3)
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +98,7 @@ class _Entry:
         room: the room reserved for the puts.
     """
 
-    settlements: list[HeldRun]
+    settlements: list[_HeldRun]
     puts: Sequence[tuple[TopicEngine, Columns, int]]
     done: asyncio.Future[None]
     origin: Origin | None
@@ -157,9 +139,9 @@ class _Entry:
         return Commit(acks, puts, self.origin)
 
 
-def _pieces(runs: Iterable[HeldRun]) -> Iterator[list[HeldRun]]:
+def _pieces(runs: Iterable[R]) -> Iterator[list[R]]:
     """Yield runs in small groups, so that the event loop can run other callbacks in between."""
-    piece: list[HeldRun] = []
+    piece: list[R] = []
     cost = 0
     for run in runs:
         piece.append(run)
@@ -276,7 +258,8 @@ class Committer:
         Cancellation: nothing was done, or it is committed and only the caller does not know.
         """
         room = ReservedRoom(Counter(map(_CHANNEL_OF, settlements)), pressing=bool(settlements))
-        own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)  # see `held_runs`
+        # A committer gets topics and channels of its own store only, which are engines.
+        own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)
         entry = _Entry([], own, asyncio.get_running_loop().create_future(), origin, room)
         for engine, _, _ in own:
             # INVARIANT: before any topic is made. What is refused at once leaves no empty one behind.
@@ -316,14 +299,15 @@ class Committer:
             del self.deciding[origin]
 
     async def _hold(self, entry: _Entry, settlements: Sequence[HeldAck]) -> None:
-        for piece in _pieces(held_runs(settlements)):
+        for piece in _pieces(ack_runs(settlements)):
             if entry.settlements:
                 await asyncio.sleep(0)
             if self._over is not None:
                 raise again(self._over)
             for run in piece:
-                held = run.channel_engine.transaction_holds.hold(run.start, run.stop, run.delivery)
-                entry.settlements.append(run._replace(held=held))
+                engine, channel_engine = cast("tuple[TopicEngine, ChannelEngine[Any]]", run[:2])  # see `commit`
+                held = channel_engine.transaction_holds.hold(run.start, run.stop, run.delivery)
+                entry.settlements.append(_HeldRun(engine, channel_engine, *run[2:], held))
 
     @asynccontextmanager
     async def without_transactions(self) -> AsyncIterator[None]:
@@ -470,7 +454,7 @@ class Committer:
                 self._appenders[engine] = TopicAppender(engine)
             self._appenders[engine].add(columns, tried, reserved=cost)
 
-    def _settle(self, entry: _Entry, pieces: Iterator[list[HeldRun]]) -> None:
+    def _settle(self, entry: _Entry, pieces: Iterator[list[_HeldRun]]) -> None:
         """Enter acks, a few in each turn of the loop, then end `commit`. The puts are visible before the acks."""
         try:
             entry.room.end_credits()

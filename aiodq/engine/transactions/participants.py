@@ -5,16 +5,19 @@ The topics and channels are Protocols, as what stands in for them where another 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from aiodq.engine.batch.draft import Draft
     from aiodq.engine.batch.put_batch import Accepted
     from aiodq.format.columns import Columns
 
-__all__ = ["Channel", "HeldAck", "Topic"]
+__all__ = ["AckRun", "Channel", "HeldAck", "Topic", "ack_runs"]
+
+_LONGEST_RUN: Final = 1000
+"""The most messages in a run."""
 
 
 class Channel(Protocol):
@@ -71,3 +74,36 @@ class HeldAck(NamedTuple):
     channel_engine: Channel
     offset: int
     delivery: int
+
+
+class AckRun(NamedTuple):
+    """Neighbouring messages that a transaction settles, with consecutive delivery numbers.
+
+    Attributes:
+        engine, channel_engine: their topic and channel.
+        start, stop: the first offset, and the offset after the last.
+        delivery: the delivery number of the first one.
+    """
+
+    engine: Topic
+    channel_engine: Channel
+    start: int
+    stop: int
+    delivery: int
+
+
+def ack_runs(settlements: Iterable[HeldAck]) -> Iterator[AckRun]:
+    """Yield the runs that messages form."""
+    before: tuple[Topic, Channel] | None = None
+    start = stop = first = 0
+    for engine, channel_engine, offset, delivery in settlements:
+        if before is not None:
+            follows = offset == stop and delivery - first == offset - start < _LONGEST_RUN
+            if follows and channel_engine is before[1]:
+                stop = offset + 1
+                continue
+            yield AckRun(*before, start, stop, first)
+        before = engine, channel_engine
+        start, stop, first = offset, offset + 1, delivery
+    if before is not None:
+        yield AckRun(*before, start, stop, first)
