@@ -117,13 +117,14 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
         )
 
     async def _open_shared(self) -> Store:
-        from aiodq.shared.opening import open_shared  # noqa: PLC0415 - only needed for a shared store
+        # Only needed for a shared store.
+        from aiodq.shared.client.remote_store import RemoteStore  # noqa: PLC0415
+        from aiodq.shared.handles import SharedStore  # noqa: PLC0415
 
         manner = self._manner
-        return await open_shared(
-            self._path, self._options, self._seams,
-            may_own=manner.mode == "shared", create=manner.create, failover=manner.failover,
-        )  # fmt: skip
+        remote = RemoteStore(self._path, self._options, self._seams, create=manner.create, failover=manner.failover)
+        await remote.open(may_own=manner.mode == "shared")
+        return SharedStore(remote)
 
     async def __aenter__(self) -> Store:
         """Open the store."""

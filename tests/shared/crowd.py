@@ -31,7 +31,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import aiodq
-import aiodq.shared.opening  # else each child would import it
+import aiodq.shared.handles  # else each child would import it
 from tests.loops import run_on
 
 if TYPE_CHECKING:

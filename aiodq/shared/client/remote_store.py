@@ -123,6 +123,7 @@ class RemoteStore:
             StoreNotFoundError: there is none, and none is to be created, or nobody has created it meanwhile.
             OwnerLostError: nobody serves it, and this process may not.
             StoreLockedError: it has an owner that serves nobody.
+            ProtocolError: the process found is not an owner.
             InvalidOptionError: the options differ from the owner's.
             StorageError: as mapped from the system's error.
         """
