@@ -19,10 +19,10 @@ __all__ = ["ack_again", "acked_before", "not_answered"]
 def acked_before(channel: RemoteSettlement, messages: Iterable[object]) -> dict[Message, Settling]:
     """Return those of these messages that were acked before without an answer, with what settles them."""
     found: dict[Message, Settling] = {}
-    for message in messages if channel.unsure else ():
+    for message in messages if channel.unanswered else ():
         engine: object = message._channel_engine if isinstance(message, Message) else None  # noqa: SLF001 - its other half
         if isinstance(message, Message) and engine is channel:
-            settling = None if message.settled else channel.unanswered(message._delivery)  # noqa: SLF001 - as above
+            settling = None if message.settled else channel.unanswered.find(message._delivery)  # noqa: SLF001 - as above
             if settling is not None:
                 found[message] = settling
     return found
@@ -31,13 +31,13 @@ def acked_before(channel: RemoteSettlement, messages: Iterable[object]) -> dict[
 def ack_again(channel: RemoteSettlement, before: Iterable[Message]) -> None:
     """Note that these are acked, as `acked_before` has returned them."""
     for message in before:
-        channel.recall(message._delivery)  # noqa: SLF001 - as above
+        channel.unanswered.take(message._delivery)  # noqa: SLF001 - as above
         message._committed()  # noqa: SLF001 - as above
 
 
 def not_answered(channel: RemoteSettlement, messages: Iterable[Message], acked: Together) -> None:
     """Note that nobody has answered, so that the messages may be acked again."""
     for settling in acked.those:
-        channel.remember(settling)
+        channel.unanswered.note(settling)
     for message in messages:
         message._run.marks[message._index] = APART  # noqa: SLF001 - as above

@@ -19,6 +19,7 @@ from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
 from aiodq.shared.consuming.settlings import Settling, Together
 from aiodq.shared.consuming.timeouts import Timeouts
+from aiodq.shared.consuming.unanswered import Unanswered
 from aiodq.shared.encoding.number_runs import marked_ranges, neighbours
 from aiodq.shared.encoding.remote_errors import error_of, is_lost
 from aiodq.wire.packets import Ack, Fail, Nack, Reject, Release, Touch
@@ -44,9 +45,6 @@ _NOBODY: Final = 0
 
 _FOR_REJECTIONS: Final = 1.0
 """Seconds that closing and `sync` wait for rejections: their letters may be waiting for room."""
-
-_MOST_UNSURE: Final = 10_000
-"""Acks and rejections remembered of which nobody has said what became of them, for those who call again."""
 
 
 class SettledTopic(Protocol):
@@ -85,6 +83,7 @@ class RemoteSettlement:
         state: None, as none of it is known here.
         counts: the message counts, as far as known here.
         named: the options that this process has given for the channel, or None.
+        unanswered: acks and rejections of which nobody knows what became of them.
         error: why the channel can no longer be used, or None.
     """
 
@@ -114,7 +113,7 @@ class RemoteSettlement:
         self._unsaid: list[Settling] = []
         self._saying = False
         self._last: Settling | None = None
-        self._unsure: dict[int, Settling] = {}
+        self.unanswered: Unanswered = Unanswered()
         self._together: Together | None = None
         self._timeouts = Timeouts(
             lambda: self._holdings, self._say_touch, lambda: None if self.error else self.options.visibility_timeout
@@ -230,11 +229,8 @@ class RemoteSettlement:
         """
         if self.error is not None:
             raise again(self.error)
-        if delivery in self._unsure:
-            done, verb = ("rejected", "reject") if self._unsure[delivery].rejects else ("acked", "ack")
-            raise NotInFlightError(
-                f"message {offset} was {done} before: {verb} it again to wait for the owner's answer"
-            )
+        if delivery in self.unanswered:
+            raise self.unanswered.refusal(offset, delivery)
         if not self.holds(offset, delivery):
             raise not_in_flight(f"message {offset}")
 
@@ -262,8 +258,8 @@ class RemoteSettlement:
 
         One whose ack nobody has answered yet is not settled anew: `commit` waits for that ack.
         """
-        if (unsure := self.recall(delivery)) is not None:
-            self._last = unsure
+        if (before := self.unanswered.take(delivery)) is not None:
+            self._last = before
             return
         if self.error is not None or not self._holdings.take_one(offset, delivery):
             self.check(offset, delivery)
@@ -342,8 +338,8 @@ class RemoteSettlement:
 
         One whose rejection nobody has answered yet is not rejected anew: the future ends with that.
         """
-        if (unsure := self.recall(delivery, rejected=True)) is not None:
-            return _ending(unsure)
+        if (before := self.unanswered.take(delivery, rejected=True)) is not None:
+            return _ending(before)
         self.check(batch.first, delivery)
 
         numbers, text = [_one(delivery)], header_text(reason)
@@ -508,36 +504,13 @@ class RemoteSettlement:
 
     def _tell(self, settling: Settling, error: Exception) -> None:
         if settling.final and settling.waiters:
-            self.remember(settling)
+            self.unanswered.note(settling)
         settling.tell(error)
 
     def _awaited(self, settling: Settling) -> None:
         """Have those told who begin to wait after all others were told that nobody answers."""
         if (failure := self._topic.link.failure) is not None:
             asyncio.get_running_loop().call_soon(self._tell, settling, failure)
-
-    def remember(self, settling: Settling) -> None:
-        """Keep an ack or a rejection that nobody has answered for those who call again."""
-        self._unsure |= {number: settling for each in settling.numbers for number in each}
-        while len(self._unsure) > _MOST_UNSURE:
-            del self._unsure[next(iter(self._unsure))]
-
-    @property
-    def unsure(self) -> bool:
-        """Whether there are acks or rejections that nobody has answered."""
-        return bool(self._unsure)
-
-    def unanswered(self, delivery: int, *, rejected: bool = False) -> Settling | None:
-        """Return the ack of a message that was acked before, or its rejection, if nobody has answered."""
-        settling = self._unsure.get(delivery) if self._unsure else None
-        return settling if settling is not None and settling.rejects is rejected else None
-
-    def recall(self, delivery: int, *, rejected: bool = False) -> Settling | None:
-        """Return what `unanswered` does, as the message is acked or rejected again."""
-        settling = self.unanswered(delivery, rejected=rejected)
-        if settling is not None:
-            del self._unsure[delivery]
-        return settling
 
     async def commit(self, lease: Lease, index: int, /) -> None:
         """Wait until a message of a lease, the last that was settled here, is so durably.
