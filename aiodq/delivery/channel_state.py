@@ -134,12 +134,6 @@ class ChannelState:
         self._look()
         return len(self._apart) + self._leases.in_flight
 
-    @property
-    def in_flight(self) -> dict[int, int]:
-        """A copy of the delivery numbers of the messages in flight, by offset."""
-        self._look()
-        return self._apart | dict(self._leases)
-
     def delivery(self, offset: int) -> int | None:
         """Return a message's delivery number, which identifies one delivery; None if it is not in flight."""
         self._look()

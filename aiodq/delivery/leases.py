@@ -11,8 +11,7 @@ import heapq
 import sys
 from bisect import bisect_right
 from collections import deque
-from itertools import compress, count
-from operator import attrgetter
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ SETTLED: Final = 5
 IN_FLIGHT: Final = bytes([HELD, MEASURED])
 """The marks of messages in flight."""
 
-_LEFT: Final = attrgetter("left")
 _INDEXES: Final = list(range(LONGEST))
 _HELD: Final = bytes([HELD])
 _ACKED: Final = bytes([ACKED])
@@ -193,12 +191,6 @@ class Leases:
         self._settle = settle
         self._settle_all = settle_all
         self._stale = stale
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield the offset and delivery number of each message in flight."""
-        for lease in filter(_LEFT, self._all):
-            both = zip(count(lease.first), count(lease.number), strict=False)
-            yield from compress(both, lease.marks[: lease.next].translate(_IS_HELD))
 
     # --- counting
 

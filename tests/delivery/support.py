@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.format.journal import ChannelRecord
 
-__all__ = ["image_of", "stored"]
+__all__ = ["image_of", "in_flight", "stored"]
 
 
 def stored(record: ChannelRecord) -> ChannelImage:
@@ -21,3 +21,9 @@ def stored(record: ChannelRecord) -> ChannelImage:
 def image_of(state: ChannelState, wall: int = 0, now: int = 0) -> ChannelImage:
     """Return what is read of a checkpoint of this state, noted at this wall time and moment."""
     return stored(state.snapshot(wall, now))
+
+
+def in_flight(state: ChannelState) -> dict[int, int]:
+    """Return the delivery numbers of the messages in flight, by offset."""
+    numbers = {offset: state.delivery(offset) for offset in range(state.end)}
+    return {offset: number for offset, number in numbers.items() if number is not None}

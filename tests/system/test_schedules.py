@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from tests.delivery.support import in_flight
 from tests.processes import WATCHDOG
 from tests.queue.support import turns
 from tests.system.cancelling import KINDS, Outcome, ended, started
@@ -149,7 +150,8 @@ class Schedule:
         left = {message.offset: message.body for message in drain(queue)}
         left |= {offset: message.body for offset, message in self.held.items()}
         # What a consumer had in hand when it was cancelled is still in flight.
-        for offset in set(queue._channel_engine.state.in_flight if queue._channel_engine.state else ()) - left.keys():
+        state = queue._channel_engine.state
+        for offset in () if state is None else in_flight(state).keys() - left.keys():
             left[offset] = (await queue.read(offset)).body
         assert queue.depth == len(left) == queue.in_flight()
         return [left[offset] for offset in sorted(left)]
