@@ -9,6 +9,7 @@ from typing import Self
 
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
+from aiodq.consuming.acking import own_delivery
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.topic.puts.putting import OpenTopic
 from aiodq.engine.topic.topic_engine import TopicEngine
@@ -192,7 +193,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
             ValueError: no message was given, and the calling task holds none of this queue.
             InvalidOptionError: it is not a message; also a `TypeError`.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
-            AlreadySettledError, NotInFlightError: as for `Message.ack`.
+            AlreadySettledError, NotInFlightError: as for `Message.ack`; also if another queue or channel handed it out.
         """
         if message is not None and not isinstance(message, Message):
             raise InvalidOptionTypeError(
@@ -207,6 +208,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
                 "task_done() called too many times: this task holds no message of this queue. Where one task gets and "
                 "another settles, as with asyncio.wait_for before Python 3.12, name the message: task_done(message)"
             )
+        own_delivery(self._channel_engine, message)
         message.ack_nowait()
 
     def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - asyncio's signature

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.channel.lease.message_lease import MessageLease
 
-__all__ = ["ack_all", "list_messages"]
+__all__ = ["ack_all", "list_messages", "own_delivery"]
 
 _COMPILED: Final = not isinstance(neighbours, FunctionType)
 
@@ -128,10 +128,21 @@ def _delivery(channel_engine: HandingChannel[Message], message: object) -> int:
             f"what is acked is a message, not {shown_typed(message)}: write "
             "ack_many(messages) with what `await channel.get_many(100)` gave"
         )
-    its, delivery = message._claim()  # noqa: SLF001 - as above
+    delivery = own_delivery(channel_engine, message)
+    channel_engine.check(message.offset, delivery)
+    return delivery
+
+
+def own_delivery(channel_engine: HandingChannel[Message], message: Message) -> int:
+    """Return the delivery number of a message that this channel has handed out.
+
+    Raises:
+        AlreadySettledError: settled before.
+        NotInFlightError: it is another channel's, or was only looked at.
+    """
+    its, delivery = message._claim()  # noqa: SLF001 - as in `ack_all`
     if its is not channel_engine:
         raise NotInFlightError(
             f"message {message.offset} was handed out by {its.place}, not by {channel_engine.place}; none was settled"
         )
-    channel_engine.check(message.offset, delivery)
     return delivery

@@ -100,7 +100,7 @@ class Queue(TopicAccess, Channel):
             ValueError: None, and the calling thread holds no message of this queue.
             InvalidOptionError: it is not a message; also a `TypeError`.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
-            AlreadySettledError, NotInFlightError: as `Message.ack`.
+            AlreadySettledError, NotInFlightError: as `Message.ack`; also if another queue or channel handed it out.
         """
         if message is not None and not isinstance(message, Message):
             raise InvalidOptionTypeError(
@@ -114,7 +114,7 @@ class Queue(TopicAccess, Channel):
                 "task_done() called too many times: this thread holds no message of this queue. Where one thread gets "
                 "and another settles, name the message: task_done(message)"
             )
-        message.ack_nowait()
+        self._loop_thread.call(self._queue.task_done, message._message)  # noqa: SLF001 - the same, for threads
 
     def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the signature of queue.Queue
         """Refuse puts from now on; getters continue until nothing is ready, or end at once if `immediate`.

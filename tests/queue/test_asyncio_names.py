@@ -256,6 +256,19 @@ class TestTaskDone:
         async with queue(path) as jobs:
             assert ready_now(jobs) == [b"0", b"2"]
 
+    async def test_of_another_queues_message(self, path: Path) -> None:
+        async with aiodq.open(path) as store:
+            jobs, letters = store.queue("jobs"), store.queue("letters")
+            await letters.put(b"a")
+            letter = await letters.get()
+            with pytest.raises(aiodq.NotInFlightError, match="not by 'jobs', channel 'default'"):
+                jobs.task_done(letter)
+            with pytest.raises(aiodq.NotInFlightError, match="only looked at"):
+                letters.task_done(await letters.read(0))
+            assert letters.in_flight() == 1
+            letters.task_done(letter)
+            assert letters.depth == 0
+
     async def test_without_one_it_is_what_this_task_got_last(self, path: Path) -> None:
         async with queue(path) as jobs:
             await fill(jobs, numbered(4))

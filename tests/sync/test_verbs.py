@@ -149,6 +149,18 @@ def test_task_done_means_what_this_thread_got_last(jobs: aiodq.sync.Queue) -> No
         jobs.task_done(b"c")  # type: ignore[arg-type]
 
 
+def test_task_done_of_another_queues_message(tmp_path: Path) -> None:
+    with aiodq.sync.open(tmp_path) as store:
+        jobs, letters = store.queue("jobs"), store.queue("letters")
+        letters.put(b"a")
+        letter = letters.get()
+        with pytest.raises(aiodq.NotInFlightError, match="not by 'jobs', channel 'default'"):
+            jobs.task_done(letter)
+        assert letters.in_flight() == 1
+        letters.task_done(letter)
+        assert letters.depth == 0
+
+
 def test_a_receipt_gives_the_offset_once_it_is_durable(jobs: aiodq.sync.Queue) -> None:
     receipt = jobs.put_nowait(b"a")
     assert receipt.result(timeout=60) == 0
