@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from aiodq.errors import CorruptionError, StorageError
+from aiodq.errors import CorruptionError, StorageError, StoreLockedError
 from aiodq.format.journal import replayed
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.adoption import unadoptable
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.io.filesystem import FileSystem, Lock
     from aiodq.storage.offline.verify_segment import SegmentCheck
     from aiodq.storage.segments.segment_contents import Contents
 
@@ -86,7 +86,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
         StorageError: as mapped from the system's error; every action so far is complete, and another run continues.
     """
     check_store_directory(fs, path)
-    lock = locked(fs, path)
+    lock = _alone(fs, path)
     try:
         # Every file is looked at before any is touched: one of them may have a newer version.
         verify_store(path, fs)
@@ -99,6 +99,18 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     finally:
         lock.release()
     return actions
+
+
+def _alone(fs: FileSystem, path: str) -> Lock:
+    try:
+        return locked(fs, path)
+    except StoreLockedError as error:  # its own advice, to share the store, is no help here
+        owner = "another process" if error.pid is None else f"process {error.pid}"
+        raise StoreLockedError(
+            f"repair needs the store for itself, and {owner} has it open: end all that aiodq who {path} lists",
+            path,
+            pid=error.pid,
+        ) from error
 
 
 def _unreadable(

@@ -228,8 +228,10 @@ def test_a_store_that_somebody_has_open_is_refused(store: Path) -> None:
     lock = StoreLock.acquire(str(store))
     try:
         before = tree(store)
-        with pytest.raises(StoreLockedError):
+        told = f"repair needs the store for itself, and process {os.getpid()} has it open"
+        with pytest.raises(StoreLockedError, match=told) as refused:
             repaired(store)
+        assert refused.value.pid == os.getpid()
         assert tree(store) == before
     finally:
         lock.release()
