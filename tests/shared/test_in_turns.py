@@ -15,6 +15,7 @@ from aiodq.shared.connection import in_turns as turning
 from aiodq.shared.connection import packet_protocol
 from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Pong
 from aiodq.wire.stream import Packet, encode_packet
 from tests.shared.support import PATIENCE, QUICK, counts, two, until
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.shared.connection.link_wire import LinkWire
+    from aiodq.wire.packets import Open
 
 MANY = 150
 
@@ -262,3 +264,43 @@ async def test_a_put_given_up_while_the_rest_is_opened_again_is_not_stored(tmp_p
         await (await channel.get()).ack()
         await waiting[1]
         assert (await channel.get()).body == b"third"
+
+
+@pytest.mark.parametrize("held", [0, 1])
+async def test_what_was_on_its_way_as_a_connection_ended_comes_before_newer_messages(tmp_path: Path, held: int) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        link, queue = link_of(client), client.queue("jobs")
+        remote: Any = queue._channel_engine
+        await queue.put_many([b"a", b"b", b"c"])
+        hand = [await queue.get() for _ in range(held)]
+        getting = asyncio.ensure_future(queue.get())
+        while not remote._wanted > held:
+            await asyncio.sleep(0)
+        await cut(link)  # after what was wanted, which the owner sends all the same
+        hand.append(await getting)
+        hand.append(await queue.get())
+        assert [(each.body, each.attempts) for each in hand] == [(b"a", 1), (b"b", 1), (b"c", 1)][: held + 2]
+
+
+@pytest.mark.parametrize("what", ["topic", "channel"])
+async def test_what_an_owner_refuses_to_open_again_is_settled_by_nobody(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Session._opened
+
+    def refuse(session: Session, said: Open, request: int) -> None:
+        if what == "topic" or said.channel:
+            raise aiodq.StorageError("the disk is broken", "jobs")
+        opened(session, said, request)
+
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put_many([b"a", b"b"])
+        hand = await queue.get_many(2)
+        remote: Any = queue._channel_engine
+        monkeypatch.setattr(Session, "_opened", refuse)
+        await cut(link_of(client))
+        hand[0].ack_nowait()
+        with pytest.raises(aiodq.StorageError, match="broken"):
+            await hand[-1].ack()
+        await remote.all_settled()

@@ -135,9 +135,11 @@ class RemoteSettlement:
         self.options = options
 
     def end_with(self, error: Exception) -> None:
-        """Make the channel unusable for this reason, unless there is an earlier one."""
+        """Make the channel unusable for this reason, unless an earlier one did; no owner settles what is left."""
         self.error = self.error or error
         self._holdings.part_all()
+        for settling in list(self._settling):
+            self._end(settling, copy(error))
 
     # --- messages held
 
@@ -441,11 +443,7 @@ class RemoteSettlement:
             answer = self._request(say)
             answer.add_done_callback(lambda done: self._answered([settling], done.result()))
         else:
-            self._settled_before(settling)
-
-    def _settled_before(self, settling: Settling) -> None:
-        """End a settlement that an earlier owner has done unheard, or whose messages were taken away."""
-        self._end(settling, None)
+            self._end(settling, None)  # done unheard by an earlier owner, or taken away
 
     def _say_acks_soon(self) -> None:
         if not self._saying:
@@ -468,7 +466,7 @@ class RemoteSettlement:
                 settling.heard_of = self.counts.heard_of
                 said.append(settling)
             else:
-                self._settled_before(settling)
+                self._end(settling, None)  # done unheard by an earlier owner, or taken away
         if said:
             answer = self._request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
             answer.add_done_callback(lambda done: self._answered(said, done.result()))
