@@ -446,7 +446,7 @@ class Lending:
                         self._wire.send(Gone(self._handle, self._owner.epoch, (Range(offset, number, 1),)))
 
     def begin_resume(self) -> None:
-        """Note that a client is about to claim messages held from a previous owner: one `resume` follows."""
+        """Note that a client is about to claim messages held from a previous owner: an `end_resume` follows."""
         self._resuming += 1
         self.resumed.clear()
 
@@ -478,9 +478,13 @@ class Lending:
                 rest = [left for row in rest for left in self._take_over(one, epoch, row, given)]
             return await self._resume(rest, given)
         finally:
-            self._resuming -= 1
-            if not self._resuming:
-                self.resumed.set()
+            self.end_resume()
+
+    def end_resume(self) -> None:
+        """Deliver again, once nothing else is about to be claimed; `resume` calls it."""
+        self._resuming -= 1
+        if not self._resuming:
+            self.resumed.set()
 
     def _take_over(self, before: Share, epoch: int, row: Held, given: list[tuple[int, int, int]]) -> Iterator[Held]:
         """Take what the client held over an earlier connection, by the same numbers; yield what it did not hold."""

@@ -35,6 +35,14 @@ class Share(Protocol):
         """Hand over what it holds of a range; return that, and the rest."""
         ...
 
+    def stop(self) -> asyncio.Task[Any]:
+        """Stop delivering; return the task that ends."""
+        ...
+
+    async def give_back(self) -> None:
+        """Make all that it has ready again, in order, not counted as delivered."""
+        ...
+
 
 class Client(Visitor, Protocol):
     """A connected client, or one that was cut off and may be back for what it holds."""

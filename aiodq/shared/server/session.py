@@ -46,10 +46,10 @@ from aiodq.wire.packets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.shared.requests.serving import Owning, Wire
+    from aiodq.shared.requests.serving import Owning, Share, Wire
     from aiodq.wire.payload import Held, Item
     from aiodq.wire.stream import Packet
 
@@ -99,6 +99,8 @@ class Session:
         self._changes = Changes(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
         self._earlier = Earlier()
+        # What earlier connections have of channels, by handle, of which the client has not claimed all that it holds.
+        self._unclaimed: dict[int, Sequence[Share]] = {}
         self._cut_off = CutOff()
         self._has_left = False
         waiting = ClientsBytes(owner.waiting)
@@ -304,6 +306,8 @@ class Session:
         self._begin_lending()
         channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
         lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
+        if before := self._earlier.shares(lending.name):
+            self._unclaimed[said.handle] = before
         self._under_way.start(self._settled_in(said.handle, lending), request, returning=True)
 
     def _begin_lending(self) -> None:
@@ -342,7 +346,26 @@ class Session:
         return lending
 
     def _want(self, said: Want, _request: int) -> None:
-        self._lending(said.handle).want(said.total)
+        lending = self._lending(said.handle)
+        if self._unclaimed:
+            self._follow(said.handle, lending)
+        lending.want(said.total)
+
+    def _follow(self, handle: int, lending: Lending) -> None:
+        """Have what the client does not hold of earlier connections given back, as all that it does is claimed."""
+        before = self._unclaimed.pop(handle, None)
+        if before is not None:
+            lending.begin_resume()
+            self._under_way.run(self._followed(lending, before), returning=True)
+
+    async def _followed(self, lending: Lending, before: Sequence[Share]) -> None:
+        # INVARIANT: nothing newer is delivered meanwhile: what was on its way as a connection ended comes first.
+        try:
+            for share in before:
+                await asyncio.gather(share.stop(), return_exceptions=True)
+                await share.give_back()
+        finally:
+            lending.end_resume()
 
     def _ack(self, said: Ack, request: int) -> None:
         lending = self._lending(said.handle)
@@ -509,6 +532,9 @@ class Session:
             return await answer(call_store(self._owner, said.name, said.arguments))
         # INVARIANT: the client's messages were claimed before: RESUME arrived, and was begun, before this.
         await asyncio.gather(*(lending.resumed.wait() for lending in self._lendings.values()))
+        for handle, lending in self._lendings.items():
+            self._follow(handle, lending)
+        self._unclaimed.clear()
         self._earlier.leave()
         if self.client is not None:
             self._owner.came_back(self.client)
