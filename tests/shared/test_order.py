@@ -12,7 +12,7 @@ from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.store_layout import SOCKET
 from aiodq.wire.packets import Done
-from tests.shared.support import PATIENCE
+from tests.shared.support import PATIENCE, RawClient, owned, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +37,34 @@ async def test_what_waited_is_put_before_anything_newer_and_in_its_order(tmp_pat
             newer = asyncio.create_task(queue.put(b"newer"))
             assert await asyncio.gather(*waited) == list(range(1, 7))
             assert await newer == 7
+
+
+async def test_what_waits_for_room_is_repeated_before_anything_newer_though_its_end_is_not_heard_of(
+    tmp_path: Path,
+) -> None:
+    bodies = [b"1", b"2", b"3"]
+    async with owned(tmp_path / "s", aiodq.StoreOptions(sync="os", max_messages=1)) as (store, owner):
+        queue = store.queue("jobs")
+        await queue.put(b"0")
+        before = await RawClient.connected(tmp_path / "s")
+        await before.hello()
+        await before.open(1, "jobs")
+        for sequence in (1, 2):
+            before.put(1, sequence, bodies[sequence - 1 : sequence])
+        await until(lambda: len(owner.putting) == 2)
+        client = await RawClient.connected(tmp_path / "s")
+        await client.hello()
+        await client.open(1, "jobs")
+        asked = [client.put(1, sequence, bodies[sequence - 1 : sequence]) for sequence in (1, 2, 3)]
+        await until(lambda: len(owner.putting) == 3)
+        await before.close()
+        await until(lambda: len(owner.clients) == 1)
+        for body in (b"0", *bodies):
+            message = await queue.get(timeout=PATIENCE)
+            assert message.body == body
+            await message.ack()
+        assert [await client.answer(each) for each in asked] == [Done((offset, 1)) for offset in (1, 2, 3)]
+        await client.close()
 
 
 async def test_nobody_finds_an_owner_that_does_not_know_yet_what_was_put(

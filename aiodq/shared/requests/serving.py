@@ -52,6 +52,10 @@ class Client(Visitor, Protocol):
         """What it has of each channel."""
         ...
 
+    def wait_no_more(self) -> None:
+        """Give up its puts that wait for room: the client has another connection, over which it repeats them."""
+        ...
+
     def leave(self) -> None:
         """End the connection, and give back what is left: the client has another one, and has claimed what it holds."""
         ...

@@ -153,7 +153,11 @@ class Session:
             raise ProtocolError(f"{both}: have all processes run one version of aiodq, or one and the next")
         self.client, self._puts.producer = said, said.producer
         owner = self._owner
-        self._earlier = Earlier([each for each in owner.clients if each is not self and _is_same(each.client, said)])
+        earlier = [each for each in owner.clients if each is not self and _is_same(each.client, said)]
+        self._earlier = Earlier(earlier)
+        for each in earlier:
+            # INVARIANT: though its end is not heard of here yet. Else what is put next would overtake these.
+            each.wait_no_more()
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
         self._wire.welcomed()
         self._under_way.run(self._look())
@@ -162,6 +166,10 @@ class Session:
     def shares(self) -> Iterable[Lending]:
         """See `Client`."""
         return self._lendings.values()
+
+    def wait_no_more(self) -> None:
+        """See `Client`."""
+        self._puts.end()
 
     def leave(self) -> None:
         """See `Client`."""
