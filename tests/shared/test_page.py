@@ -105,7 +105,7 @@ async def test_what_the_page_says_is_enough_for_a_client(tmp_path: Path) -> None
         client.say(ACK, ack, request=100)
         assert (await client.hear()) == (GONE, 0, 0, ack)
         assert (await client.hear())[::2] == (FAIL, 100)
-        assert await asked(client, RESUME, struct.pack("<IIQ", 2, 0, epoch)) == {"held": []}
+        assert await asked(client, RESUME, struct.pack("<IIQ", 2, 0, epoch)) == {"held": [], "elsewhere": []}
         part = struct.pack("<IQI", 1, 0, 1) + frame(b"three", 0)
         txn = struct.pack("<QHHI", 1 << 40 | 1, 0, 1, len(part)) + part
         for _ in range(2):

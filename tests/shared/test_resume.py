@@ -301,6 +301,43 @@ async def test_who_comes_back_too_late_is_not_given_anew_what_it_has_in_hand(tmp
             await second.ack()
 
 
+class Late(Owner):
+    """Ends as message 0 is settled, and the next one has given it to somebody else, or has it settled."""
+
+    quick = False
+
+    def __init__(self, elsewhere: list[int]) -> None:
+        super().__init__()
+        self._elsewhere = elsewhere
+
+    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+        match said:
+            case Ack() | Reject() if epoch == 1:
+                self.hang_up()
+                return []
+            case Resume():
+                return [(Done(None, {"held": [], "elsewhere": self._elsewhere}), request)]
+        return super()._answers(said, request, epoch)
+
+
+@pytest.mark.parametrize("how", ["ack", "ack_many", "reject"])
+async def test_what_went_to_others_meanwhile_is_not_settled_by_who_had_it(tmp_path: Path, how: str) -> None:
+    owner = Late(elsewhere=[0])
+    async with queue_of(owner, tmp_path / "s") as queue:
+        message = await queue.get()
+        with pytest.raises(aiodq.NotInFlightError, match="message 0 is not in flight here any more"):
+            await settled(queue, message, how)
+    assert owner.epoch == 2
+
+
+@pytest.mark.parametrize("how", ["ack", "ack_many", "reject"])
+async def test_what_the_next_owner_finds_settled_is_so(tmp_path: Path, how: str) -> None:
+    owner = Late(elsewhere=[])
+    async with queue_of(owner, tmp_path / "s") as queue:
+        await settled(queue, await queue.get(), how)
+    assert owner.epoch == 2
+
+
 MANY = aiodq.ChannelOptions(max_in_flight=5_000)
 
 
@@ -342,7 +379,7 @@ async def test_who_is_back_before_the_end_of_its_connection_is_noticed_has_what_
         client = await joined(tmp_path / "s")
         held = (Held(0, zero, 2, 1), Held(3, three, 1, 1))
         answer = await client.ask(Resume(2, owner.epoch, held))
-        assert answer == Done(None, {"held": [[0, zero, 2], [3, three, 1]]})
+        assert answer == Done(None, {"held": [[0, zero, 2], [3, three, 1]], "elsewhere": []})
         assert queue.in_flight() == 4
         assert await before.ask(Ack(2, owner.epoch, (Range(2, two, 1),))) == Done()
         assert await client.ask(Call("back", {})) == Done()
@@ -354,6 +391,26 @@ async def test_who_is_back_before_the_end_of_its_connection_is_noticed_has_what_
         assert queue.depth == 0
         await client.close()
         await before.close()
+
+
+async def test_what_is_being_rejected_is_so_though_the_connection_is_cut_twice(tmp_path: Path) -> None:
+    async with two(tmp_path / "s") as (owner, client), asyncio.timeout(PATIENCE):
+        dead = owner.queue("dead", options=aiodq.StoreOptions(max_messages=1))
+        await dead.put(b"full")
+        queue = client.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+        await queue.put_many([b"0", b"1"])
+        message, kept = await queue.get_many(2)
+        rejecting = asyncio.create_task(message.reject())
+        await kept.touch()
+        await queue.refresh()  # which the owner answers after it has begun to reject
+        for _ in range(2):
+            await cut(client._store_engine.link)  # type: ignore[attr-defined]  # as above
+            await kept.touch()
+            await queue.refresh()
+        await (await dead.get()).ack()
+        await rejecting
+        assert (await dead.get()).body == b"0"
+        await kept.ack()
 
 
 async def test_what_who_lives_and_does_not_come_back_held_goes_to_others(

@@ -306,12 +306,15 @@ async def test_what_is_answered_wrongly_is_told_in_words(
 
 
 @pytest.mark.parametrize(
-    "said", [{"held": 5}, {"held": [[1]]}, {"held": [[0, 1, 2]]}, {"held": [[0, 1, 1 << 62]]}, {"held": [["a", 1, 1]]}],
+    "said",
+    [
+        *({"held": rows} for rows in (5, [[1]], [[0, 1, 2]], [[0, 1, 1 << 62]], [["a", 1, 1]])),
+        *({"elsewhere": offsets} for offsets in (5, [[1]], ["a"])),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_no_owner_leaves_more_with_a_client_than_that_asked_for(said: object) -> None:
     with pytest.raises(aiodq.ProtocolError, match="this is no answer to RESUME"):
         understood(partial(read_held, most=1), [said], "RESUME")
-    assert understood(partial(read_held, most=3), [{"held": [[0, 7, 2]]}, {"held": [[5, 9, 1]]}, {}], "RESUME") == {
-        0: 7, 1: 8, 5: 9,
-    }  # fmt: skip
+    said = [{"held": [[0, 7, 2]], "elsewhere": [3]}, {"held": [[5, 9, 1]], "elsewhere": [6, 8]}, {}]
+    assert understood(partial(read_held, most=3), said, "RESUME") == ({0: 7, 1: 8, 5: 9}, {3, 6, 8})

@@ -12,7 +12,7 @@ from aiodq.shared.encoding.number_runs import GONE, HERE, NumberRun, NumberRuns,
 from aiodq.wire.payload import Held, Range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from aiodq.delivery.leases import Lease
 
@@ -233,6 +233,17 @@ class Holdings:
             for run in self._runs
             for first, last in marked_ranges(run.marks, 0, len(run.marks))
         )
+
+    def among(self, offsets: Collection[int], before: int) -> dict[int, int]:
+        """Return which of these offsets are held under numbers below `before`, by number."""
+        return {
+            run.number + place: run.offset + place
+            for run in (self._runs if offsets else ())
+            if run.number < before
+            for first, last in marked_ranges(run.marks, 0, len(run.marks))
+            for place in range(first, last)
+            if run.offset + place in offsets
+        }
 
     def renumber(self, given: Mapping[int, int], before: int) -> None:
         """Give messages under numbers below `before` new delivery numbers, by offset; drop those without one."""

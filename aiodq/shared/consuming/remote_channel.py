@@ -228,10 +228,10 @@ class RemoteChannel(RemoteSettlement):
         self.counts.reset()
         if held := self.to_resume():
             answers = [self._request(partial(_resume, before, part)) for part in portions(held, _RESUMED)]
-            asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch))
+            asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch, before))
         self._want()
 
-    def _claimed(self, answers: list[Said], epoch: int) -> None:
+    def _claimed(self, answers: list[Said], epoch: int, before: int) -> None:
         """Handle the owner's answer about which messages this process still holds."""
         facts = [said.facts or {} for said in answers if isinstance(said, Done)]
         if epoch != self._epoch or len(facts) != len(answers):
@@ -244,7 +244,7 @@ class RemoteChannel(RemoteSettlement):
         except ProtocolError as error:
             self._topic.link.misunderstood(error)
         else:
-            self.resumed(held)
+            self.resumed(*held, moved=epoch != before)
             self._want()
 
     def _not_claimed(self, failed: list[Fail]) -> None:

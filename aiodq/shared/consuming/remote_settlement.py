@@ -26,7 +26,7 @@ from aiodq.wire.packets import Ack, Fail, Nack, Reject, Release, Touch
 from aiodq.wire.payload import Item
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from aiodq.delivery.leases import Lease
     from aiodq.engine.loop.home_loop import HomeLoop
@@ -187,26 +187,26 @@ class RemoteSettlement:
 
     def to_resume(self) -> tuple[Held, ...]:
         """Return what is held, to claim it from another owner; `resumed` receives the answer."""
-        self._drop_superseded()
+        # INVARIANT: an owner knows a held message by its offset. If two have the same offset, what is still to be said
+        # of the first, which was redelivered, would be done to the second, which somebody is processing.
+        self._supersede(self._holdings.drop_superseded())
         self._resumed = not self._holdings
         self._asked = self._number
         return self._holdings.held()
 
-    def _drop_superseded(self) -> None:
-        """Settle no message that the previous owner has redelivered meanwhile."""
-        # INVARIANT: an owner knows a held message by its offset. If two have the same offset, what is still to be said
-        # of the first would be done to the second, which somebody is processing.
-        superseded = self._holdings.drop_superseded()
-        if not superseded:
-            return
-        for settling in self._settling:
-            if settling.final:
-                gone = (superseded[number] for each in settling.numbers for number in each if number in superseded)
-                settling.superseded = next(gone, settling.superseded)
+    def _supersede(self, offsets: Mapping[int, int], *, rejections: bool = True) -> None:
+        """Have no ack of these messages, given by number, count as done, nor a rejection."""
+        for settling in self._settling if offsets else ():
+            if settling.final and (rejections or not settling.rejects):
+                settling.supersede(offsets)
 
-    def resumed(self, given: Mapping[int, int]) -> None:
-        """Take over the delivery numbers that an owner left here, by offset; the rest is settled, or others'."""
+    def resumed(self, given: Mapping[int, int], elsewhere: Collection[int] = (), *, moved: bool = True) -> None:
+        """Take over the delivery numbers that an owner left here, by offset; the rest is settled, or `elsewhere`.
+
+        Unless the owner has changed (`moved`), what is rejected may be on its way to the dead letters.
+        """
         # INVARIANT: only what was claimed. The owner may have delivered more since then, before it answered.
+        self._supersede(self._holdings.among(elsewhere, self._asked), rejections=moved)
         self._holdings.renumber(given, self._asked)
         self._resumed = True
         self._timeouts.again()

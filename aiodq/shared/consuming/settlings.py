@@ -10,7 +10,7 @@ from aiodq.engine.loop.futures import settle
 from aiodq.errors import OwnerLostError, OwnerStalledError, again
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from aiodq.wire.packets import Message as Said
 
@@ -25,7 +25,7 @@ class Settling:
         say: builds the packet; None for acks, which are sent together.
         back: whether the messages are ready again then.
         final: whether the messages are never delivered again then.
-        superseded: the offset of a message that was delivered again all the same, or None.
+        superseded: the offset of one that is not settled by this, as somebody else has or had it, or None.
         lost: whether the owner has reported some as no longer in flight.
         over: whether it has answered; `refusal` is the reason if it refused.
         waiters: those that wait for the answer.
@@ -56,6 +56,11 @@ class Settling:
     def rejects(self) -> bool:
         """Whether it rejects them, neither an ack nor a return."""
         return self.final and self.say is not None
+
+    def supersede(self, offsets: Mapping[int, int]) -> None:
+        """Note that it does not settle these messages, given by number, as somebody else has or had them."""
+        gone = (offsets[number] for each in self.numbers for number in each if number in offsets)
+        self.superseded = next(gone, self.superseded)
 
     def end(self, refusal: Exception | None) -> None:
         """Note that an owner has settled them, or refused to."""

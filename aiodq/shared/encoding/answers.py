@@ -118,12 +118,16 @@ def read_backup(said: Any) -> BackupReport:  # noqa: ANN401 - JSON
     return BackupReport(read_name(path), topics, messages, size)
 
 
-def read_held(said: Any, most: int) -> dict[int, int]:  # noqa: ANN401 - JSON
-    """Read the delivery numbers of the messages that an owner has left here, at most `most`, by offset."""
+def read_held(said: Any, most: int) -> tuple[dict[int, int], set[int]]:  # noqa: ANN401 - JSON
+    """Read the delivery numbers of the messages that an owner has left here, at most `most`, by offset.
+
+    Then the offsets of those that it has not, though they are not settled; an owner of an earlier aiodq names none.
+    """
     rows = [tuple(map(read_number, row)) for facts in said for row in facts.get("held", ())]
     if sum(count for _, _, count in rows) > most:
         raise ValueError(most)
-    return {first + at: number + at for first, number, count in rows for at in range(count)}
+    elsewhere = {read_number(offset) for facts in said for offset in facts.get("elsewhere", ())}
+    return {first + at: number + at for first, number, count in rows for at in range(count)}, elsewhere
 
 
 def read_visitors(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON

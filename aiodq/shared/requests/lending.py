@@ -463,6 +463,8 @@ class Lending:
     async def resume(self, epoch: int, held: Iterable[Held], before: Iterable[Share]) -> Done:
         """Give a client what it held before, unless another has it; answer with the delivery numbers.
 
+        The answer also says what is `elsewhere`: neither given nor settled. Of what it says nothing, that is settled.
+
         Once this owner has moved the channel, nothing that was in flight under a previous one is held any more.
 
         Args:
@@ -498,20 +500,27 @@ class Lending:
 
     async def _resume(self, held: Iterable[Held], given: list[tuple[int, int, int]]) -> Done:
         await self._engine.settle_in(self._channel.name)
+        elsewhere: list[int] = []
         for near in _near(held):
             rows = iter(near)
             one = next(rows)
             async for message in self._topic.scan(one.first, near[-1].first + near[-1].messages):
                 while message.offset >= one.first + one.messages:
                     one = next(rows)
-                number = None if message.offset < one.first else self._claim(message, one.attempts)
-                if number is None:
+                if message.offset < one.first:
                     continue
-                if given and given[-1][0] + given[-1][2] == message.offset and given[-1][1] + given[-1][2] == number:
+                number = self._claim(message, one.attempts)
+                if number is None:
+                    elsewhere += self._unsettled(message.offset)
+                elif given and given[-1][0] + given[-1][2] == message.offset and given[-1][1] + given[-1][2] == number:
                     given[-1] = (*given[-1][:2], given[-1][2] + 1)
                 else:
                     given.append((message.offset, number, 1))
-        return Done(None, {"held": given})
+        return Done(None, {"held": given, "elsewhere": elsewhere})
+
+    def _unsettled(self, offset: int) -> list[int]:
+        state = self._channel_engine.state
+        return [] if state is None or state.settled_all(offset, offset + 1) else [offset]
 
     def _claim(self, seen: Message, attempts: int) -> int | None:
         """Hand out a ready message out of turn; return its delivery number, or None if it is not ready."""
