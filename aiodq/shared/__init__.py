@@ -32,8 +32,8 @@ When the owner changes:
   holds is given to others at once.
 - What a process held when it left or was killed counts as delivered in channels with `max_attempts`, as it does across
   the runs of an exclusive store: a message that kills every process that gets it is given up in the end.
-- A settlement is sent until an owner has confirmed it. Messages that the next owner finds settled count as settled by it;
-  an ack of those that it has given to others, as their holder was too late, is refused.
+- A settlement is sent until an owner has confirmed it. Messages that the next owner finds settled count as
+  settled by it; an ack of those that it has given to others, as their holder was too late, is refused.
 - A transaction is sent until an owner has reported its outcome. Committed transactions are listed in the transaction
   log, by each block, and in `#origins` once the log has forgotten them: so a repeated transaction counts once. One that
   is not committed, and whose messages this process no longer holds, fails like a stale ack.

@@ -18,7 +18,7 @@ from aiodq.shared.encoding.number_runs import GONE, NumberRuns
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import call_channel
-from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting
+from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting, free_for_next
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
@@ -511,21 +511,21 @@ class Lending:
                     continue
                 number = self._claim(message, one.attempts)
                 if number is None:
-                    elsewhere += self._unsettled(message.offset)
+                    state = self._channel_engine.state
+                    if state is not None and not state.settled_all(message.offset, message.offset + 1):
+                        elsewhere.append(message.offset)
                 elif given and given[-1][0] + given[-1][2] == message.offset and given[-1][1] + given[-1][2] == number:
                     given[-1] = (*given[-1][:2], given[-1][2] + 1)
                 else:
                     given.append((message.offset, number, 1))
         return Done(None, {"held": given, "elsewhere": elsewhere})
 
-    def _unsettled(self, offset: int) -> list[int]:
-        state = self._channel_engine.state
-        return [] if state is None or state.settled_all(offset, offset + 1) else [offset]
-
     def _claim(self, seen: Message, attempts: int) -> int | None:
         """Hand out a ready message out of turn; return its delivery number, or None if it is not ready."""
         engine = self._channel_engine
         state = engine.state
+        if state is not None and engine.reclaiming:
+            free_for_next(state, seen.offset, attempts)
         if state is None or not state.is_ready(seen.offset):
             return None
         state.count(seen.offset, max(attempts - 1, 0))

@@ -13,11 +13,12 @@ from aiodq.shared.encoding.number_runs import HERE, NumberRun, marked_ranges
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.lease.message_lease import MessageLease
 
 T = TypeVar("T")
 
-__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting"]
+__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting", "free_for_next"]
 
 
 class LentRun(NumberRun):
@@ -131,3 +132,18 @@ def fitting(bodies: list[bytes], size: int) -> int:
     while count and sum(map(len, bodies[:count])) > size:
         count //= 2
     return count
+
+
+def free_for_next(state: ChannelState, offset: int, attempts: int) -> None:
+    """Make a message ready for a client that got it as often delivered, if one that had it before has claimed it first.
+
+    That client has made it ready, and claims it as no owner has confirmed that.
+    """
+    # INVARIANT: only while clients may claim messages. All that is in flight was claimed then, so nobody loses what the
+    # owner that asks has delivered.
+    flying = state.delivery(offset) is not None
+    if attempts > state.attempts(offset) + flying:
+        if flying:
+            state.release(offset, state.attempts(offset) + 1)
+        elif offset in state.deferred:
+            state.recall(offset)
