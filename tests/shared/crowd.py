@@ -4,6 +4,8 @@
 what it and its children do; each begins with the name of a child:
 
     start NAME LOOP   a child that puts numbered messages and works off whatever comes, until SIGTERM
+    settle NAME LOOP  one that settles in every way there is, see `tests.shared.settling`
+    audit NAME LOOP   likewise, one at a time
     open NAME COUNT   a child that waits for `go` and opens the store so often at once
     go                all those begin
 
@@ -33,6 +35,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import aiodq
 import aiodq.shared.handles  # else each child would import it
 from tests.loops import run_on
+from tests.shared import settling
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -124,6 +127,11 @@ async def live(name: str, path: str) -> None:
             living.ending.set()
 
 
+async def settle(name: str, path: str, *, audits: bool) -> None:
+    """Settle until SIGTERM."""
+    await settling.settle(name, path, OPTIONS, until_sigterm(), audits=audits)
+
+
 async def open_at_last(stack: AsyncExitStack, path: str) -> aiodq.Store:
     """Open the store, however long its owner has so many others to answer."""
     while True:
@@ -162,7 +170,7 @@ class Crowd:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until a child is ready for it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})  # until a child is ready for them
 
     def run(self) -> None:
         while True:
@@ -182,6 +190,8 @@ class Crowd:
         match words:
             case ["start", name, loop]:
                 self._fork(name, loop, live(name, self._path))
+            case ["settle" | "audit" as role, name, loop]:
+                self._fork(name, loop, settle(name, self._path, audits=role == "audit"))
             case ["open", name, count]:
                 self._fork(name, "asyncio", open_often(name, self._path, int(count)), waits=True)
             case ["go"]:

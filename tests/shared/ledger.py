@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import aiodq
 from aiodq.storage.io.lock import lock_holder
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["Child", "Crowd", "crowd"]
+C = TypeVar("C", bound="Crowd")
+
+__all__ = ["Child", "Crowd", "crowd", "crowd_of"]
 
 _SPARE: Final = 64
 """Messages that are taken at once of those that are left."""
@@ -60,7 +62,10 @@ class Crowd:
         children: by name.
         said: how much they have said.
         holders: by offset, who has held a message, one after the other.
+        usual: texts in lines to standard error that are no complaints.
     """
+
+    usual: tuple[str, ...] = ("the event loop was held up",)
 
     def __init__(self, path: Path, process: subprocess.Popen[str]) -> None:
         self.path = path
@@ -78,22 +83,25 @@ class Crowd:
             if word == "is":
                 self.children[name] = Child(numbers[0])
                 continue
-            child = self.children[name]
-            match word:
-                case "put":
-                    child.put[numbers[0]] = numbers[1]
-                case "got":
-                    child.got.append(numbers[0])
-                    self.holders.setdefault(numbers[0], []).append(child)
-                    child.attempts.add(numbers[1])
-                case "did":
-                    child.did.append(numbers[0])
-                case "sees":
-                    child.owners = set(numbers[1:])
-                    child.opened = numbers[0]
-                case "ended":
-                    child.code = numbers[0]
+            self.hear(self.children[name], word, numbers)
             self.said += 1
+
+    def hear(self, child: Child, word: str, numbers: list[int]) -> None:
+        """Note what a process has said."""
+        match word:
+            case "put":
+                child.put[numbers[0]] = numbers[1]
+            case "got":
+                child.got.append(numbers[0])
+                self.holders.setdefault(numbers[0], []).append(child)
+                child.attempts.add(numbers[1])
+            case "did":
+                child.did.append(numbers[0])
+            case "sees":
+                child.owners = set(numbers[1:])
+                child.opened = numbers[0]
+            case "ended":
+                child.code = numbers[0]
 
     # --- what is done with them
 
@@ -103,9 +111,9 @@ class Crowd:
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
 
-    def start(self, name: str, loop: str = "asyncio") -> None:
+    def start(self, name: str, loop: str = "asyncio", role: str = "start") -> None:
         """Start a process that puts and works off."""
-        self.tell("start", name, loop)
+        self.tell(role, name, loop)
         self.wait(lambda: name in self.children)
 
     def wait(self, condition: Callable[[], object]) -> None:
@@ -163,13 +171,13 @@ class Crowd:
         return [name for name, child in list(self.children.items()) if child.code not in expected[child.killed]]
 
     def complaints(self) -> str:
-        """Return what they have written to standard error, but not how busy the machine is. It ends them."""
+        """Return what they have written to standard error, but what is `usual`. It ends them."""
         if self._process.stderr is None or self._process.stderr.closed:
             return ""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         lines = self._process.stderr.read().splitlines(keepends=True)
-        return "".join(line for line in lines if "the event loop was held up" not in line)
+        return "".join(line for line in lines if not any(usual in line for usual in self.usual))
 
     # --- what must be so
 
@@ -235,11 +243,18 @@ async def _left(path: Path, kept: set[int]) -> set[int]:
 @contextmanager
 def crowd(path: Path) -> Iterator[Crowd]:
     """Begin with nobody; in the end everybody is gone."""
+    with crowd_of(Crowd, path) as found:
+        yield found
+
+
+@contextmanager
+def crowd_of(kind: type[C], path: Path) -> Iterator[C]:
+    """Do as `crowd` with a crowd of another kind."""
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.shared.crowd", str(path)]
     with killed_at_last(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, group=True
     ) as process:
-        crowd = Crowd(path, process)
+        crowd = kind(path, process)
         try:
             yield crowd
         finally:
