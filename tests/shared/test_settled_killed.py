@@ -217,7 +217,8 @@ class Settlers(Crowd):
         for (channel, offset), said in self.about.items():
             words_of: dict[int, str] = {}
             for each in said:
-                if each.word == "did" and words_of.get(each.child.pid) == "gives":
+                rejected = each.word == "did" and words_of.get(each.child.pid) == "gives"
+                if rejected and each.child.pid not in self.stopped:  # else others may have settled it, as above
                     assert offset in letters[channel], f"rejected, and no letter: {self._shown(said)}"
                 words_of[each.child.pid] = each.word
 
