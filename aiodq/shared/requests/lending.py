@@ -18,7 +18,7 @@ from aiodq.shared.encoding.number_runs import GONE, NumberRuns
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import call_channel
-from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting, free_for_next
+from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting, free_for_next, near_ones
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
@@ -45,9 +45,6 @@ _PACKET_BYTES: Final = 256 * 1024
 
 _BACK_AT_ONCE: Final = 250
 """Messages of a disconnected client that are made ready again in one turn of the loop."""
-
-_NEAR: Final = 100
-"""Messages between two that a client holds that are read over rather than searched around."""
 
 _AGAIN: Final = 1.0
 """Seconds after which a message that could not be read is read again, unless the client asks again before."""
@@ -501,7 +498,7 @@ class Lending:
     async def _resume(self, held: Iterable[Held], given: list[tuple[int, int, int]]) -> Done:
         await self._engine.settle_in(self._channel.name)
         elsewhere: list[int] = []
-        for near in _near(held):
+        for near in near_ones(held):
             rows = iter(near)
             one = next(rows)
             async for message in self._topic.scan(one.first, near[-1].first + near[-1].messages):
@@ -588,15 +585,3 @@ class Lending:
                     count += 1
                     if not count % _BACK_AT_ONCE:
                         await asyncio.sleep(0)
-
-
-def _near(held: Iterable[Held]) -> list[list[Held]]:
-    """Group rows to be read at once: each comes after the one before, and not far from it."""
-    found: list[list[Held]] = []
-    for one in held:
-        gap = one.first - (found[-1][-1].first + found[-1][-1].messages) if found else -1
-        if 0 <= gap <= _NEAR:
-            found[-1].append(one)
-        else:
-            found.append([one])
-    return found

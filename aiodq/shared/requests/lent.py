@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.delivery.leases import HELD, MEASURED
 from aiodq.engine.channel.lease.in_flight import message_of
@@ -11,14 +11,18 @@ from aiodq.message import Message
 from aiodq.shared.encoding.number_runs import HERE, NumberRun, marked_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.lease.message_lease import MessageLease
+    from aiodq.wire.payload import Held
 
 T = TypeVar("T")
 
-__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting", "free_for_next"]
+__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting", "free_for_next", "near_ones"]
+
+_NEAR: Final = 100
+"""Messages between two that a client holds that are read over rather than searched around."""
 
 
 class LentRun(NumberRun):
@@ -147,3 +151,15 @@ def free_for_next(state: ChannelState, offset: int, attempts: int) -> None:
             state.release(offset, state.attempts(offset) + 1)
         elif offset in state.deferred:
             state.recall(offset)
+
+
+def near_ones(held: Iterable[Held]) -> list[list[Held]]:
+    """Group rows that a client claims to be read at once: each comes after the one before, and not far from it."""
+    found: list[list[Held]] = []
+    for one in held:
+        gap = one.first - (found[-1][-1].first + found[-1][-1].messages) if found else -1
+        if 0 <= gap <= _NEAR:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
