@@ -151,7 +151,7 @@ change(
 )
 change(
     "who is back is not heard to the end",
-    Lending.resume,
+    Lending.end_resume,
     "if not self._resuming:",
     "if self is not None:",
     test=f"{_OWNER}::test_who_is_back_has_said_all_that_it_holds",
