@@ -29,7 +29,7 @@ from aiodq.wire.packets import Done, Fail, Hello, Open, Ping, Want
 from aiodq.wire.stream import encode_packet
 from tests.processes import killed_at_last
 from tests.shared.child import TOPIC
-from tests.shared.support import PATIENCE, RawClient, owned, until
+from tests.shared.support import PATIENCE, RawClient, owned, two, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -605,3 +605,31 @@ async def test_only_those_are_waited_for_who_were_there(tmp_path: Path) -> None:
         assert serving._reclaiming is not None
         assert not owner.queue("jobs").paused
         assert (await owner.queue("jobs").get(timeout=PATIENCE)).body == b"x"
+
+
+AGAIN: dict[str, Callable[[aiodq.Queue], Awaitable[object]]] = {
+    "put": lambda queue: queue.put(b"y"),
+    "put with a tag": lambda queue: queue.put(b"y", tag="t"),
+    "put_many": lambda queue: queue.put_many([b"y"]),
+    "get": lambda queue: queue.get(),
+    "get_many": lambda queue: queue.get_many(3),
+    "refresh": lambda queue: queue.refresh(),
+    "sync": lambda queue: queue.sync(),
+}
+
+
+@pytest.mark.parametrize("what", AGAIN)
+async def test_who_tries_again_at_once_hears_of_the_owner_at_last(tmp_path: Path, what: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        link = client._store_engine.link  # type: ignore[attr-defined]  # it stands in its place
+        link.failure = aiodq.OwnerStalledError("it does not answer", str(tmp_path))
+        asyncio.get_running_loop().call_soon(link.received)
+        for _ in range(10_000):
+            try:
+                await AGAIN[what](queue)
+            except aiodq.OwnerStalledError:
+                continue
+            break
+        assert link.failure is None

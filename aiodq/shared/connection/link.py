@@ -65,6 +65,9 @@ _LATE: Final = 2.0
 _LONGEST_END: Final = 1.0
 """Seconds for the other end to read what was sent last."""
 
+_MOST_REFUSED: Final = 1000
+"""Calls refused in one turn of the loop as no owner answers; any further ones wait for it."""
+
 _NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _STALL: Final = 10.0
 _TICKS: Final = 5
@@ -104,12 +107,11 @@ class Link:
         self._own = own
         self._failover = failover
         self._tick = (_STALL if stall is None else stall) / _TICKS
-        self._silent = 0
+        self._silent = self._refused = 0
         self._inside = inside
         self._wire: LinkWire | None = None
-        self._welcomed = self._ready = False
+        self._welcomed = self._ready = self._begun = self._closed = False
         self._repeated: set[str] = set()
-        self._begun = False
         self._topics = PutsByTopic(self._send_put)
         self.opened: Reopening = Reopening()
         self._handles = HandleNumbers()
@@ -121,7 +123,6 @@ class Link:
         self._lost = asyncio.Event()
         self._seeking: dict[asyncio.Future[None], None] = {}
         self.failure: Exception | None = None
-        self._closed = False
         self._unsaid: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -175,7 +176,13 @@ class Link:
             OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
             QueueShutDown: the store is closed.
         """
-        if self.failure is not None:
+        if self.failure is None:
+            return
+        if not self._refused:
+            self._loop.call_soon(setattr, self, "_refused", 0)
+        self._refused += 1
+        # INVARIANT: whoever tries again at once, without a pause, waits at last. Otherwise nobody would hear the owner.
+        if self._refused <= _MOST_REFUSED or isinstance(self.failure, QueueShutDown):
             raise copy(self.failure)
 
     @property
@@ -198,7 +205,7 @@ class Link:
         """
         check_size(put)
         if self.failure is not None:
-            raise copy(self.failure)
+            self.check()
         (self._topics.get(topic) or self._topics.of(topic)).put(put)
 
     def puts(self, topic: str) -> TopicPuts:
