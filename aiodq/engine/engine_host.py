@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from aiodq.engine.loop.sync_backend import SyncBackend
     from aiodq.engine.loop.ticker import Ticks
     from aiodq.engine.loop.worker_threads import WorkerThreads
+    from aiodq.engine.monitoring.activity import Activity
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.transactions.task_transactions import OpenTransactions
@@ -39,6 +40,7 @@ class TopicEngineHost(Protocol):
         given: the options that `open` was given, or None.
         keeps: whether defaults never act for a topic without options on disk: nothing is deleted from it.
         reclaiming: whether messages in flight under an earlier owner may still be claimed.
+        activity: which topics may have changed, if somebody asks.
     """
 
     clock: Clock
@@ -55,6 +57,7 @@ class TopicEngineHost(Protocol):
     given: StoreOptions | None
     keeps: bool
     reclaiming: bool
+    activity: Activity[Any]
 
     @property
     def path(self) -> str:

@@ -135,7 +135,7 @@ async def test_requests_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytes
         await fill(store)
         client = await connected(tmp_path, 7)
         await client.open(2, "jobs", "c")
-        waiting = [client.send(Call("join", {"handle": 2})) for _ in range(8)]  # and what looks after the counts
+        waiting = [client.send(Call("join", {"handle": 2})) for _ in range(9)]
         [told] = await refused(client, [client.send(Call("join", {"handle": 2}))], 1)
         assert told == (
             "9 requests of this process are not answered yet, the most that an owner takes of one: "

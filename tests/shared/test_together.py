@@ -479,7 +479,7 @@ async def test_who_puts_from_another_thread_in_the_same_turn_is_refused(tmp_path
 async def test_what_a_call_has_made_durable_is_known_with_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Literal["always", "interval"]
 ) -> None:
-    monkeypatch.setattr("aiodq.shared.server.session._FIGURES", 3600)
+    monkeypatch.setattr("aiodq.shared.server.owner._FIGURES", 3600)
     options = aiodq.StoreOptions(sync=sync, sync_interval=3600)
     async with two(tmp_path / "s", options) as stores, asyncio.timeout(PATIENCE):
         for name, store in zip("ab", stores, strict=True):

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiodq.shared.server import owner as owner_module
-from aiodq.shared.server import session
 from aiodq.wire.packets import Call, Done, Figures
 from tests.shared.support import RawClient, owned
 
@@ -67,7 +66,7 @@ async def test_what_it_asks_is_not_read_either(tmp_path: Path, monkeypatch: pyte
 
 
 async def test_counts_wait_until_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_FIGURES", 0.001)
+    monkeypatch.setattr(owner_module, "_FIGURES", 0.001)
     async with owned(tmp_path) as (store, owner):
         client = await RawClient.connected(tmp_path)
         await client.hello()

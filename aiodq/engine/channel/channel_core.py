@@ -76,6 +76,7 @@ class ChannelCore:
         self.shut_now: bool = False
         self.consumers: set[Stoppable] = set()
         self._host = host
+        self._activity = host.activity
         self._clock = clock
         self._timer = ClockTimer(clock, ring)
         self._over: Exception | None = None

@@ -138,6 +138,7 @@ class ChannelEngine(Settlement, Generic[M]):
         )
         if found is None:
             return []
+        self._activity.note(self._host)
         batch, attempts, number = found
         lease = MessageLease.of_apart(self._host.name, batch, number=number, attempts=attempts, channel_engine=self)
         while self._measure_at < number + len(lease.marks):
@@ -229,6 +230,7 @@ class ChannelEngine(Settlement, Generic[M]):
             lease.turn()
             opened.until = min(now + self._turn, self._ends / SECOND)
         self._deadline(now)
+        self._activity.note(self._host)
         state.reach(lease)
         index = lease.next
         self._measure_at = opened.measure(self.latency, self._measure_at, index + 1)
@@ -237,6 +239,8 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def _deliver(self, state: ChannelState, batch: Batch, number: int, now: float, store_ref: object) -> M:
         offset = batch.first + number
+        if (active := self._activity.topics) is not None:
+            active.add(self._host)
         attempts, delivery = state.deliver(offset, self._deadline(now))
         if self.source.requeue_cache.batches:
             self.source.requeue_cache.discard(offset)
@@ -281,6 +285,7 @@ class ChannelEngine(Settlement, Generic[M]):
         """Pause or resume delivery; None keeps the channel's own pause, and applies a change of the topic's."""
         self._own_pause = self._own_pause if paused is None else paused
         self.paused: bool = self._own_pause or self._host.paused or self.held or self.reclaiming
+        self._activity.note(self._host)
         self.halt()
         self.wake()
 
@@ -417,6 +422,7 @@ class ChannelEngine(Settlement, Generic[M]):
         Those who wait for the commit of an ack go on waiting.
         """
         self._over = error
+        self._activity.note(self._host)
         if self.state is not None:
             self.state.detach()  # so that settling a message raises the error
         self._timer.stop()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
     from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
     from aiodq.engine.lifetimes import Lifetimes
+    from aiodq.engine.monitoring.activity import Activity
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.reading.prefetch_reader import PrefetchingReader
     from aiodq.engine.reading.tail_cache import TailCache
@@ -34,6 +35,7 @@ class ChannelEngineHost(Protocol[C_contra]):
     Attributes:
         visible: the offset up to which channels may deliver.
         waiting: the channels with waiting getters: they are woken when a message is visible.
+        activity: which topics may have changed, if somebody asks.
     """
 
     name: str
@@ -47,6 +49,7 @@ class ChannelEngineHost(Protocol[C_contra]):
     lifetimes: Lifetimes
     transactions: OpenTransactions
     crash_suspects: CrashSuspects
+    activity: Activity[Any]
 
     @property
     def expirations(self) -> _Expirations:

@@ -22,6 +22,7 @@ from aiodq.engine.loop.loop_turns import LoopTurns
 from aiodq.engine.loop.sync_backend import SyncBackend, SystemSyncs
 from aiodq.engine.loop.ticker import Ticks
 from aiodq.engine.loop.worker_threads import WorkerThreads
+from aiodq.engine.monitoring.activity import Activity
 from aiodq.engine.monitoring.metrics import StoreMetrics, SyncTimer
 from aiodq.engine.monitoring.reporter import STORE, Reporter
 from aiodq.engine.queue_errors import QueueShutDown
@@ -108,6 +109,7 @@ class StoreEngine:
         failure: why the store stopped, or None.
         draining: whether no topic accepts puts any more, including topics named from now on.
         reclaiming: whether messages in flight under an earlier owner may still be claimed; nothing is settled then.
+        activity: see `TopicEngineHost`.
         served: whether it is the owner's part of a shared store, of which the handles themselves warn.
         locked: see `LiveStore`.
         at_end: called when it is released, in whatever way it ends.
@@ -139,6 +141,7 @@ class StoreEngine:
         self.closing: bool = False
         self.draining: bool = False
         self.reclaiming: bool = False
+        self.activity: Activity[TopicEngine] = Activity()
         self.served: bool = False
         self.locked: str = ""
         self.at_end: list[Callable[[], None]] = []

@@ -163,6 +163,7 @@ class EffectiveOptions:
         """Let the options act if they are those on disk; a topic without files has nothing to lose."""
         stored = self._stored()
         self.acting = stored is not None and stored.options == kept(self._engine.options)
+        self._host.activity.note(self._engine)
         if self.acting:
             self._engine.retain_soon()
             self._engine.put_buffer.freed(anyhow=True)

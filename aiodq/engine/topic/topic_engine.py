@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
     from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
     from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.monitoring.activity import Activity
     from aiodq.engine.monitoring.metrics import StoreMetrics
     from aiodq.engine.monitoring.reporter import Reporter
     from aiodq.engine.transactions.task_transactions import OpenTransactions
@@ -87,6 +88,7 @@ class TopicEngine:
         publisher: makes what is written visible to channels.
         reporter: reports events.
         metrics: the metrics of the store.
+        activity: which topics may have changed, if somebody asks.
         backlog_bytes: returns the bytes of a channel's backlog.
         lifetimes, expirations: when messages expire, and what settles them then.
         unusable: why the topic cannot be used until the store is opened again, though it has files, or that it was
@@ -125,6 +127,7 @@ class TopicEngine:
         self.lifetimes: Lifetimes = Lifetimes(host.clock)
         self.reporter: Reporter = host.reporter
         self.metrics: StoreMetrics = host.metrics
+        self.activity: Activity[TopicEngine] = host.activity
         self.check_context: Callable[[], None] = host.check_context
         self.without_transactions: Callable[[], AbstractAsyncContextManager[None]] = partial(
             host.without_transactions, name
@@ -237,6 +240,7 @@ class TopicEngine:
         if not self.stirred:
             self.io_loop.ticker.within(seconds(self.options.sync_interval))
             self.stirred = True
+            self.activity.note(self)
 
     def created(self, log: TopicLog) -> None:
         """Take over the topic's new files."""
@@ -458,6 +462,7 @@ class TopicEngine:
         """
         if self.unusable is not None:
             self.closed, self.unusable = True, over or self.unusable
+            self.activity.note(self)
             return
         over = over or QueueShutDown("the store is closed")
         self.put_buffer.shut_down(over)
@@ -480,6 +485,7 @@ class TopicEngine:
     def fail(self, error: Exception) -> None:
         """End: those who wait get `error`, and so does whatever is asked later."""
         self.stopped = True
+        self.activity.note(self)
         self.expirations.stop()
         self.group_commit.hinder()
         self.io_loop.ticker.end()

@@ -484,6 +484,7 @@ class Lending:
         self._resuming -= 1
         if not self._resuming:
             self.resumed.set()
+            self._owner.engine.activity.note(self._engine)  # `look` has left it out meanwhile
 
     def _take_over(self, before: Share, epoch: int, row: Held, given: list[tuple[int, int, int]]) -> Iterator[Held]:
         """Take what the client held over an earlier connection, by the same numbers; yield what it did not hold."""
@@ -527,6 +528,7 @@ class Lending:
             return None
         state.count(seen.offset, max(attempts - 1, 0))
         _, number = state.pick(seen.offset)
+        self._owner.engine.activity.note(self._engine)
         batch = seen._batch()  # noqa: SLF001 - as above
         lease = MessageLease.of_one(seen.topic, batch, 0, number=number, attempts=attempts, channel_engine=engine)
         self._lent.add(LentRun(lease, 0, [seen.body], self._owner.engine.store_ref()))

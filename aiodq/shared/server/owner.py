@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
+from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.connection.packet_protocol import PacketProtocol
 from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
+from aiodq.shared.server.active_topics import ActiveTopics
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.shared.server.incoming import Incoming
 from aiodq.shared.server.inside import Inside, OwnEnd
@@ -45,6 +47,9 @@ __all__ = ["Owner"]
 _LARGEST: Final = 64 << 20
 _LONGEST_RECLAIM: Final = 5.0
 """Seconds for clients whose processes are alive to come back."""
+
+_FIGURES: Final = 0.1
+"""Seconds between two checks of the counts, and of whether clients still hold what they think."""
 
 _LOOK: Final = 1.0
 """Seconds between two checks whether this owner can still be found."""
@@ -91,6 +96,8 @@ class Owner:
         self._listening: Listening | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._active = ActiveTopics(engine.activity)
         self._place = Place(engine.path)
         self._noted = NotedClients(engine.path)
         self._noting = False
@@ -131,6 +138,24 @@ class Owner:
         self.engine.at_end.append(self._hang_up)
         self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
         self._watching = asyncio.get_running_loop().create_task(self._stay_found())
+        self._telling = asyncio.get_running_loop().create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """Tell clients regularly of the counts that have changed, and of which messages were taken away."""
+        active, monotonic = self._active, self.engine.clock.monotonic
+        active.watch()
+        try:
+            while True:
+                await asyncio.sleep(_FIGURES)
+                topics, end = active.take(), monotonic() + LONGEST_TURN
+                for session in self.clients:
+                    session.outdated.note_topics(topics)
+                    while session.tell():
+                        if monotonic() >= end:
+                            await asyncio.sleep(0)
+                            end = monotonic() + LONGEST_TURN
+        finally:
+            active.end()
 
     async def _stay_found(self) -> None:
         """Take the socket's name again if it was deleted, as cleanup programs do; end if the store has failed."""
@@ -244,9 +269,10 @@ class Owner:
         self._hold_back(under_way=True)
         if self._reclaiming is not None:
             self._reclaiming.cancel()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        regular = [task for task in (self._watching, self._telling) if task is not None]
+        for task in regular:
+            task.cancel()
+        await asyncio.gather(*regular, return_exceptions=True)
         # INVARIANT: the loop no longer watches the socket when it is closed: its number may be another's at once.
         await self._accept_no_more()
         if self.engine.failure is None:  # else the directory may be gone

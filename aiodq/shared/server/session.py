@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.engine.queue_errors import QueueFull
 from aiodq.errors import AiodqError, ProtocolError
 from aiodq.names import check_name, check_topic_name
-from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.encoding.options_json import State, read_channel_options, read_topic_options
 from aiodq.shared.requests.calls import call_store, call_topic, whole, whole_numbers
 from aiodq.shared.requests.changes import Changes
@@ -18,6 +17,7 @@ from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
 from aiodq.shared.requests.lending import Lending, answer
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
+from aiodq.shared.server.outdated import Outdated
 from aiodq.shared.server.refusals import Refusals, deletion
 from aiodq.shared.server.under_way import UnderWay
 from aiodq.storage.io.lock import lives
@@ -72,9 +72,6 @@ _ENDS: Final = frozenset({"back", "changed", "closing", "deaf", "ended", "forget
 _MOST_OPEN: Final = 50_000
 """Topics and channels that one client may have open at once."""
 
-_FIGURES: Final = 0.1
-"""Seconds between two checks of the counts, and of whether clients still hold what they think."""
-
 
 class Session:
     """The session of one client.
@@ -82,6 +79,7 @@ class Session:
     Attributes:
         client: its introduction; None before that.
         lends: whether it has opened a channel, so that it may hold messages.
+        outdated: the handles of which the client is to be told.
     """
 
     def __init__(self, owner: Owning, wire: Wire) -> None:
@@ -94,6 +92,7 @@ class Session:
         self._lendings: dict[int, Lending] = {}
         self._refusals = Refusals()
         self._figures: dict[int, Figures] = {}
+        self.outdated: Outdated = Outdated()
         self._under_way = UnderWay(owner, wire)
         self._names: dict[str, int] = {}
         self._changes = Changes(wire)
@@ -160,7 +159,6 @@ class Session:
             each.wait_no_more()
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
         self._wire.welcomed()
-        self._under_way.run(self._look())
 
     @property
     def shares(self) -> Iterable[Lending]:
@@ -212,23 +210,21 @@ class Session:
 
     # --- counts
 
-    async def _look(self) -> None:
-        """Send counts regularly, and which messages were taken away; not to a client that does not read them."""
-        monotonic = self._owner.engine.clock.monotonic
-        while True:
-            await asyncio.sleep(_FIGURES)
-            end = monotonic() + LONGEST_TURN
-            for handle in [*self._topics, *self._lendings]:
-                if monotonic() >= end:
-                    await asyncio.sleep(0)
-                    end = monotonic() + LONGEST_TURN
-                if self._owner.engine.usable and not self._wire.clogged:
-                    self._look_at(handle)
+    def tell(self) -> bool:
+        """Tell the client of one handle that is outdated; return False if it does not read, or none is."""
+        if self._wire.clogged or not self._owner.engine.usable:
+            return False
+        handle = self.outdated.take()
+        if handle is None:
+            return False
+        self._look_at(handle)
+        return True
 
     def _look_at(self, handle: int) -> None:
         """Send the counts of a topic or channel, unless it was deleted: its handle keeps the reason."""
         if not self._is_deleted(handle):
             self._say_figures(handle)
+            self._is_deleted(handle)  # a channel is let go of once its client was told why
 
     def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
         self._owner.engine.threads.tell_ended()  # counts that are told after a put include it
@@ -270,6 +266,7 @@ class Session:
         else:
             return False
         self._figures.pop(handle, None)
+        self.outdated.remove(handle)
         self._changes.ended(handle, error)
         self._refuse(handle, error, name)
         return True
@@ -305,6 +302,7 @@ class Session:
             if named is not None and said.options.get("stored") is True:
                 named = engine.unnamed(said.topic).effective_options.named_again(named)
             topic = self._topics[said.handle] = Topic(engine, engine.engine(said.topic, named))
+            self.outdated.add(said.handle, topic._engine)  # noqa: SLF001 - a session is a topic's other half
             facts = {"window": MOST_PENDING, "orderly": True, **self._changes.told(said.handle, _state(topic))}
             self._wire.send(Done(None, facts), request)
             return
@@ -314,6 +312,7 @@ class Session:
         self._begin_lending()
         channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
         lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
+        self.outdated.add(said.handle, topic._engine)  # noqa: SLF001 - as above
         if before := self._earlier.shares(lending.name):
             self._unclaimed[said.handle] = before
         self._under_way.start(self._settled_in(said.handle, lending), request, returning=True)
@@ -470,6 +469,7 @@ class Session:
         handle = said.arguments.get("handle")
         if said.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
             self._changes.ask(handle, request)
+            self.outdated.note(handle)
         elif said.name == "forget":
             self._forget(whole(said.arguments, "request"))
             self._wire.send(Done(), request)
@@ -507,6 +507,7 @@ class Session:
         await self._puts.settled(topic.name)
         done = await answer(call_topic(self._owner, topic, said.name, said.arguments))
         self._changes.assumed(handle, said.name)
+        self.outdated.note(handle)
         if said.name in _SHOWN:
             self._say_figures(handle)
         if said.name == "purge":
@@ -518,6 +519,7 @@ class Session:
         await self._puts.settled(lending.topic)
         done = await lending.called(said, self._say_figures)
         self._changes.assumed(handle, said.name)
+        self.outdated.note(handle)
         if said.name in _MOVES:
             # INVARIANT: with the answer, each client knows what it no longer holds, and claims it from no later owner.
             self._owner.moved(lending.name)

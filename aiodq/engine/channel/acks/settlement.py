@@ -66,6 +66,7 @@ class Settlement(ChannelCore):
             self.undeliverable.look_at_spent(self.state)
             self.state.max_in_flight = options.max_in_flight
             self.wake()
+        self._activity.note(self._host)
 
     def attach(self, journal: ChannelJournal, state: ChannelState) -> None:
         """Start to deliver."""
@@ -105,6 +106,7 @@ class Settlement(ChannelCore):
         state = self.state
         if state is None or self._over is not None:
             return None
+        self._activity.note(self._host)
         due, over = state.tick(monotonic_ns(self._clock), _MOST_AT_A_RING)
         for offset in due:
             self.undeliverable.out_of_turn.due(offset)

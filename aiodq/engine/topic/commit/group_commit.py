@@ -489,6 +489,8 @@ class GroupCommit:
         if self.returning is not None:
             self.returning.sync_ended()
         engine.publisher.synced()
+        if (active := self._host.activity.topics) is not None:
+            active.add(engine)
 
     # --- batches
 

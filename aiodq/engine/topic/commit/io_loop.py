@@ -140,6 +140,8 @@ class IoLoop:
                     engine.group_commit.look()
         finally:
             self.in_turn = False
+            if (active := self._host.activity.topics) is not None:
+                active.add(engine)
 
     def _take_reports(self) -> None:
         """Handle what has ended since the last turn."""

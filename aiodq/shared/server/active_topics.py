@@ -1,0 +1,51 @@
+"""Which topics of an owner are active: their counts may differ from what its clients were told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiodq.engine.monitoring.activity import Activity
+    from aiodq.engine.topic.topic_engine import TopicEngine
+
+__all__ = ["ActiveTopics"]
+
+
+class ActiveTopics:
+    """The active topics of one owner. Others cost nothing, however many there are.
+
+    Attributes:
+        busy: those that may change without a note of it.
+    """
+
+    def __init__(self, activity: Activity[TopicEngine]) -> None:
+        """Look at a store's topics once `watch` is called."""
+        self.busy: set[TopicEngine] = set()
+        self._activity = activity
+
+    def watch(self) -> None:
+        """Have activity noted from now on."""
+        self._activity.watch()
+
+    def take(self) -> set[TopicEngine]:
+        """Return the topics that may have changed since the last call."""
+        active = self._activity.take() | self.busy
+        # INVARIANT: a topic is left out only if whatever changes it next is noted. What comes back through a lease is
+        # not, nor a put that follows another one before the next tick, nor what an open lease hands out.
+        self.busy = {topic for topic in active if not topic.stopped and _changes_unnoticed(topic)}
+        return active
+
+    def end(self) -> None:
+        """Watch no more."""
+        self._activity.ignore()
+        self.busy.clear()
+
+
+def _changes_unnoticed(topic: TopicEngine) -> bool:
+    if topic.stirred:
+        return True
+    for channel_engine in topic.channel_engines.values():
+        if channel_engine.state is not None and channel_engine.state.flying:
+            return True
+        channel_engine.halt()  # so that the next message handed out is noted
+    return False

@@ -1,0 +1,192 @@
+"""What an owner tells its clients of counts: all that changes, and nothing of what is idle."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.shared.server import owner as owner_module
+from aiodq.shared.server.session import Session
+from tests.shared.support import PATIENCE, owned, until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from aiodq.engine.monitoring.activity import Activity
+    from aiodq.shared.server.owner import Owner
+
+STEPS = 60
+SMALL = 1 << 16
+WAITS = timedelta(milliseconds=30)
+CHANNEL = aiodq.ChannelOptions(visibility_timeout=0.05, backoff=None)
+
+
+def options(sync: Any) -> aiodq.StoreOptions:
+    return aiodq.StoreOptions(sync=sync, sync_interval=0.02, segment_bytes=SMALL)
+
+
+class Owning:
+    """Somebody in the owner's process, who does anything to one topic."""
+
+    def __init__(self, store: aiodq.Store, choose: random.Random) -> None:
+        self.store = store
+        self.topic = store.topic("jobs")
+        self.channel = self.topic.channel("c", CHANNEL)
+        self.choose = choose
+        self.held: list[aiodq.Message] = []
+
+    def actions(self) -> list[Callable[[], Awaitable[object]]]:
+        actions: list[Callable[[], Awaitable[object]]] = [
+            self.put,
+            self.put_many,
+            self.put_later,
+            self.put_much,
+            self.take,
+            self.take,
+            self.take_two,
+        ]
+        actions += [self.seek, self.purge, self.pause, self.purge_channel, self.sync]
+        return actions + [self.ack, self.nack, self.nack_later, self.release, self.transact, self.wait] * 2
+
+    async def put(self) -> None:
+        await self.topic.put(b"x")
+
+    async def put_many(self) -> None:
+        await self.topic.put_many([b"x"] * 3)
+
+    async def put_later(self) -> None:
+        await self.topic.put(b"x", delay=WAITS)
+
+    async def put_much(self) -> None:
+        await self.topic.put_many([b"x" * 5000] * 10)
+
+    async def take(self) -> None:
+        if self.channel.qsize() and not self.channel.paused:
+            self.held.append(await self.channel.get())
+
+    async def take_two(self) -> None:
+        if self.channel.qsize() and not self.channel.paused:
+            self.held += await self.channel.get_many(2)
+
+    async def ack(self) -> None:
+        await self._settle(lambda message: message.ack())
+
+    async def nack(self) -> None:
+        await self._settle(lambda message: message.nack())
+
+    async def nack_later(self) -> None:
+        await self._settle(lambda message: message.nack(WAITS))
+
+    async def release(self) -> None:
+        await self._settle(lambda message: message.nack(0, count_attempt=False))
+
+    async def _settle(self, how: Callable[[aiodq.Message], Awaitable[object]]) -> None:
+        if self.held:
+            message = self.held.pop(self.choose.randrange(len(self.held)))
+            try:
+                await how(message)
+            except (aiodq.NotInFlightError, aiodq.AlreadySettledError):
+                self.held.clear()  # it has timed out, or the channel was moved: so have most others
+
+    async def transact(self) -> None:
+        try:
+            async with self.store.transaction() as transaction:
+                transaction.put("jobs", b"y")
+                if self.held:
+                    transaction.ack(self.held.pop())
+        except (aiodq.NotInFlightError, aiodq.AlreadySettledError):
+            self.held.clear()
+
+    async def seek(self) -> None:
+        await self.channel.seek(self.choose.randint(self.topic.begin_offset, self.topic.end_offset))
+
+    async def purge(self) -> None:
+        await self.topic.purge()
+
+    async def purge_channel(self) -> None:
+        await self.channel.purge()
+
+    async def pause(self) -> None:
+        await (self.channel.resume() if self.channel.paused else self.channel.pause())
+
+    async def sync(self) -> None:
+        await self.topic.sync()
+
+    async def wait(self) -> None:
+        await asyncio.sleep(0.1)  # so that what is in hand times out, and what waits is due
+
+
+def counts(topic: Any, channel: Any) -> tuple[object, ...]:
+    of_topic = topic.begin_offset, topic.end_offset, topic.durable_offset
+    return *of_topic, channel.qsize(), channel.in_flight(), channel.deferred(), channel.paused
+
+
+async def idle(owner: Owner) -> None:
+    """Wait until the owner takes no topic for active."""
+    activity: Activity[Any] = owner.engine.activity
+    quiet = 0
+    async with asyncio.timeout(PATIENCE):
+        while quiet < 5:
+            await asyncio.sleep(0.005)
+            quiet = 0 if activity.topics or owner._active.busy else quiet + 1
+
+
+@pytest.mark.parametrize("sync", ["os", "interval", "always"])
+async def test_whatever_changes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, sync: str) -> None:
+    monkeypatch.setattr(owner_module, "_FIGURES", 0.001)
+    rng = random.Random(seed)
+    async with owned(tmp_path / "s", options(sync)) as (store, owner):
+        owning = Owning(store, rng)
+        await owning.topic.settle_in()
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            topic = client.topic("jobs")
+            channel = topic.channel("c")
+            await topic.settle_in()
+            for step in range(STEPS):
+                if rng.random() < 0.5:
+                    await idle(owner)
+                does = rng.choice(owning.actions())
+                await does()
+                try:
+                    await until(lambda: counts(topic, channel) == counts(owning.topic, owning.channel))
+                except TimeoutError:
+                    what = f"step {step}, {does.__name__}: told {counts(topic, channel)}"
+                    pytest.fail(f"{what}, and it is {counts(owning.topic, owning.channel)}")
+
+
+async def test_what_is_idle_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_module, "_FIGURES", 0.001)
+    looked: list[int] = []
+    say_figures = Session._say_figures
+
+    def say(self: Session, handle: int, **how: Any) -> None:
+        looked.append(handle)
+        say_figures(self, handle, **how)
+
+    monkeypatch.setattr(Session, "_say_figures", say)
+    async with (
+        owned(tmp_path / "s", options("os")) as (store, owner),
+        aiodq.open(tmp_path / "s", mode="client") as client,
+    ):
+        for number in range(20):
+            topic = store.topic(f"t{number}")
+            topic.channel("c")
+            await topic.put_many([b"x", b"y"])
+            client.topic(f"t{number}").channel("c")
+            await client.topic(f"t{number}").settle_in()
+        message = await store.topic("t0").channel("c").get()
+        await message.ack()
+        await idle(owner)
+        looked.clear()
+        await asyncio.sleep(0.1)
+        assert looked == []
+        await store.topic("t1").put(b"z")
+        await until(lambda: client.topic("t1").end_offset == 3)
+        await idle(owner)
+        assert len(set(looked)) == 2  # the topic, and its channel
