@@ -144,7 +144,7 @@ if _typing.TYPE_CHECKING:
 else:
     # Hidden from type checkers, to which it would say that every name exists.
     def __getattr__(name: str) -> object:
-        """Import `aiodq.sync` once it is asked for: who awaits does not pay for it."""
+        """Import `aiodq.sync` at its first use: asynchronous programs do not pay for it."""
         if name == "sync":
             return _import_module("aiodq.sync")
         raise AttributeError(f"module 'aiodq' has no attribute {name!r}", name=name, obj=_sys.modules[__name__])

@@ -1,4 +1,4 @@
-"""`python -m aiodq`: the command line, where its script is not on the path."""
+"""`python -m aiodq`: the command line, for when its script is not on the path."""
 
 from __future__ import annotations
 

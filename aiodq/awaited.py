@@ -1,4 +1,4 @@
-"""What may be awaited, and what a task may be made of; and the end of what perhaps nobody awaits."""
+"""Awaitables that also work with `asyncio.create_task`, and work that continues if its waiter is cancelled."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ R = TypeVar("R")
 
 
 class Awaited(Uncopied, Coroutine[Any, Any, T]):
-    """A base class of awaitables that `asyncio.create_task` takes, too, which takes nothing but coroutines.
+    """A base class of awaitables that `asyncio.create_task` accepts, although it accepts only coroutines.
 
-    Unlike a coroutine, it need not be awaited, and may be several times.
+    Unlike a coroutine, it need not be awaited, and it may be awaited several times.
     """
 
     __slots__ = ("_stepped",)
 
     def _steps(self) -> Coroutine[Any, Any, T]:
-        """Return what a task that is made of this steps through."""
+        """Return the coroutine that a task made of this runs."""
         return _result_of(self)
 
     def send(self, value: Any, /) -> Any:  # noqa: ANN401 - as of any coroutine
-        """Go on; for the task that is made of this."""
+        """Resume; called by the task made of this."""
         return self._step(lambda steps: steps.send(value))
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401 - as of any coroutine
-        """Go on with an exception; for the task that is made of this."""
+        """Resume with an exception; called by the task made of this."""
         return self._step(lambda steps: steps.throw(*error))
 
     def close(self) -> None:
-        """Wait no more; for the tasks that are made of this."""
+        """Stop waiting; called for the tasks made of this."""
         for steps in getattr(self, "_stepped", {}).values():
             steps.close()
 
     def _step(self, step: Callable[[Coroutine[Any, Any, T]], R]) -> R:
-        """Take a step for the task that runs now: each waits for itself."""
+        """Take a step for the running task: each task made of this has a coroutine of its own."""
         task = asyncio.current_task()
         if not hasattr(self, "_stepped"):
             self._stepped: dict[asyncio.Task[Any] | None, Coroutine[Any, Any, T]] = {}
@@ -57,7 +57,7 @@ class Awaited(Uncopied, Coroutine[Any, Any, T]):
 
 
 def mark_retrieved(done: asyncio.Future[Any]) -> None:
-    """Mark the error of a future as retrieved, if it has one: asyncio complains of those that nobody has waited for."""
+    """Mark the error of a future as retrieved, if it has one: asyncio warns of errors that were never retrieved."""
     if not done.cancelled():
         done.exception()
 
@@ -67,13 +67,13 @@ async def _result_of(awaited: Awaitable[T]) -> T:
 
 
 class UnderWay(Awaited[T]):
-    """Waits for what is done anyway, whoever waits and is cancelled."""
+    """Work in a task of its own, which goes on even if those who await it are cancelled."""
 
     __slots__ = ("_task",)
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         """Begin the work."""
-        # INVARIANT: no user gets this task: one that is cancelled before its first step does nothing.
+        # INVARIANT: users never get this task: if they cancelled it before its first step, nothing would be done.
         self._task = asyncio.ensure_future(work)
         self._task.add_done_callback(mark_retrieved)
 

@@ -1,4 +1,4 @@
-"""One consumer group's durable view of a topic."""
+"""The channel: one consumer group's durable view of a topic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Channel"]
 
 
 class _Commit(Awaited[None]):
-    """Done once all that its channel has settled is as durable as the store's policy makes it."""
+    """Awaits that everything its channel has settled is as durable as the store's policy makes it."""
 
     __slots__ = ("_channel_engine",)
 
@@ -77,15 +77,15 @@ class Channel(ChannelHandle):
 
         Raises:
             AlreadySettledError: one was settled before, or is given twice.
-            NotInFlightError: one was taken away meanwhile (it timed out, or by a purge), or is another channel's. When
-                awaited, in a shared store: the owner took one away before this process knew of it; the others are
-                settled.
+            NotInFlightError: one is no longer in flight (it timed out, or was purged), or is another channel's. When
+            awaited, in a shared store: the owner took one back before this process knew of it; the others are
+            settled.
             InvalidOptionError: these are not messages; also a `TypeError`.
             QueueShutDown: the store is closed.
             DiskFullError: when awaited: settled, but not durably so; it will be once there is space.
             StoreFailedError: the store has stopped; after opening again the messages may be redelivered.
 
-        Cancellation: settled all the same, durable with the next commit; a crash before that redelivers.
+        Cancellation: settled anyway, durable with the next commit; a crash before that redelivers.
         """
         self.check()
         ack_all(self._channel_engine, messages)
@@ -116,9 +116,9 @@ class Channel(ChannelHandle):
         return look_at_deferred(self._engine, self._channel_engine)
 
     async def cancel(self, offset: int) -> None:
-        """Give a deferred message up: it is settled, never delivered, and counted as `cancelled` in `stats`.
+        """Give up a deferred message: it is settled, never delivered, and counted as `cancelled` in `stats`.
 
-        Other channels deliver it all the same, and it goes to no dead-letter topic.
+        Other channels still deliver it, and it goes to no dead-letter topic.
 
         Args:
             offset: as returned by `put`, or that of a message from `deferred_messages`.
@@ -126,12 +126,12 @@ class Channel(ChannelHandle):
         Raises:
             OffsetError: it is not deferred here: it is ready, in flight, settled, or not written yet. Nothing changed.
             InvalidOptionError: it is not an offset; also a `TypeError`.
-            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
+            OwnerLostError: of a shared store: its owner ended before it answered; the outcome is unknown.
             QueueShutDown: the store is closed.
             DiskFullError: settled, but not durably so; it will be once there is space.
             StoreFailedError: the store has stopped; after opening again the message may be delivered.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         check_offset("offset", offset)
         self.check()
@@ -140,8 +140,8 @@ class Channel(ChannelHandle):
     async def peek(self) -> Message | None:
         """Return the next message without taking it, or None when nothing is ready.
 
-        The message cannot be settled. For a channel just named, this waits until the channel is created. As
-        go-diskqueue's peek.
+        The message cannot be settled. For a new channel, this waits until the channel is created. Like peek in
+        go-diskqueue.
 
         Raises:
             StorageError: it could not be read, or the channel's files could not be created.
@@ -161,8 +161,8 @@ class Channel(ChannelHandle):
     async def refresh(self) -> None:
         """Bring the counts up to date: in a store of mode "shared" or "client" they may be up to 0.1 s old.
 
-        It waits for a channel that is being created. After the owner of a shared store was killed, it waits until it is
-        known who holds what: for a second, five where a process that lives is late.
+        It waits for a channel that is being created. After the owner of a shared store was killed, it waits until the
+        other processes have reported what they hold: 1 s, or up to 5 s if one that is alive has not reported.
 
         Raises:
             OwnerLostError, OwnerStalledError: of a shared store: it has no owner, or the owner does not answer.
@@ -181,15 +181,15 @@ class Channel(ChannelHandle):
         """Return how many messages are ready; `depth` also counts those in flight and deferred.
 
         A topic's bound (`max_messages`, `Queue.maxsize`) limits `depth`, so a full one may have a small `qsize`.
-        Messages that have no tag that the channel wants, or are for another channel, count until they are looked at.
-        A channel just named has its counts at once. But while it is being created, deferred messages that have to be
-        read from disk count as ready, and a channel that starts at a `datetime` counts nothing: `refresh` waits.
+        Messages without a tag that the channel wants, or for another channel, count until they are looked at. A new
+        channel has its counts at once. But while it is being created, deferred messages that have to be read from
+        disk count as ready, and a channel that starts at a `datetime` counts nothing: `refresh` waits for that.
         """
         state = self._state()
         return 0 if state is None else state.ready
 
     def _state(self) -> ChannelState | None:
-        """Return the state, up to date with what was accepted as far as possible; only for reading."""
+        """Return the state, as up to date with accepted messages as possible; only for reading."""
         self._catch_up()
         return state_of(self._engine, self._channel_engine)
 
@@ -235,10 +235,10 @@ class Channel(ChannelHandle):
         """Settle everything accepted so far, in flight or not; return the number of messages.
 
         Raises:
-            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
+            OwnerLostError: of a shared store: its owner ended before it answered; the outcome is unknown.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         self._engine.check()
         return await to_its_end(purge_channel(self._engine, self._channel_engine))
@@ -248,21 +248,21 @@ class Channel(ChannelHandle):
 
         Messages in flight are forgotten, with their attempts; settling one raises `NotInFlightError`.
 
-        Seeking ahead therefore settles what it skips: with `Retention(consumed="delete")`, the default, what no
-        other channel waits for is deleted soon, and seeking back does not bring it back. To keep it, give the
-        topic `Retention(consumed="keep")`.
+        Seeking ahead therefore settles what it skips. With `Retention(consumed="delete")`, the default, skipped
+        messages that no other channel needs are soon deleted, and seeking back does not restore them. To keep them,
+        give the topic `Retention(consumed="keep")`.
 
         Args:
             position: `"earliest"`, `"latest"`, an offset, or a time with a zone.
 
         Raises:
             OffsetError: beyond the log, or before what is still kept; nothing changed.
-            DiskFullError: what a transaction has put into some topic finds no room there yet; nothing changed.
-            StorageError: the log could not be read for what is not due yet; nothing changed.
+            DiskFullError: a committed transaction's messages do not fit on the disk yet; nothing changed.
+            StorageError: the log could not be searched for deferred messages; nothing changed.
             InvalidOptionError: it is not a position; also a `TypeError` if it has a wrong type. Nothing changed.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         self._engine.check()
         check_position("position", position)
@@ -274,9 +274,9 @@ class Channel(ChannelHandle):
             await move_channel(self._engine, self._channel_engine, place, position)
 
     async def configure(self, options: ChannelOptions) -> None:
-        """Change the channel's options, for all who use it; they are on disk when this returns.
+        """Change the channel's options, for all its users; they are on disk when this returns.
 
-        Nothing is settled by them before. They count as named for the channel, in this process and in later ones.
+        They settle nothing before that. They count as named for the channel, in this process and in later ones.
 
         Args:
             options: all options, not only those that change; `start` is ignored.
@@ -286,7 +286,7 @@ class Channel(ChannelHandle):
             StorageError: they could not be written; the earlier ones stay in effect.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the channel was deleted.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         check_channel_options(options, "await channel.configure({})", optional=False)
         check_dead_letter(self._engine.name, options)
@@ -297,13 +297,13 @@ class Channel(ChannelHandle):
     def pause(self) -> Awaited[None]:
         """Deliver nothing from now on. Puts go on, and messages in flight can be settled.
 
-        It takes effect at once, or if another process owns a shared store, once awaited. Await the result for it to be
+        It takes effect at once; if another process owns a shared store, once awaited. Await the result for it to be
         durable: a channel stays paused across restarts.
 
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.
 
-        Cancellation: it becomes durable all the same.
+        Cancellation: it becomes durable anyway.
         """
         return pause_channel(self._engine, self._channel_engine, paused=True)
 
@@ -313,7 +313,7 @@ class Channel(ChannelHandle):
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the channel deleted, or it was not written.
 
-        Cancellation: it becomes durable all the same.
+        Cancellation: it becomes durable anyway.
         """
         return pause_channel(self._engine, self._channel_engine, paused=False)
 

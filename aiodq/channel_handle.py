@@ -1,4 +1,4 @@
-"""What a channel does whichever process owns its store: it hands messages out, and ends that."""
+"""The part of `Channel` that is the same in every process: handing out messages, consuming, stopping."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["ChannelHandle"]
 
 
 class ChannelHandle(AsyncIteration):
-    """What a channel does whichever process owns its store; `Channel` adds what needs the channel's state at hand."""
+    """A channel, whichever process owns its store; `Channel` adds what needs the channel's state in this process."""
 
     _engine: OpenTopic
     _channel_engine: HandingChannel[Message]
@@ -87,7 +87,7 @@ class ChannelHandle(AsyncIteration):
 
         Raises:
             TimeoutError: nothing came in time.
-            InvalidOptionError: not a span of time; also a `TypeError` if the type is wrong. Nothing was taken.
+            InvalidOptionError: not a duration; also a `TypeError` if the type is wrong. Nothing was taken.
             QueueShutDown: shut down and nothing is ready, or the store is closed.
             StorageError: the message could not be read; it is not lost because of that.
             StoreFailedError: the store has stopped.
@@ -120,18 +120,18 @@ class ChannelHandle(AsyncIteration):
         return self._handed(message)
 
     async def _get_ready(self) -> Message:
-        """Take what may be delivered now, as `get_nowait` does; where another process has it, that is asked."""
+        """Take what may be delivered now, as `get_nowait` does; if another process owns the store, ask it."""
         return self.get_nowait()
 
     def _take_late(self, wait: float) -> Message | None:  # noqa: ARG002 - see `SharedChannel`
-        """Take what is here at the end of a wait of so many seconds, which was in vain."""
+        """Take a message that is ready after a wait of `wait` seconds that timed out."""
         message: Message | None = self._channel_engine.take(self._store_ref)
         return message
 
     def get_nowait(self) -> Message:
         """Take the next message. If none is in memory, this reads a little from disk.
 
-        A channel just named is made durable first, if it has messages: a sync or two, for which the event loop waits.
+        A new channel is made durable first, if it has messages: this blocks the event loop for a sync or two.
 
         Raises:
             QueueEmpty: nothing may be delivered now, or making the channel durable takes more than half a second.
@@ -159,7 +159,7 @@ class ChannelHandle(AsyncIteration):
 
     @abstractmethod
     def _made_now(self) -> bool:
-        """Create a channel just named at once, if it has messages; return whether that was tried."""
+        """Create a new channel at once, if it has messages; return whether that was tried."""
 
     async def get_many(self, max_items: int, *, linger: float | timedelta = 0.0) -> list[Message]:
         """Wait for at least one message and take up to `max_items`: as many as are ready, also those not in memory.
@@ -197,7 +197,7 @@ class ChannelHandle(AsyncIteration):
         return self._handed_many(messages) or await self.get_many(max_items, linger=linger)
 
     async def _take_more(self, messages: list[Message], most: int) -> None:
-        """Take what is ready, up to `most` messages in all; the event loop gets its turn whenever that takes long."""
+        """Take what is ready, up to `most` messages in all; if that takes long, yield to the event loop meanwhile."""
         channel_engine, taken, read = self._channel_engine, 0, self._channel_engine.read_here
         while len(messages) < most:
             messages += channel_engine.take_run(most - len(messages), self._store_ref)
@@ -224,7 +224,7 @@ class ChannelHandle(AsyncIteration):
         return iterate(self._channel_engine, self._store_ref, self._handed, self._held_by_task)
 
     def _handed(self, message: Message) -> Message:
-        """Do what is due before the caller gets a message: ack it, write its delivery down, note the task."""
+        """Do what is needed before the caller gets a message: ack it, record its delivery, note the task."""
         channel_engine = self._channel_engine
         if channel_engine.options.auto_ack:
             message.ack_nowait()
@@ -236,7 +236,7 @@ class ChannelHandle(AsyncIteration):
         return message
 
     def _handed_many(self, messages: list[Message]) -> list[Message]:
-        """Do as `_handed` for several; with `auto_ack`, return only those not taken away meanwhile."""
+        """Do as `_handed` for several; with `auto_ack`, return only those that are still in flight."""
         channel_engine = self._channel_engine
         if channel_engine.options.auto_ack:
             messages = [message for message in messages if message.held]
@@ -280,8 +280,8 @@ class ChannelHandle(AsyncIteration):
         one after 1 s, 2 s, 4 s … up to 15 minutes, while others are processed; after `max_attempts` it is given up.
         `raise aiodq.Retry(delay)` chooses the wait, `raise aiodq.Reject(reason)` gives the message up. If the handler
         settles the message itself (`await message.nack()`: again at once), that stands. No handler can end `consume`.
-        With `max_attempts`, messages in flight when their process died also wait before the next attempt: if one of
-        them was the cause, the others do not lose their attempts to it.
+        With `max_attempts`, messages that were in flight when their process died also wait before the next attempt: if
+        one of them caused it, the others do not lose their attempts because of it.
 
         Each failed attempt is logged once by the logger `aiodq.delivery` at WARNING, with `topic`, `channel`, `offset`,
         `attempt` and `next` as attributes of the record; the last one with its traceback.
@@ -290,11 +290,11 @@ class ChannelHandle(AsyncIteration):
             handler: called with each message, in a task of its own. A coroutine function, or whatever else returns
                 an awaitable, runs on the event loop. A plain function runs in one of `concurrency` threads. There it
                 can read the message, but not settle it, which raises `WrongContextError`: let it return or raise, or
-                call `anyio.from_thread.run(message.touch)`. A thread cannot be stopped: when its time is up, or
-                `consume` is cancelled, the message is settled and the function's result ignored. Its worker, and at
-                exit the process, wait for it to end.
+                call `anyio.from_thread.run(message.touch)`. A thread cannot be stopped: after `timeout`, or if
+                `consume` is cancelled, the message is settled and the function's result ignored. The worker, and at
+                exit the process, wait for the function to end.
             concurrency: how many messages are processed at once, from 1 to 100,000.
-            timeout: seconds, or a `timedelta`, after which a handler is cancelled. If it returns normally all the same,
+            timeout: seconds, or a `timedelta`, after which a handler is cancelled. If it returns normally anyway,
                 its message is acked. None: no limit.
             renew: keep messages from timing out while their handlers run (see `Message.renewing`). With False, a
                 handler has `visibility_timeout`; after that, another consumer may get the message as well.
@@ -309,7 +309,7 @@ class ChannelHandle(AsyncIteration):
             StoreFailedError: the store has stopped.
 
         Cancellation: running handlers are cancelled, and their messages released as if never delivered. If a handler
-        returns normally all the same, its message is acked.
+        returns normally anyway, its message is acked.
         """
         check_flag("renew", renew)
         checked_hook(on_error)
@@ -336,14 +336,14 @@ class ChannelHandle(AsyncIteration):
         A thread cannot be stopped: if a plain function still runs after `grace`, its message is released and its result
         ignored. The message of a handler that has not ended 5 s after it was cancelled is released, too.
 
-        If a handler of the channel calls it, or something that the handler awaits or started, it would wait for itself:
-        then it returns at once, and stopping continues in the background.
+        Called by a handler of the channel, or by something that the handler awaits or started, it would wait for
+        itself: then it returns at once, and stopping continues in the background.
 
         Args:
             grace: seconds, or a `timedelta`, for messages in flight; 0 cancels handlers at once.
 
         Raises:
-            InvalidOptionError: it is not a span of time; also a `TypeError` if it has a wrong type. Nothing was done.
+            InvalidOptionError: it is not a duration; also a `TypeError` if it has a wrong type. Nothing was done.
             WrongContextError: another event loop, or a forked child.
 
         Cancellation: it goes on; calling it again waits for the same end.

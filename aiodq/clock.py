@@ -36,7 +36,7 @@ class SystemClock:
     __slots__ = ()
 
     def now_ns(self) -> int:
-        """Return `time.time_ns()`, or the earliest or latest time that can be stored if the machine's is not within."""
+        """Return `time.time_ns()`, limited to the times that can be stored."""
         try:
             now = time.time_ns()
         except OverflowError:  # it says 2263 or later
@@ -47,5 +47,5 @@ class SystemClock:
 
 
 def storable(now_ns: int) -> int:
-    """Return a wall time, or the earliest or latest one that can be stored if it is not within."""
+    """Return a wall time, limited to the times that can be stored."""
     return min(max(now_ns, _EARLIEST_NS), _LATEST_NS)

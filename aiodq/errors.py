@@ -108,7 +108,8 @@ class StoreNotFoundError(StorageError):
 class StoreLockedError(StorageError):
     """Another owner has the store open.
 
-    `pid` is this one where this process has it open already; what a closed event loop left open is released instead.
+    If this process has the store open already, `pid` is its own. A store left open by a closed event loop is released
+    instead.
 
     Attributes:
         pid: the owner's process id as it wrote it, or None if it could not be read.
@@ -174,7 +175,7 @@ class AlreadySettledError(DeliveryError):
 
 
 class NotInFlightError(DeliveryError):
-    """The consumer no longer holds the message: it timed out, or the channel was purged, or another position sought."""
+    """The consumer no longer holds the message: it timed out, or the channel was purged or moved by `seek`."""
 
 
 class MessageSizeError(AiodqError, ValueError):
@@ -226,7 +227,7 @@ class WrongContextError(AiodqError, RuntimeError):
 
 
 def not_in_flight(what: str) -> NotInFlightError:
-    """Return the error of who settles what is not in flight here any more, with what keeps it in flight."""
+    """Return the error for settling a message that is no longer in flight here; it says what keeps one in flight."""
     return NotInFlightError(
         f"{what} is not in flight here any more: its visibility_timeout is over, or it was purged or sought past; "
         "`message.renewing()` or a longer visibility_timeout keeps what takes longer"
@@ -234,9 +235,9 @@ def not_in_flight(what: str) -> NotInFlightError:
 
 
 def again(error: E) -> E:
-    """Return a copy of a kept error to raise: the kept one would gather the tracebacks of all callers.
+    """Return a copy of a stored error to raise: the stored one would collect the tracebacks of all callers.
 
-    What is not aiodq's is returned itself, as its class may not be one that can be copied.
+    An error of another library is returned itself, as its class may not support copying.
     """
     if not isinstance(error, AiodqError):
         return error

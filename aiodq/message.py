@@ -63,7 +63,7 @@ class Message(AsyncBlock, InFlight):
     _course: Course
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> str | tuple[Any, ...]:
-        """Let a message be copied and pickled that was only looked at.
+        """Copy or pickle a message, which is allowed if it was only looked at.
 
         Raises:
             TypeError: it was handed out by a channel.
@@ -107,11 +107,11 @@ class Message(AsyncBlock, InFlight):
             QueueShutDown: the store is closed, or the channel or its topic was deleted.
             DiskFullError: settled, but not durably so; it will be once there is space.
             StoreFailedError: the store has stopped; after opening again the message may be redelivered.
-            OwnerLostError, OwnerStalledError: of a store that is shared: nobody has answered yet. The ack is repeated
-                by itself; called again, this waits for that.
+            OwnerLostError, OwnerStalledError: in a shared store: no owner has answered yet. The ack is repeated
+                automatically; calling this again waits for it.
 
-        Cancellation: settled all the same, durable with the next commit; a crash before that redelivers. A task made of
-            this that is cancelled before its first step has called nothing.
+        Cancellation: settled anyway, durable with the next commit; a crash before that redelivers. If a task made of
+            this is cancelled before its first step, nothing is settled.
         """
         self.ack_nowait()
         run = self._run
@@ -123,7 +123,7 @@ class Message(AsyncBlock, InFlight):
                 raise
 
     def _ack_otherwise(self) -> None:
-        """Ack a message that is measured or has an entry of its own; otherwise raise the error that says why not."""
+        """Ack a message that is measured or has an entry of its own; otherwise raise why it cannot be acked."""
         run, channel_engine = self._run, self._take()
         channel_engine.check_context()
         if run.marks[self._index] == MEASURED:
@@ -150,7 +150,7 @@ class Message(AsyncBlock, InFlight):
             InvalidMessageError: a negative delay; nothing changed.
             InvalidOptionError: `count_attempt` is neither True nor False; a `TypeError` too. Nothing changed.
 
-        Cancellation: requeued all the same.
+        Cancellation: requeued anyway.
         """
         self.nack_nowait(delay, count_attempt=count_attempt)
         await asyncio.sleep(0)
@@ -189,10 +189,10 @@ class Message(AsyncBlock, InFlight):
             QueueShutDown: the store is closed, or the channel or its topic was deleted.
             InvalidMessageError: the reason is not a text; nothing changed.
             StorageError: the dead-letter topic could not take it now; the message is redelivered.
-            OwnerLostError, OwnerStalledError: of a store that is shared: nobody has answered yet. It is repeated by
-                itself; called again, this waits for that.
+            OwnerLostError, OwnerStalledError: in a shared store: no owner has answered yet. It is repeated
+                automatically; calling this again waits for it.
 
-        Cancellation: rejected all the same.
+        Cancellation: rejected anyway.
         """
         if not isinstance(reason, str):
             raise InvalidMessageTypeError(f"reason is a text, not {shown_typed(reason)}: write reject(str(reason))")
@@ -218,7 +218,7 @@ class Message(AsyncBlock, InFlight):
             QueueShutDown: the store is closed, or the channel or its topic was deleted.
             InvalidMessageError: a negative time; nothing changed.
 
-        Cancellation: done all the same.
+        Cancellation: completed anyway.
         """
         span = span_ns(extend, "extend")
         self._take().touch(self.offset, self._delivery, span)
@@ -234,9 +234,9 @@ class Message(AsyncBlock, InFlight):
         ```
 
         At the end of the block its `visibility_timeout` starts again. This costs one check per timeout. `consume` does
-        it by itself. It takes turns of the event loop: in a shared store, a process that blocks its own for longer than
-        the timeout loses what it holds, another may have it, and its ack comes too late (`NotInFlightError`). Such work
-        belongs in a thread.
+        it automatically. It needs a running event loop: in a shared store, a process that blocks its loop for longer
+        than the timeout loses the messages that it holds, and their acks raise `NotInFlightError`. Do such work in a
+        thread.
 
         Raises:
             AlreadySettledError: settled before.
@@ -253,7 +253,7 @@ class Message(AsyncBlock, InFlight):
             self._renew_no_more()
 
     def _own_course(self) -> Course | None:
-        """Return the course of a message that `consume` processes; others have no such attribute."""
+        """Return the `_course` of a message that `consume` processes; None for any other message."""
         return getattr(self, "_course", None)
 
     def _consumed(self, backoff: Backoff) -> None:
@@ -261,7 +261,7 @@ class Message(AsyncBlock, InFlight):
         self._course = Course(backoff)
 
     def _renew(self) -> None:
-        """Keep the message from timing out until `_renew_no_more` was called as often as this."""
+        """Keep the message from timing out, until `_renew_no_more` was called as many times."""
         self._take().renew(self._run.number + self._index)
 
     def _renew_no_more(self) -> None:
@@ -316,7 +316,7 @@ class Message(AsyncBlock, InFlight):
         transactions = None if self._channel_engine is None else self._channel_engine.transactions
         if transactions is not None and transactions.host.inherited:
             if error is None:
-                transactions.host.check()  # what was done here does not pass for done
+                transactions.host.check()  # the block's work was done in the child: it does not count for the parent
             return
         transaction = None if transactions is None else transactions.current()
         if error is not None:
@@ -413,7 +413,7 @@ class Message(AsyncBlock, InFlight):
         return Sequel("given up and dropped" if topic is None else f"given up, into {topic!r}", final=True)
 
     def _done(self) -> None:
-        """Ack the message if it is not settled and can be; nobody waits for the commit."""
+        """Ack the message if it is not settled and can be, without waiting for the commit."""
         if not self._settled:
             with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
                 self.ack_nowait()
@@ -446,12 +446,12 @@ class Message(AsyncBlock, InFlight):
 
 
 def look_at(topic: str, batch: Batch, number: int, attempts: int = 0) -> Message:
-    """Return the message at an index of a batch, only to be looked at."""
+    """Return the message at an index of a batch; it can be looked at, but not settled."""
     lease = MessageLease.of_one(topic, batch, number, attempts=attempts)
     return message_of(Message, lease, 0, batch.columns.bodies[number])
 
 
 def pieces_of(batch: Batch) -> list[range]:
-    """Return the indexes of a batch's messages: for each turn of the event loop those that a scan yields in it."""
+    """Return the indexes of a batch's messages in groups: a scan yields one group in each turn of the event loop."""
     indexes = range(len(batch.columns.bodies))
     return [indexes[begin : begin + _IN_A_TURN] for begin in indexes[::_IN_A_TURN]]

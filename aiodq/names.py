@@ -1,4 +1,4 @@
-"""Names of topics and channels: NSQ's rule, without names that a file system may not take."""
+"""Names of topics and channels: NSQ's rule, minus the names that a file system may reject."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_topic_name(name: str, there: Container[str] = ()) -> str:
 
     Args:
         name: as for `check_name`, and not one that a store needs for its own files.
-        there: the topics that the store has: they keep their names, even if those were reserved later.
+        there: the existing topics of the store: they keep their names, even if those were reserved later.
 
     Raises:
         InvalidNameError: the name is not allowed.

@@ -11,7 +11,7 @@ __all__ = ["AsyncBlock", "AsyncIteration"]
 
 
 class AsyncBlock(Uncopied):
-    """A base class of what is used with `async with`, not with `with`."""
+    """A base class for objects used with `async with`, not with `with`."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class AsyncBlock(Uncopied):
 
 
 class AsyncIteration(Uncopied):
-    """A base class of what is used with `async for`, not with `for`."""
+    """A base class for objects used with `async for`, not with `for`."""
 
     __slots__ = ()
 

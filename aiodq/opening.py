@@ -52,7 +52,7 @@ class _Manner(NamedTuple):
 
 
 class StoreOpening(AsyncBlock, Awaited[Store]):
-    """What `aiodq.open` returns: awaitable, an asynchronous context manager, and what a task may be made of."""
+    """What `aiodq.open` returns: an awaitable, of which tasks can be made, and async context manager."""
 
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, manner: _Manner) -> None:
         """Called by `aiodq.open`."""
@@ -72,8 +72,8 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
             OwnerLostError, OwnerStalledError: in mode "shared" or "client": it has no owner, or the owner does not
                 answer.
             ProtocolError: in mode "shared" or "client": something other than the owner answers on its socket.
-            StoreNotFoundError: there is no store, and `create` is False; or, in mode "client", nobody has made one
-                within `failover`.
+            StoreNotFoundError: there is no store, and `create` is False; or, in mode "client", none was created within
+                `failover`.
             NotAStoreError: the directory holds something else, or lies inside another store.
             FormatVersionError: a newer aiodq wrote it; it was left untouched.
             StorageError: the system refused.
@@ -100,7 +100,7 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
         except StoreLockedError as error:
             from aiodq.shared.connection.rendezvous import is_served  # noqa: PLC0415 - as below
 
-            # Not by its pid: equal ones may be two containers'.
+            # Not by the pid: processes in two containers may have the same.
             if is_held_here(self._path) or not is_served(self._path):
                 raise
             raise self._shared_by(error.pid) from error
@@ -139,7 +139,7 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
             await self._store.__aexit__(kind, error, trace)
 
     def forgo(self) -> None:
-        """Do without the warning that it was never awaited."""
+        """Suppress the warning that it was never awaited."""
         self._begun = True
 
     def not_awaited(self, called: str, use: str) -> NotAwaitedError:
@@ -159,14 +159,14 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
     if not TYPE_CHECKING:  # type checkers must go on reporting the missing await
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say what is missing where the opening is taken for the store."""
+            """Raise an error that says what is missing if the opening is used as if it were the store."""
             if name.startswith("_") or not hasattr(Store, name):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise self.not_awaited("store", f"store.{name}")
 
 
 class QueueOpening(AsyncBlock, Awaited[Queue]):
-    """What `aiodq.open_queue` returns: awaitable, an asynchronous context manager, and what a task may be made of."""
+    """What `aiodq.open_queue` returns: an awaitable, of which tasks can be made, and async context manager."""
 
     def __init__(self, opening: StoreOpening, options: StoreOptions | None, channel: ChannelOptions | None) -> None:
         """Called by `aiodq.open_queue`."""
@@ -238,16 +238,16 @@ def open(  # noqa: PLR0913 - each by its name
         wait: seconds, or a `timedelta`, to wait for another process to release the store; in mode "exclusive".
         mode: "exclusive": this process alone has the store, and no other may open it. "shared": any number of processes
             use it; one of them owns it, the others talk to it over a socket in the directory, and when it ends another
-            takes over. "client": as "shared", but this process never owns it; nor does it make one that is missing, but
-            waits for it.
-        failover: seconds, or a `timedelta`, to look for an owner, at first and after one has ended; then waiting calls
-            fail. In mode "shared" and "client".
+            takes over. "client": as "shared", but this process never owns it, and waits for a missing store instead
+            of creating it.
+        failover: seconds, or a `timedelta`, to look for an owner, when opening and after an owner has ended; then
+            waiting calls fail. In mode "shared" and "client".
         fs: the file system; for tests.
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.
 
     Raises:
-        InvalidOptionError: `mode` is none of these, `wait` or `failover` is not a span of time, or the path begins
+        InvalidOptionError: `mode` is none of these, `wait` or `failover` is not a duration, or the path begins
             with `~`; a `TypeError` too where a type is wrong.
         StorageError: the path is empty, has a NUL in it, or is relative and the working directory was deleted.
     """
@@ -268,9 +268,9 @@ def _seams(fs: FileSystem | None, clock: Clock | None, executor: Executor | None
 def open_to_tend(
     path: str, *, create: bool, wait: float, mode: Mode = "exclusive", failover: float = _FAILOVER
 ) -> StoreOpening:
-    """Open a store as the command line does: with the options on disk; where there are none, nothing is deleted.
+    """Open a store as the command line does: with the options on disk; without stored options, nothing is deleted.
 
-    An administrator does not know which options the program names: the messages stay until the program runs again.
+    An administrator does not know the program's options: the messages stay until the program runs again.
     """
     seams = Seams(OsFileSystem(), SystemClock(), keeps=True)
     return StoreOpening(absolute_path(path), None, seams, _manner("aiodq.open", wait, mode, failover, create=create))

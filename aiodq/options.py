@@ -1,4 +1,4 @@
-"""What a user may choose, checked when it is chosen."""
+"""The options that a user may choose, checked when they are created."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ C = TypeVar("C", bound=type)
 
 
 def seconds(span: float | timedelta) -> float:
-    """Return a checked span of time in seconds."""
+    """Return a checked duration as seconds."""
     return span.total_seconds() if isinstance(span, timedelta) else span
 
 
@@ -93,7 +93,7 @@ def _meant(cls: type[Any], name: str) -> str:
 
 
 def _choose(options: object, **values: object) -> None:
-    """Set checked values in one normal form, so that options with the same meaning are equal."""
+    """Set checked values in a normal form, so that options with the same meaning are equal."""
     for name, value in values.items():
         object.__setattr__(options, name, value)
 
@@ -159,7 +159,7 @@ class Retention:
         consumed: `"delete"` deletes a segment once every channel has acked all of it, the one being written about ten
             seconds after the last put; `"keep"` keeps it for replay until one of the bounds below is exceeded.
         max_age: seconds, or a `timedelta`: segments whose newest message is older are deleted. A segment spans at most
-            a quarter of this time, so that each message is deleted after at most 1.25 times `max_age`. None: no bound.
+            a quarter of this time, so each message is deleted after at most 1.25 times `max_age`. None: no bound.
         max_bytes: the oldest full segments are deleted until the topic's segment files together have at most so many
             bytes; the segment being written counts with what is written of it. None: no bound.
         max_segments: as `max_bytes`, by number.
@@ -241,7 +241,7 @@ class Alarm:
 @_in_words
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreOptions:
-    """How a store keeps messages. Sizes are bytes, spans of time seconds or a `timedelta`.
+    """How a store keeps messages. Sizes are bytes, durations are seconds or a `timedelta`.
 
     Attributes:
         sync: `"always"`: `put` returns after fdatasync, shared by all puts that wait together. `"interval"`: after the
@@ -252,8 +252,8 @@ class StoreOptions:
         segment_bytes: a new segment begins before the current one, with its footer, would exceed this. A larger
             message, or a larger atomic batch, gets a segment of its own. In a shared store a new one also begins after
             20,000 puts, so that the next owner has few to look through.
-        min_message_bytes: the smallest body taken.
-        max_message_bytes: the largest body taken.
+        min_message_bytes: the smallest body accepted.
+        max_message_bytes: the largest body accepted.
         max_bytes: bound of a topic's backlog in bytes, or None. It counts the bytes in the log's files from the oldest
             unsettled message on, and what waits to be written. The count is accurate to about 4 KiB, or to one
             `put_many`, whose messages count as equal in size.
@@ -261,7 +261,7 @@ class StoreOptions:
             not settled, including messages in flight and deferred: room comes with acks.
         overflow: what a put does at that bound: wait, raise `QueueFull`, or drop the oldest messages and count them.
             Messages in flight are not dropped: if they leave no room, a put waits; with `max_bytes` also while the
-            oldest message is in flight. A put or an atomic batch that is larger than the bound itself is taken where
+            oldest message is in flight. A put or an atomic batch that is larger than the bound itself is accepted if
             there is no backlog.
         retention: when segments are deleted.
         compression: `"zstd"` compresses by batch (extra `zstd`), None does not.
@@ -269,8 +269,8 @@ class StoreOptions:
         sync_backend: how the event loop waits for a sync. `"thread"`: a thread calls fdatasync; this works everywhere.
             `"aio"`: Linux syncs in the background and notifies the loop (`io_submit`), sooner, and for a third of the
             processor time; where it is not available, `"thread"` is used. `"auto"`: `"aio"`, but `"thread"` as long as
-            somebody looks for calls of fdatasync: while the process is traced (strace, gdb), where LD_PRELOAD is set,
-            or `os.fdatasync` was replaced. `Store.stats` names the one in use.
+            calls of fdatasync may be observed: while the process is traced (strace, gdb), where LD_PRELOAD is set, or
+            `os.fdatasync` was replaced. `Store.stats` names the one in use.
         alarms: thresholds that are watched while the store is open. They are given to `open`; in a topic's own options
             they are ignored. They are not stored.
     """
@@ -406,7 +406,7 @@ class ChannelOptions:
             redelivered; `touch` restarts the time. None: it is never redelivered while the store is open.
         max_in_flight: the most messages delivered and not yet settled. 1 gives strict order.
         max_attempts: after so many deliveries a message is given up: it goes to the dead-letter topic, or without one
-            is dropped and counted as dead. Each delivery is written down before the consumer gets the message, without
+            is dropped and counted as dead. Each delivery is recorded before the consumer gets the message, without
             a sync, so that it counts even if it kills the process; a power cut may lose some. None: no limit.
         dead_letter: the name of the topic for messages given up or rejected, or None. A message that was being given up
             as its process was killed may have two letters there, which have the same `aiodq-offset`.

@@ -1,4 +1,4 @@
-"""Exceptions by which a handler decides what happens to its message. They are not errors."""
+"""Exceptions that a handler raises to decide what happens to its message. They are not errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Retry(Exception):  # noqa: N818 - it ends an attempt, it is no error
         self.delay = delay
 
     def __str__(self) -> str:
-        """Return the wait, in words."""
+        """Describe the wait."""
         return "as the channel waits" if self.delay is None else f"after {self.delay}"
 
 

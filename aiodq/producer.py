@@ -54,8 +54,8 @@ class Producer(Uncopied):
             key: bytes that name what the message is about, up to 1 MiB; None for none.
             headers: text by text, up to 1 MiB in all, but not `aiodq-for`, aiodq's own; None for none.
             delay: seconds, or a `timedelta`, before which it is not delivered; the due time is kept on disk.
-            ttl: seconds, or a `timedelta`, counted from now, after which it is not delivered any more, but settled or
-                made a dead letter, wherever it is in the backlog. A consumer that holds it by then keeps it.
+            ttl: seconds, or a `timedelta`, counted from now, after which it is no longer delivered, but settled or made
+                a dead letter, wherever it is in the backlog. A consumer that holds it at that time keeps it.
 
         Returns:
             The message's offset: its number in the queue, from 0.
@@ -69,8 +69,8 @@ class Producer(Uncopied):
             DiskFullError: no space; nothing was written, and later puts may succeed.
             StoreFailedError: the store has stopped, its cause in `__cause__`.
 
-        Cancellation: before the writer takes its batch, or where another process owns the store, while it waits for
-        room, the message is not stored; after that it is, and only the caller does not know.
+        Cancellation: before the writer takes the message's batch (if another process owns the store: while it waits for
+        room), the message is not stored. After that it is stored, although this call does not return.
         """
         if not (tag is None and key is None and headers is None and delay is None and ttl is None):
             return await self._put_labelled(body, Draft(b"", tag, key, headers, delay, ttl))
@@ -95,7 +95,7 @@ class Producer(Uncopied):
             raise
 
     async def _put_labelled(self, body: BytesLike, labels: Draft) -> int:
-        """Do as `put`, for a message that has more than a body."""
+        """Do as `put`, for a message with more than a body."""
         engine, commit, put_buffer = self._engine, self._engine.group_commit, self._engine.put_buffer
         data, message = put_buffer.body(body), put_buffer.accepted(labels)
         offset = commit.put_labelled_now(message, data)
@@ -145,8 +145,8 @@ class Producer(Uncopied):
             DiskFullError: no space; nothing was written, and later puts may succeed.
             StoreFailedError: the store has stopped, its cause in `__cause__`.
 
-        Cancellation: before the writer takes the batch none is stored; after that all are, and only the caller does not
-        know.
+        Cancellation: before the writer takes the batch, none is stored. After that all are stored, although this call
+        does not return.
         """
         engine = self._engine
         put_buffer = engine.put_buffer
@@ -166,7 +166,7 @@ class Producer(Uncopied):
         return await self._put_columns(columns, cost)
 
     async def _columns(self, bodies: list[Any], shared: Accepted) -> tuple[Columns, int]:
-        """Return messages as they are stored, and their cost, a few in each turn: very many would hold up the loop.
+        """Return messages as they are stored, and their cost; a few in each turn, as very many would block the loop.
 
         Raises:
             MessageSizeError, InvalidMessageError: one cannot be stored.
@@ -182,7 +182,7 @@ class Producer(Uncopied):
         return Columns.joined(pieces), cost
 
     async def _plain_lengths(self, bodies: list[Any]) -> list[int] | None:
-        """Do as `plain_lengths`, some in each turn of the loop: checking very many at once would hold it up."""
+        """Do as `plain_lengths`, some in each turn of the loop: checking very many at once would block it."""
         options, lengths = self._engine.options, list[int]()
         for start in range(0, len(bodies), _AT_ONCE):
             some = plain_lengths(bodies[start : start + _AT_ONCE], options)

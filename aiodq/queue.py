@@ -1,4 +1,4 @@
-"""`asyncio.Queue` with a disk."""
+"""The queue: a topic with one channel and the methods of `asyncio.Queue`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Queue", "QueueHandle"]
 
 
 class QueueHandle(Producer, ChannelHandle, AsyncBlock):
-    """What a queue does whichever process owns its store."""
+    """A queue, whichever process owns its store."""
 
     _engine: OpenTopic
     _topic: Topic
@@ -61,7 +61,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
             StorageError: an ack could not be written, as on a full disk; it stands, and is tried again.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it is synced all the same.
+        Cancellation: it is synced anyway.
         """
         await self._topic.sync()
 
@@ -120,10 +120,10 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
 
         Raises:
             StorageError: nothing was dropped.
-            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
+            OwnerLostError: of a shared store: its owner ended before it answered; the outcome is unknown.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         return await self._topic.purge()
 
@@ -132,7 +132,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
 
         Args:
             name: 1 to 64 of `[.a-zA-Z0-9_-]`; the queue's own is `default`.
-            options: the channel's options from now on, for all who use it; None changes nothing. `start` counts only
+            options: the channel's options from now on, for all its users; None changes nothing. `start` counts only
                 when the channel is new: by default it begins at the end, as the queue has a channel already.
 
         Raises:
@@ -149,7 +149,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
     async def delete_channel(self, name: str) -> None:
         """Delete a channel of the queue's topic for good; segments kept only for it may be deleted then.
 
-        Those who wait for its messages get `QueueShutDown`. Named again, it is a new channel.
+        Calls that wait for its messages raise `QueueShutDown`. If it is named again, it is a new channel.
 
         Args:
             name: the channel's name; if there is no such channel, nothing is done.
@@ -158,7 +158,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
             StorageError: as mapped from the system's error.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         await self._topic.delete_channel(name)
 
@@ -214,7 +214,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
     def shutdown(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - asyncio's signature
         """Refuse puts from now on; `get` works until nothing is ready, or with `immediate` ends at once.
 
-        Unlike in asyncio, `immediate` drops nothing: what is left is delivered when the store is next opened.
+        Unlike in asyncio, `immediate` drops nothing: remaining messages are delivered when the store is next opened.
 
         Raises:
             InvalidOptionError: `immediate` is neither True nor False; a `TypeError` too. Nothing was done.
@@ -282,7 +282,7 @@ class Queue(QueueHandle, Channel):
             StorageError: they could not be written; the earlier ones stay in effect.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         if isinstance(options, StoreOptions):
             await self._topic.configure(options)

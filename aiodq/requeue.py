@@ -112,7 +112,7 @@ async def requeue_these(store_engine: StoreEngine, topic: Topic, offsets: Iterab
 
 
 class _Office:
-    """Puts back the letters of one channel."""
+    """Puts back the letters of one channel of a dead-letter topic."""
 
     def __init__(self, store_engine: StoreEngine, channel: Channel) -> None:
         self._store_engine = store_engine
@@ -121,7 +121,7 @@ class _Office:
     def may_return(self, letter: Message) -> bool:
         """Return whether a letter is ready to be delivered here, and the channel that gave it up exists and takes it.
 
-        A channel whose `tags` have changed since would drop it as none of its messages, and nobody would have it.
+        A channel whose `tags` have changed since would filter the letter out, and it would be lost.
         """
         state, headers = self._channel_engine.state, letter.headers
         topic = self._store_engine.topics.get(headers.get(_TOPIC, ""))
@@ -133,7 +133,7 @@ class _Office:
 
     async def send_back(self, letters: list[Message]) -> int:
         """Put letters back and settle them, in one transaction; return how many."""
-        # INVARIANT: all changes are made by the transaction: after a kill, each letter is in one place only.
+        # INVARIANT: the transaction makes all changes: after a kill, each letter is in one place only.
         held = [taken for letter in letters if (taken := self._taken(letter)) is not None]
         try:
             async with Transaction(self._store_engine) as transaction:
@@ -150,7 +150,7 @@ class _Office:
         return len(held)
 
     def _taken(self, letter: Message) -> Message | None:
-        """Take a letter: return it as a message in flight; None if somebody took it meanwhile."""
+        """Take a letter: return it as a message in flight; None if another consumer has taken it."""
         state = self._channel_engine.state
         if state is None or not self.may_return(letter):
             return None

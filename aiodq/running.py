@@ -76,7 +76,7 @@ def loop_runs_here() -> bool:
 
 
 def _trio_runs_here() -> bool:
-    """Return whether a task of trio calls. A loop within it would wait for ever for what anyio asks of trio."""
+    """Return whether a trio task is running. An event loop inside it would wait for ever, as anyio would use trio."""
     trio = sys.modules.get("trio")
     if trio is None:
         return False

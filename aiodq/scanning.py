@@ -1,4 +1,4 @@
-"""Iterating over a topic's messages in its files, without consuming them."""
+"""`Topic.scan`: iterates over a topic's messages in its files, without consuming them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def scan_log(
         view: returns what may be read now.
         offsets: without gaps.
         reverse: from the newest to the oldest.
-        damaged: called with the damage that a read came to.
+        damaged: called with the damage that a read found.
 
     Raises:
         StorageError: something could not be read.
@@ -65,7 +65,7 @@ async def scan_log(
 
 
 def _close(reader: SharedReader, threads: WorkerThreads) -> None:
-    """Close the files, once a read that a cancelled caller no longer waits for has ended."""
+    """Close the files, once a read has ended that may outlive its cancelled caller."""
 
     def report(_: None, error: BaseException | None) -> None:
         if error is not None:

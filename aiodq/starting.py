@@ -1,4 +1,4 @@
-"""At which offset a new channel begins, and from which place in the log a channel goes on after a seek."""
+"""The offset at which a new channel begins, and the place in the log where a channel continues after a seek."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _start_within(start: str | int | None, begin: int, end: int, *, first: bool)
 
 
 async def find_place(engine: TopicEngine, channel_engine: ChannelEngine[Any], position: Position) -> Place:
-    """Return the place in the log from which a channel is to go on; see `Channel.seek`.
+    """Return the place in the log at which a channel is to continue; see `Channel.seek`.
 
     Raises:
         OffsetError: beyond the log, or before what is still kept.
@@ -74,7 +74,7 @@ async def find_place(engine: TopicEngine, channel_engine: ChannelEngine[Any], po
 
 
 def _look_from(fs: FileSystem, view: LogView, place: Place, times: tuple[int, int]) -> Place:
-    """Read which messages from a place on are not due yet, at these wall and monotonic times. Blocking."""
+    """Find the messages from a place on that are not due yet, at these wall and monotonic times. Blocking."""
     wall, now = times
     for number, put, due in delayed(fs, view, place.offset):
         if number >= place.offset and due > wall:
@@ -95,7 +95,7 @@ def _check_position(engine: TopicEngine, channel_engine: ChannelEngine[Any], pos
 async def move_channel(
     engine: TopicEngine, channel_engine: ChannelEngine[Any], place: Place, position: Position
 ) -> None:
-    """Have a channel go on from another place, durably; see `Channel.seek`.
+    """Move a channel to another place, durably; see `Channel.seek`.
 
     Raises:
         OffsetError: retention has deleted it since the place was found; nothing changed.

@@ -69,7 +69,7 @@ class ChannelStats:
         delivered, redelivered, acked, requeued, timed_out: how often each of these happened.
         dead: given up after too many attempts, or rejected.
         expired: their time to live ended before they were settled.
-        filtered: not delivered, as they have no tag that the channel wants, or are for another channel.
+        filtered: not delivered, because they have no tag that the channel wants, or are for another channel.
         dropped: settled by an overflow policy or by retention.
         lost: could not be read because of damage.
         cancelled: deferred, and given up by `Channel.cancel`.
@@ -119,11 +119,11 @@ class TopicStats:
         fsyncs: syncs of the log since the store was opened.
         bytes_read: bytes read from disk for channels since then; a channel that keeps up needs none.
         dropped: messages dropped by the overflow policy since then.
-        damages: ranges of bytes found damaged, at open or as a channel, `read` or `scan` came to them.
-        recovered_bytes: unfinished writes cut off at open.
+        damages: ranges of bytes found damaged, when the store was opened or by a channel, `read` or `scan`.
+        recovered_bytes: bytes of unfinished writes, truncated when the store was opened.
         channels: by name.
         held: full segments that channels hold back; `by` names them.
-        failed: why its files cannot be used, or could not be created at the last attempt; else None.
+        failed: why its files cannot be used, or could not be created at the last attempt; otherwise None.
         backlog_bytes: about how many bytes of messages the slowest channel has not settled, uncompressed; without a
             channel, the bytes of all messages in the topic.
         lost: messages whose files were found to be missing when the store was opened, this time or before. They are
@@ -174,7 +174,7 @@ class Health:
 
     Attributes:
         ok: whether there are no `reasons`.
-        reasons: in words: it has failed; a write was refused because the disk is full; little space is left; syncs are
+        reasons: as text: it has failed; a write was refused because the disk is full; little space is left; syncs are
             slow; an alarm that was given to `open` is raised; no owner of the shared store answers.
         failed: why the store stopped, or None.
         oldest_age: seconds since the put of the oldest message that some channel has not settled, or None.

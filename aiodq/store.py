@@ -1,4 +1,4 @@
-"""A directory of topics."""
+"""The store: a directory of topics."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ QUEUE_CHANNEL: Final = "default"
 """The channel of a topic that is used as a queue."""
 
 _GOING_ON: Final[set[asyncio.Task[None]]] = set()
-"""Keeps tasks that nobody else holds."""
+"""Keeps references to tasks that would otherwise be garbage collected."""
 
 
 class OpenStore(TransactionHost, Protocol):
-    """What a handle needs of a store's engine, or of what stands in for it where another process owns the store."""
+    """What a handle needs of a store's engine, or of its substitute if another process owns the store."""
 
     @property
     def standing(self) -> str:
-        """The state of the store, in a word."""
+        """The state of the store, as one word."""
         ...
 
     def store_ref(self) -> object:
@@ -57,7 +57,7 @@ class OpenStore(TransactionHost, Protocol):
 
 
 class StoreHandle(AsyncBlock):
-    """What a store does whichever process owns it; `Store` adds what needs its engine at hand."""
+    """A store, whichever process owns it; `Store` adds what needs its engine in this process."""
 
     _queue_class: type[Queue] = Queue
 
@@ -123,12 +123,12 @@ class StoreHandle(AsyncBlock):
     async def aclose(self) -> None:
         """Write what was accepted, make it durable, and release the directory. Repeating it is safe.
 
-        Those who wait for a message or for room get `QueueShutDown`.
+        Calls that wait for a message or for room raise `QueueShutDown`.
 
         Raises:
             StoreFailedError: what was accepted could not be made durable.
-            OwnerLostError, OwnerStalledError: in mode "shared" or "client": nobody has taken what was accepted, within
-                the `failover` of `aiodq.open`. The store is closed all the same.
+            OwnerLostError, OwnerStalledError: in mode "shared" or "client": no owner has taken what was accepted
+                within the `failover` of `aiodq.open`. The store is closed anyway.
 
         Cancellation: it goes on in the store's own task; awaiting again is safe, and so is opening the store again on
         this event loop, which waits for it.
@@ -161,7 +161,7 @@ class Store(StoreHandle):
         self._topics: dict[str, Topic] = {}
 
     def topic(self, name: str, options: StoreOptions | None = None) -> Topic:
-        """Return a topic, created when first named: without I/O here, and kept from its first put or channel on.
+        """Return a topic. This does no I/O; the topic is created on disk by its first put or channel.
 
         Args:
             name: 1 to 64 of `[.a-zA-Z0-9_-]`, but not a name that the store needs itself: `LOCK`, `topic.json`, and all
@@ -189,16 +189,16 @@ class Store(StoreHandle):
         return sorted(name for name, engine in self._store_engine.topics.items() if engine.creation.exists)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with everything in it, also what was set aside as damaged. If it does not exist, do nothing.
+        """Delete a topic with everything in it, quarantined bytes included. If it does not exist, do nothing.
 
         Raises:
             InvalidNameError: the name is not allowed.
-            StorageError: it could not be deleted. As long as `topics` names it, it is to be deleted again, and is used
-                only once the store is opened again. While there is no room for what transactions have put into other
-                topics, that is waited for.
+            StorageError: it could not be deleted completely. As long as `topics` names it, delete it again; until the
+                store is opened again, it cannot be used. The deletion waits while a full disk keeps committed
+                transactions from being written to their topics.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         name = check_name(name)
         self._store_engine.check()
@@ -212,9 +212,9 @@ class Store(StoreHandle):
 
         The topic's other channels do not get the message again. It has its original body, tag, key and headers, and a
         new offset; the order is that of the letters, and its attempts begin anew. Letters are put back and settled in
-        transactions of up to 100: after a crash, each is in one of the two places, never in both. Letters that are in
-        flight or deferred stay, and so do those whose channel no longer exists, or by its `tags` no longer takes them,
-        or which name none.
+        transactions of up to 100: after a crash, each is in one of the two places, never in both. Letters stay if they
+        are in flight or deferred, if they name no channel, if their channel no longer exists, or if its `tags` no
+        longer match them.
 
         Args:
             topic: the dead-letter topic's name. Letters are taken from its only channel, or else from `default`. A
@@ -249,9 +249,9 @@ class Store(StoreHandle):
         """Return the events of the store, first those of its opening, then all from now on: `async for event in …`.
 
         A listener may be 10,000 events behind; beyond that, the oldest are dropped and counted in the iterator's
-        `dropped`. The iteration ends when the store is closed; of a closed store there is only what it told of its
-        opening. Without listeners, no events are kept. In mode "shared" or "client", there are none while no owner
-        answers, which `health` tells, and around a change of owners some may be reported twice or not at all.
+        `dropped`. The iteration ends when the store is closed; a closed store has only the events of its opening.
+        Without listeners, no events are kept. In mode "shared" or "client", there are none while no owner answers
+        (see `health`), and when the owner changes some may be reported twice or not at all.
 
         Raises:
             WrongContextError: in another event loop or thread than the store's.
@@ -287,31 +287,30 @@ class Store(StoreHandle):
         )
 
     async def backup(self, path: str | PathLike[str]) -> BackupReport:
-        """Copy the store, as it is at one moment, into a new directory, while it is used; that is a store, too.
+        """Copy the store, as it is at one moment, into a new directory, while it is in use. The copy is a store.
 
         Nothing that was put, settled or committed before the call is missing, and of each topic the messages are a
-        prefix. What is settled in the moments of the copy may be delivered once more from the backup. Everything is
-        synced before the directory has its name: until then it is called `PATH.aiodq-tmp`. Ephemeral topics and
-        channels, and damage that was set aside, are not in it. What is put and acked meanwhile goes on; transactions
-        wait as long as the topics' small files are copied, a deletion of a topic and the deletion of consumed segments
-        until all is.
+        prefix. Messages settled during the copy may be delivered once more from the backup. Everything is synced
+        before the directory gets its name: until then it is called `PATH.aiodq-tmp`. The copy does not contain
+        ephemeral topics and channels, or quarantined bytes. Puts and acks go on during the copy. Transactions wait
+        while the topics' small files are copied; deletions of topics and of consumed segments wait until the end.
 
-        Open one only when the original is given up: to readers such as Spark, and to producers that send again, both
-        are the same store.
+        Open a backup only after the original was given up: to readers such as Spark, and to producers that repeat
+        puts, both are the same store.
 
         Args:
             path: the directory, which must not exist. In mode "shared" or "client" the owner makes it.
 
         Raises:
             InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
-            NotAStoreError: there is something of that name already, or no directory in which to make it, or it lies in
-                this store or in what is another one's own.
+            NotAStoreError: the path exists already, or its parent directory does not, or it lies in this or another
+                store.
             StoreLockedError: another backup is being made there.
             StorageError: a topic of the store cannot be used, or as mapped from the system's error, above all
                 `DiskFullError`. There is no backup.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
-        Cancellation: there is no backup, and what there was of it is removed.
+        Cancellation: there is no backup, and its files are removed.
         """
         target = absolute_path(path)
         self._store_engine.check()
@@ -321,8 +320,8 @@ class Store(StoreHandle):
         """Refuse puts from now on, into new topics too, and wait until consumers have processed all messages.
 
         An `async for` over a channel ends once nothing is ready, also after the timeout. Deferred messages stay for the
-        next time the store is opened. Dead letters are still put into their topics, and so is what a transaction puts
-        that acks a message. The store is open until `aclose`. nsqd has nothing like it (nsq#1302).
+        next time the store is opened. Dead letters are still put, and so are the messages of transactions that ack a
+        message. The store stays open until `aclose`. nsqd has nothing like it (nsq#1302).
 
         Args:
             timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
@@ -331,7 +330,7 @@ class Store(StoreHandle):
             Whether nothing is ready or in flight any more, in any channel.
 
         Raises:
-            InvalidOptionError: it is not a span of time; also a `TypeError` if it has a wrong type. Nothing was done.
+            InvalidOptionError: it is not a duration; also a `TypeError` if it has a wrong type. Nothing was done.
             StorageError: the files of a topic or a channel could not be created.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
@@ -342,7 +341,7 @@ class Store(StoreHandle):
         self._store_engine.refuse_puts()
         ioloops = [one for one in self._store_engine.topics.values() if one.creation.exists and one.unusable is None]
         try:
-            # Tasks of their own: however short the time is, nobody waits for ever for what is no longer accepted.
+            # Tasks of their own: even if the time is too short for them, getters and putters must be told.
             endings = [(engine, _going_on(_end_getters(engine))) for engine in ioloops]
             async with asyncio.timeout(wait):
                 await asyncio.gather(*(_drained(engine, ending) for engine, ending in endings))
@@ -366,7 +365,7 @@ class Store(StoreHandle):
             grace: seconds, or a `timedelta`, that running handlers have; 0 cancels them at once.
 
         Raises:
-            InvalidOptionError: it is not a span of time; also a `TypeError` if it has a wrong type. Nothing was done.
+            InvalidOptionError: it is not a duration; also a `TypeError` if it has a wrong type. Nothing was done.
             StoreFailedError: what was accepted could not be made durable.
             OwnerLostError, OwnerStalledError: in mode "shared" or "client": as `aclose`.
             WrongContextError: another event loop, or a forked child.
@@ -384,7 +383,7 @@ class Store(StoreHandle):
 
 
 def _going_on(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Start work that goes on to its end even if nobody waits for it any more."""
+    """Start work that goes on to its end even if its caller no longer waits."""
     task = asyncio.get_running_loop().create_task(work)
     _GOING_ON.add(task)
     task.add_done_callback(_ended)
@@ -393,7 +392,7 @@ def _going_on(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 def _ended(task: asyncio.Task[None]) -> None:
     _GOING_ON.discard(task)
-    mark_retrieved(task)  # whoever would have got its error may wait no longer
+    mark_retrieved(task)  # its caller may no longer wait for the error
 
 
 async def _end_getters(engine: TopicEngine) -> None:

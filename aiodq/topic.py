@@ -1,4 +1,4 @@
-"""One ordered log and its channels."""
+"""The topic: one ordered log and its channels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["Topic", "TopicHandle"]
 
 
 class TopicHandle(Producer):
-    """What a topic does whichever process owns its store; `Topic` adds what needs the log at hand."""
+    """A topic, whichever process owns its store; `Topic` adds what needs the log in this process."""
 
     _engine: OpenTopic
 
@@ -93,10 +93,10 @@ class Topic(TopicHandle):
         """Wait until everything accepted or acked before is on disk, whatever the `sync` policy.
 
         Raises:
-            StorageError: an ack could not be written, as on a full disk; it stands, and is tried again.
+            StorageError: an ack could not be written, as on a full disk; it stays in effect, and the write is retried.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it is synced all the same.
+        Cancellation: it is synced anyway.
         """
         self._engine.check()
         await self._engine.sync()
@@ -116,7 +116,7 @@ class Topic(TopicHandle):
             StorageError: they could not be written; the earlier ones stay in effect.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         check_store_options(options, "await topic.configure({})", optional=False)
         self._engine.check()
@@ -133,8 +133,8 @@ class Topic(TopicHandle):
                 else the defaults. `start` counts only when the channel is new.
 
         Raises:
-            InvalidNameError: the name is not allowed. What the channel is used for raises it where the file system
-                takes the name for that of another channel which differs in case alone.
+            InvalidNameError: the name is not allowed. Using the channel raises it if the file system ignores case and
+                another channel's name differs only in case.
             InvalidOptionError: these are not `ChannelOptions` (also a `TypeError`); the dead-letter topic is this
                 topic; or other options were named for the channel before, since the store was opened.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
@@ -165,18 +165,18 @@ class Topic(TopicHandle):
         return sorted(self._engine.channel_engines)
 
     async def delete_channel(self, name: str) -> None:
-        """Delete a channel for good, also what was set aside as damaged. If it does not exist, do nothing.
+        """Delete a channel for good, its quarantined bytes included. If it does not exist, do nothing.
 
         Segments kept only for it may be deleted then.
 
-        Those who wait for its messages get `QueueShutDown`. Named again, it is a new channel.
+        Calls that wait for its messages raise `QueueShutDown`. If it is named again, it is a new channel.
 
         Raises:
             InvalidNameError: the name is not allowed.
-            StorageError: as mapped from the system's error. As long as `channels` names it, it is to be deleted again.
+            StorageError: as mapped from the system's error. As long as `channels` names it, delete it again.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         name = check_name(name, "channel")
         self._engine.check()
@@ -278,14 +278,14 @@ class Topic(TopicHandle):
     async def purge(self) -> int:
         """Drop everything accepted so far from the log and from every channel; return the number of messages dropped.
 
-        As *empty* in NSQ, but atomic: after a crash all of it is gone or none.
+        Like *empty* in NSQ, but atomic: after a crash all of it is gone or none.
 
         Raises:
             StorageError: nothing was dropped.
-            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
+            OwnerLostError: of a shared store: its owner ended before it answered; the outcome is unknown.
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         self._engine.check()
         return await to_its_end(self._purge())
@@ -303,7 +303,7 @@ class Topic(TopicHandle):
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.
 
-        Cancellation: it becomes durable all the same.
+        Cancellation: it becomes durable anyway.
         """
         return pause_topic(self._engine, paused=True)
 
@@ -313,7 +313,7 @@ class Topic(TopicHandle):
         Raises:
             QueueShutDown, StorageError: the store is closed or failed, the topic deleted, or it was not written.
 
-        Cancellation: it becomes durable all the same.
+        Cancellation: it becomes durable anyway.
         """
         return pause_topic(self._engine, paused=False)
 

@@ -95,7 +95,8 @@ class Transaction(AsyncBlock):
     room already. This holds if the transaction acks as many messages in every channel of the topic. In a topic with
     several channels, or with `max_bytes`, its puts wait for room like any put. A worker whose own acks are the only
     ones would then wait for ever; with `overflow="reject"` it gets `QueueFull` instead. While a transaction waits for
-    room in one topic, it keeps none in another, or for a second at most: who makes that room may have to put there.
+    room in one topic, it reserves none in another, or for a second at most: the consumer that makes the room may itself
+    have to put there.
 
     How it works, and what else it costs: `aiodq.format.transactions`. The bodies are written twice, first to the
     store's transaction log, then to their topics.
@@ -229,8 +230,8 @@ class Transaction(AsyncBlock):
     ) -> None:
         """Put messages into a topic when the transaction commits: all of them, or none if this raises.
 
-        They are checked before this returns. Nothing else runs meanwhile: a thousand bodies, or drafts with bodies of
-        `bytes`, take less than a millisecond. Give very many in several calls, and let others have their turn between.
+        They are checked before this returns, which blocks the event loop: less than a millisecond for a thousand
+        bodies, or drafts with bodies of `bytes`. Put very many in several calls, and yield to the event loop between.
 
         Args:
             topic: its name; it is created if it does not exist.
@@ -275,7 +276,7 @@ class Transaction(AsyncBlock):
         self._add(topic, pending, [(addressed, buffer.body(body))])
 
     def _ack_taken(self, messages: Sequence[Held]) -> None:
-        """Settle messages that only the caller holds and releases on an error; for `aiodq.requeue`."""
+        """Settle messages that only the caller holds, and which it releases after an error; for `aiodq.requeue`."""
         self._taken = messages
         self.ack_many(messages)
 
@@ -298,7 +299,7 @@ class Transaction(AsyncBlock):
         """Settle a message when the transaction commits; requeue it if the transaction does not commit.
 
         Raises:
-            As for `ack`; but a message that is in the transaction already is accepted.
+            As for `ack`, except that a message that is already in the transaction is accepted.
         """
         self._check()
         settlement = self._settlement(message)
@@ -347,17 +348,17 @@ class Transaction(AsyncBlock):
         """Commit; after an exception in the block, drop everything.
 
         Raises:
-            NotInFlightError: a message was taken away meanwhile: it timed out, or by a seek. Nothing was done.
+            NotInFlightError: a message is no longer in flight: it timed out, or by a seek. Nothing was done.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Nothing was done.
             QueueShutDown: the store is closed. Nothing was done.
             DiskFullError: nothing was done; retrying is safe.
             WrongContextError: a message's block in it ended with an exception that was caught. Nothing was done.
             StorageError: a topic that is put into cannot be created, for example because a file lies in its place, or
                 cannot be used. Nothing was done.
-            StoreFailedError: the store has stopped; opened again, all of it was done, or nothing.
+            StoreFailedError: the store has stopped; after it is opened again, all of it is done, or nothing.
 
-        Cancellation: before the writer takes it, nothing is done; after that it is committed, and only the caller does
-        not know.
+        Cancellation: before the writer takes it, nothing is done. After that it is committed, although the caller is
+        cancelled.
         """
         self._leave()
         if self._host.inherited:

@@ -1,4 +1,4 @@
-"""What belongs to one process, and to one place in it."""
+"""A base class of objects that can be neither copied nor pickled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["Uncopied"]
 
 
 class Uncopied:
-    """A base class of what is neither copied nor pickled: its lock, files, loop and threads are there once.
+    """A base class of objects that can be neither copied nor pickled: their lock, files, loop and threads exist once.
 
-    Without it, `copy.deepcopy` would make halves of objects before it fails at one that cannot be copied; what such
-    halves do when they are collected, such as closing the store's lock by its number, would hit the original.
+    Without it, `copy.deepcopy` would make incomplete objects before it fails at one that cannot be copied. When those
+    are collected, they would close what belongs to the original, such as the store's lock, by its descriptor.
     """
 
     __slots__ = ()

@@ -33,7 +33,7 @@ __all__ = [
 T = TypeVar("T")
 
 LONGEST_SPAN: Final = 100 * 366 * 86_400
-"""The longest span of time that may be given, in seconds; None stands for endless."""
+"""The longest duration that may be given, in seconds; None stands for endless."""
 
 _LARGEST: Final = 1 << 62
 _LAST_OFFSET: Final = (1 << 63) - 1
@@ -63,13 +63,13 @@ def refuse(what: str, expected: str, given: object, example: str, *, type_is_wro
 
 
 def shown(given: object) -> str:
-    """Return the beginning of a value's `repr`, on one line, or what can be said of a value that has none."""
+    """Return the beginning of a value's `repr`, on one line, or a description if its `repr` fails."""
     try:
         text = f"{given!r:.100}"
-    except Exception:  # noqa: BLE001 - Python writes no int of more than 4300 digits, and a `__repr__` may raise anything
+    except Exception:  # noqa: BLE001 - Python formats no int of more than 4300 digits, and a `__repr__` may raise anything
         bits = f" of {int.bit_length(given)} bits" if isinstance(given, int) else ""
         return f"<{type(given).__name__}{bits}>"
-    # Tables are shown on several lines, and some things with bytes that steer a terminal, or with what is no Unicode.
+    # A `repr` may have several lines, control characters of terminals, or lone surrogates.
     return text if text.isprintable() else repr(text)[1:-1]
 
 
@@ -79,7 +79,7 @@ def shown_typed(given: object) -> str:
 
 
 def several(given: Iterable[T]) -> Iterator[T] | None:
-    """Return an iterator over several values; None if this is one value, as a text is, or nothing to iterate over."""
+    """Return an iterator over several values; None if this is a single value, such as text, or not iterable."""
     if isinstance(given, (str, bytes, bytearray, memoryview)):
         return None
     try:
@@ -112,7 +112,7 @@ def check_offset(what: str, value: object) -> None:
     """Make sure that a value may be an offset; no message has to have it.
 
     Raises:
-        InvalidOptionError: it is not an int; also a `TypeError`. Or no error could show the digits of that int.
+        InvalidOptionError: it is not an int; also a `TypeError`. Or it has too many digits to be shown.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         refuse(what, "an offset, a whole number", value, f"write {what}=0, or what put() returned", type_is_wrong=True)
@@ -172,7 +172,7 @@ def check_flag(what: str, value: object) -> None:
 
 
 def span_seconds(what: str, span: float | timedelta, *, positive: bool = False, past: bool = False) -> float:
-    """Return a span of time, given as seconds or as a `timedelta`, in seconds.
+    """Return a duration, given as seconds or as a `timedelta`, in seconds.
 
     Args:
         what: the name of the option or argument.
@@ -191,9 +191,9 @@ def span_seconds(what: str, span: float | timedelta, *, positive: bool = False, 
     if past and seconds < 0:
         return 0.0
     if not 0 <= seconds <= LONGEST_SPAN or (positive and not seconds):
-        expected = f"a span of time from 0 to {LONGEST_SPAN} seconds"
+        expected = f"a duration from 0 to {LONGEST_SPAN} seconds"
         if positive and seconds <= 0:
-            expected = "a positive span of time, in seconds or as a timedelta"
+            expected = "a positive duration, in seconds or as a timedelta"
         refuse(what, expected, span, example, type_is_wrong=False)
     return seconds
 

@@ -1,1 +1,1 @@
-"""What stands between a channel and its consumer: handlers, iteration, and acks of several messages."""
+"""Between a channel and its consumers: handlers, iteration, and acks of several messages."""

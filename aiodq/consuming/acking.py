@@ -1,4 +1,4 @@
-"""Settles several messages of one channel in one call."""
+"""`Channel.ack_many`: settles several messages of one channel in one call."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]
 
 
 def list_messages(messages: Iterable[Message]) -> list[Message]:
-    """Return several messages, or what was given for them.
+    """Return the given messages as a list.
 
     Raises:
-        InvalidOptionError: it is one thing, or nothing to iterate over; a `TypeError` too.
+        InvalidOptionError: a single value was given, or one that cannot be iterated over; also a `TypeError`.
     """
     found = several(messages)
     if found is None:
@@ -96,7 +96,7 @@ def _divided(
 
 
 def _counted(messages: list[InFlight], at: int = 0) -> Iterator[tuple[MessageLease, int, int, int]]:
-    """Do as `_compared`, from an index on, with a step for each message: the quickest if it is compiled."""
+    """Yield what `_compared` does, from an index on, message by message: the fastest way if it is compiled."""
     while at < len(messages):
         stop = neighbours(messages, at)
         yield messages[at]._run, messages[at]._index, at, stop  # noqa: SLF001 - as in `ack_all`
@@ -104,9 +104,9 @@ def _counted(messages: list[InFlight], at: int = 0) -> Iterator[tuple[MessageLea
 
 
 def _compared(messages: list[InFlight]) -> Iterator[tuple[MessageLease, int, int, int]]:
-    """Yield the lease and the first index in it of messages that follow each other there, and where in the list.
+    """Yield, for each run of messages that are neighbours in a lease: the lease, its first index, and its list index.
 
-    With all of them compared at once: the quickest otherwise.
+    Compares all of them at once: the fastest way if it is not compiled.
     """
     leases: list[MessageLease] = [each._run for each in messages]  # noqa: SLF001 - as in `ack_all`
     places = [each._index for each in messages]  # noqa: SLF001 - as above

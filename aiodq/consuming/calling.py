@@ -22,7 +22,7 @@ __all__ = ["Call"]
 
 
 class Call:
-    """A call that is under way or has ended.
+    """A call of a handler, running or ended.
 
     It runs in a task of its own, so that the caller can tell who cancelled. A handler that cancels itself, or raises
     `CancelledError` or any exception that does not end the program, ends only this task.
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended. Its thread may still run; nobody waits for the result then."""
+        """Whether it has ended. Its thread may still run; the thread's result is then ignored."""
         return self._task.done()
 
     def outcome(self) -> BaseException | None:
@@ -103,7 +103,7 @@ class Call:
             return None
         self.late = True
         error = TimeoutError(f"the handler took longer than {timeout:g} s")
-        error.__cause__ = cut  # its traceback shows where the handler was
+        error.__cause__ = cut  # the traceback shows where the handler was
         return error
 
     async def _ended(self) -> None:
@@ -118,7 +118,7 @@ class Call:
         await waiter
 
     async def end(self) -> bool:
-        """Cancel the call and wait until it has ended; return whether it returned normally even so.
+        """Cancel the call and wait until it has ended; return whether it returned normally anyway.
 
         Cancellation: it cancels the call again and goes on waiting; it is meant for a caller that was cancelled.
         """

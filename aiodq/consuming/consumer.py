@@ -135,9 +135,9 @@ class Consumer:
     def _put_off(self, message: Message) -> bool:
         """Defer a message that was in flight when its process died; return whether it was deferred.
 
-        The message may have killed the process, and would kill this one at once: each time, all messages in flight
-        beside it would lose an attempt, until they have none left. So each of them waits first, while other messages
-        are processed, and then only one of them is processed at a time.
+        Such a message may have killed the process. Delivered at once, it would kill this one too, and each time all
+        other messages in flight would lose an attempt, until they have none left. So each of these messages waits
+        first, while other messages are processed, and then only one of them is processed at a time.
         """
         state, backoff = self._channel_engine.state, self._channel_engine.options.backoff or _WAIT
         if state is None or not state.orphans:

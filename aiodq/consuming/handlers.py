@@ -81,7 +81,7 @@ def checked_hook(hook: Callable[[Any, BaseException], object] | None) -> None:
 
 
 def checked_concurrency(concurrency: object) -> int:
-    """Return how many messages `consume` works off at once.
+    """Return how many messages `consume` processes at once.
 
     Raises:
         InvalidOptionError: it is no whole number from 1 to 100,000; also a `TypeError` if it is not an int.
@@ -104,7 +104,7 @@ def checked_choice(where: Callable[[Any], object] | None) -> None:
         raise InvalidOptionTypeError(f"where is a function of a letter, not {shown(where)}: {_CHOICE}")
     function = _function(where)
     if is_asynchronous(where) or inspect.isasyncgenfunction(function):
-        raise InvalidOptionTypeError(f"where {shown(where)} is an `async def`, which nobody awaits: {_CHOICE}")
+        raise InvalidOptionTypeError(f"where {shown(where)} is an `async def`, but it is not awaited: {_CHOICE}")
     if inspect.isgeneratorfunction(function):
         raise InvalidOptionTypeError(f"where {shown(where)} has a `yield`, so calling it tells nothing: {_CHOICE}")
 
@@ -119,7 +119,7 @@ def chooses(where: Callable[[Message], object], letter: Message) -> bool:
     if inspect.isawaitable(said):
         if inspect.iscoroutine(said):
             said.close()  # it is never awaited: no second warning about that
-        raise InvalidOptionTypeError(f"where {shown(where)} returned {shown(said)}, which nobody awaits: {_CHOICE}")
+        raise InvalidOptionTypeError(f"where {shown(where)} returned {shown(said)}, which is not awaited: {_CHOICE}")
     return bool(said)
 
 

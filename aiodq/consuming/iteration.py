@@ -34,7 +34,7 @@ def iterate(
         channel_engine: the channel's engine, which hands them out.
         store_ref: the reference that each message holds to keep the store open.
         handed: called with each message before it is yielded, if the channel engine is `special`.
-        held_by_task: notes which task got a message; None if nobody needs to know.
+        held_by_task: notes which task got a message; None if that is not needed.
     """
     return (_called if _COMPILED else _inlined)(channel_engine, store_ref, handed, held_by_task)
 
@@ -45,7 +45,7 @@ async def _called(
     handed: Callable[[Message], Message],
     held_by_task: HeldByTask[Message] | None,
 ) -> AsyncIterator[Message]:
-    """Do as `iterate` with one call for each message: the quickest if what is called is compiled."""
+    """Do as `iterate`, with calls for each message: the fastest way if the called functions are compiled."""
     channel_engine.check_context()
     take = Taking(channel_engine.open_lease, channel_engine.kind, store_ref, held_by_task).next
     while True:
@@ -64,7 +64,7 @@ async def _called(
         yield message
 
 
-# With the bodies of others instead of calls to them: all of this runs for every message.
+# The bodies of other functions instead of calls: all of this runs for every message.
 # ruff: noqa: SLF001
 async def _inlined(
     channel_engine: HandingChannel[Message],
@@ -72,7 +72,7 @@ async def _inlined(
     handed: Callable[[Message], Message],
     held_by_task: HeldByTask[Message] | None,
 ) -> AsyncIterator[Message]:
-    """Do as `iterate` with what `Taking.next` does written out: the quickest otherwise."""
+    """Do as `iterate`, with the called functions written out: the fastest way if they are not compiled."""
     opened, kind = channel_engine.open_lease, channel_engine.kind
     monotonic = opened.monotonic
     taken: TakenByTask[Message] | None = None

@@ -8,11 +8,11 @@ __all__ = ["Attempts"]
 
 
 class Attempts:
-    """One per channel; of what is settled, nothing is kept.
+    """The numbers of deliveries of one channel's unsettled messages.
 
     Attributes:
-        before: how often messages were delivered, the delivery under way not counted. What is not here never was.
-        noted: of messages in flight whose deliveries are noted: how often they were, this time included.
+        before: how often messages were delivered before the delivery in progress; a missing message never was.
+        noted: of messages in flight whose deliveries are noted: how often they were delivered, this time included.
     """
 
     __slots__ = ("before", "noted")
@@ -27,7 +27,7 @@ class Attempts:
         return next(self.before.within(start, stop), stop)
 
     def land(self, offset: int) -> None:
-        """A message is in flight no more."""
+        """Note that a message is no longer in flight."""
         if self.noted.size:
             self.noted.pop(offset)
 

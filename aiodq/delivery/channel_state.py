@@ -1,4 +1,4 @@
-"""The state of one channel: what is settled, in flight, deferred or ready, and what of that is not on disk yet.
+"""The state of one channel: which messages are settled, in flight, deferred or ready, and what is not on disk yet.
 
 Every offset of the log is in exactly one of these: settled (acked, dropped, lost to damage or given up), in flight,
 deferred until a moment, or ready. `depth` counts the last three.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["ChannelState"]
 
 _MOST_DIRTY: Final = 16
-"""Leases with acks that are not counted yet: the next ack counts these, so that nobody has to count many at once."""
+"""The most leases with uncounted acks: the next ack counts them, so that no call has to count many at once."""
 
 _DROPPED: Final = 64
 """Messages that are dropped at a time, if none of them is in flight."""
@@ -43,7 +43,7 @@ _DROPPED: Final = 64
 class ChannelState:
     """The state machine of a channel. Offsets are absolute.
 
-    Messages handed out and acked through a lease (`lease`) are entered here only when somebody needs to know: each
+    Messages handed out and acked through a lease (`Lease`) are entered here only when the state is needed: every
     property and method does so first.
 
     Attributes:
@@ -54,7 +54,7 @@ class ChannelState:
         orphans: restored messages that were in hand when their process ended and have not been processed since, and
             whether each has been deferred.
         counting: whether deliveries are noted as they happen, so that they count even if their process dies.
-        let_go: called with what is forgotten and may be large, to free it little by little.
+        let_go: called with large objects that are no longer needed, to free them gradually.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ChannelState:
         return self.log.visible
 
     def follow(self, log: LogEnd) -> None:
-        """Follow a log: from now on it gives the end itself, so that nobody needs to report its growth."""
+        """Follow a log: from now on the end is read from it, so that its growth need not be reported."""
         self.log = log
 
     def extend(self, end: int) -> None:
@@ -208,7 +208,7 @@ class ChannelState:
     def acked(self, lease: Lease) -> None:
         """Note the first ack in a lease since the last look."""
         if len(self._leases.dirty) >= _MOST_DIRTY:
-            self._look()  # of acks here and there, these cost a hundred microseconds each
+            self._look()  # if the acks are scattered, counting them costs a hundred microseconds a lease
         self._leases.acked(lease)
 
     def halt(self) -> None:
@@ -226,7 +226,7 @@ class ChannelState:
         self._leases.part(offset)
 
     def detach(self) -> None:
-        """Take leases away from those who hold messages; nothing is handed out by them or taken back any more."""
+        """Cut the leases off from their holders: they hand out nothing more, and nothing can be settled by them."""
         self._look()
         self._leases.detach()
 
@@ -257,7 +257,7 @@ class ChannelState:
     def deliver_again(
         self, most: int, fits: Callable[[int], bool], deadline: int | None = None
     ) -> tuple[range, int, int] | None:
-        """Hand out the next redelivered messages if they are neighbours, delivered equally often, and each `fits`.
+        """Hand out the next redelivered messages: consecutive ones, delivered equally often, each of which `fits`.
 
         Returns:
             Their offsets, the attempts of each, and the first delivery number (the others follow it); None if the next
@@ -288,7 +288,7 @@ class ChannelState:
         return offsets, attempts, first
 
     def _make_way(self, start: int, stop: int) -> None:
-        """Halt the open lease, or close it if it was to hand out these messages, as they are handled otherwise."""
+        """Halt the open lease; close it if it was to hand out these messages, as they are handled in another way."""
         self._look()
         lease = self._leases.open
         if lease is None:
@@ -381,9 +381,9 @@ class ChannelState:
     def recall(self, offset: int) -> None:
         """Make a deferred message ready before it is due."""
         self.deferred.discard(offset)
-        self._come_again(offset)
+        self._make_ready_again(offset)
 
-    def _come_again(self, offset: int) -> None:
+    def _make_ready_again(self, offset: int) -> None:
         self.again.add(offset)
         # Redelivered messages come before new ones.
         self._leases.halt()
@@ -402,12 +402,12 @@ class ChannelState:
         self._counters.requeued += 1
         self.count(offset, attempts)
         if due is None:
-            self._come_again(offset)
+            self._make_ready_again(offset)
         else:
             self.deferred.add(offset, due)
 
     def release(self, offset: int, attempts: int) -> None:
-        """Requeue a message that nobody has processed, as `nack` does: it counts as never delivered."""
+        """Requeue a message that was not processed, as `nack` does: it counts as never delivered."""
         self.nack(offset, attempts - 1)
         self._counters.take_back(attempts)
 
@@ -416,7 +416,7 @@ class ChannelState:
         self._land(offset)
         self._counters.timed_out += 1
         self.count(offset, self.attempts(offset) + 1)
-        self._come_again(offset)
+        self._make_ready_again(offset)
 
     def defer(self, offset: int, due: int) -> None:
         """Defer a message that was never handed out, by its due time in the log; that is not noted again."""
@@ -498,7 +498,7 @@ class ChannelState:
         return missed
 
     def drop(self, most: int, *, spare: bool = False) -> list[int]:
-        """Settle and return up to `most` of the oldest messages not in flight; `spare`: none behind one in flight."""
+        """Settle and return up to `most` of the oldest messages not in flight; `spare`: none after one in flight."""
         dropped, at, most = list[int](), self.floor, min(most, self.depth - self.flying)
         while (left := most - len(dropped)) > 0:
             at = self._progress.settled.next_missing(max(at, self._progress.floor))
@@ -532,7 +532,7 @@ class ChannelState:
 
     @property
     def unnoted(self) -> int:
-        """How much `take_ops` has still to return, besides the floor."""
+        """How many changes `take_ops` still has to return, besides the floor."""
         self._look()
         unnoted = self._progress.unnoted
         return max(len(unnoted.acks), len(unnoted.requeues))
@@ -552,12 +552,12 @@ class ChannelState:
         if requeued or delivered:
             requeued = sorted(filter(self._is_open, set(requeued)))
             ops += deliveries(requeued, delivered, self._attempts, self.orphans)
-            # After the others: a delivery or requeue ends a deferral.
+            # Last, because a delivery or requeue ends a deferral.
             ops += deferrals(requeued, self.deferred, self.orphans, wall, now)
         return ops
 
     def all_noted(self) -> None:
-        """Forget what `take_ops` has still to return: a `snapshot` holds it instead."""
+        """Clear what `take_ops` still has to return: a `snapshot` holds it instead."""
         self._look()
         self._progress.all_noted()
 

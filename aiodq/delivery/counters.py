@@ -24,7 +24,7 @@ class Counters:
     cancelled: int = 0
 
     def take_back(self, attempts: int) -> None:
-        """Uncount a delivery, and the requeue that ended it; it was the message's so many."""
+        """Uncount a delivery, and the requeue that ended it; `attempts` includes that delivery."""
         self.requeued -= 1
         self.delivered -= 1
         self.redelivered -= attempts > 1

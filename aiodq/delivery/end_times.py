@@ -1,7 +1,7 @@
 """When the messages of a whole backlog expire, in bounded memory.
 
-A timing wheel with an overflow: early end times are kept by moment, later ones only as one range of offsets, which is
-to be read again when its time comes.
+A timing wheel with an overflow: early end times are kept by moment, later ones only as one range of offsets, which has
+to be read again when the early ones have passed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Leases: runs of consecutive messages handed out for the first time, with a byte each instead of an entry each.
 
 The most frequent operations are the cheapest: a message is handed out by incrementing a counter, and acked by setting
-its byte. Anyone who needs the channel's state has that counted first (`Leases.look`). Everything out of the ordinary (a
+its byte. Code that needs the channel's state first counts the bytes (`Leases.look`). Everything out of the ordinary (a
 redelivery, a delay, a touch, a hold) is an entry of its own in the channel's state, as `Leases.part` makes one.
 """
 
@@ -74,7 +74,7 @@ class Lease:
     )  # fmt: skip
 
     def __init__(self, first: int, count: int, timeout: int | None) -> None:
-        """Make a lease of `count` messages, none of which is handed out or may be yet."""
+        """Make a lease of `count` messages; none is handed out, and none may be until `room` is raised."""
         self.first: int = first
         self.number: int = 0
         self.marks: bytearray = bytearray(_HELD * count)
@@ -118,7 +118,7 @@ class Lease:
         return self._deadline if self._any_held(self.next) else None
 
     def taken_over(self) -> Lease:
-        """Return a closed copy of a lease that is counted, without a deadline; nobody has anything in this one then."""
+        """Return a closed copy of a counted lease, without a deadline; then no message is in flight in this one."""
         made = Lease(self.first, 0, None)
         made.number, made.marks, made.next, made.counted, made.left = (
             self.number, self.marks, self.next, self.counted, self.left,
@@ -234,7 +234,7 @@ class Leases:
     def begin(self, lease: Lease) -> None:
         """Hand out from this lease from now on; it comes after all others. Leases with little left are dissolved."""
         self.close()
-        # Two looks for each lease that is new: so it costs the same, however many there are, and few have little left.
+        # Two leases are looked at for each new one: the cost does not depend on their number, and few have little left.
         self._sweep()
         self._sweep()
         self._all.append(lease)
@@ -372,7 +372,7 @@ class Leases:
         self.in_flight = 0
 
     def detach(self) -> None:
-        """Take the leases away from those who have them, and go on with copies that have no deadline."""
+        """Replace the leases by copies without a deadline: their holders can no longer use the originals."""
         self.close()
         self._all = [lease.taken_over() for lease in self._all]
         self._closed.clear()
@@ -421,7 +421,7 @@ class Leases:
 
 
 def indexes(first: int, stop: int) -> list[int]:
-    """Return the indexes from `first` to `stop`: of a lease's, numbers that exist, which compare by being the same."""
+    """Return the indexes from `first` to `stop`: where possible existing int objects, which compare by identity."""
     return _INDEXES[first:stop] if stop <= LONGEST else list(range(first, stop))
 
 

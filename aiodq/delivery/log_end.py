@@ -1,4 +1,4 @@
-"""The end of a log as its channels see it: one number that they read, so that nobody has to notify each of them."""
+"""The end of a log as its channels see it: one number that they read, so that none of them has to be notified."""
 
 from __future__ import annotations
 

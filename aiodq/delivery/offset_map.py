@@ -18,20 +18,20 @@ _BITS: Final = 10
 
 
 class OffsetMap(Generic[V]):
-    """A dict by offset, of which a copy costs next to nothing however much is in it.
+    """A dict by offset that can be copied at almost no cost, whatever its size.
 
-    A copy shares all blocks. Whichever of both changes a block first makes one of its own.
+    A copy shares all blocks with the original. The first of the two to change a block copies that block.
     """
 
     __slots__ = ("_blocks", "_shared", "size")
 
     def __init__(self, items: Iterable[tuple[int, V]] = ()) -> None:
-        """Make a map of these offsets and what belongs to each."""
-        # How many offsets there are, as `len` says, at no call.
+        """Make a map with these offsets and values."""
+        # The number of offsets, as an attribute: cheaper than a call of `len`.
         self.size: int = 0
         # INVARIANT: no block is empty.
         self._blocks: dict[int, dict[int, V]] = {}
-        # The numbers of the blocks that a copy may have, too.
+        # The numbers of the blocks that may be shared with a copy.
         self._shared: set[int] = set()
         for offset, value in items:
             self[offset] = value
@@ -46,17 +46,17 @@ class OffsetMap(Generic[V]):
             yield from block
 
     def __contains__(self, offset: int) -> bool:
-        """Return whether there is anything of an offset."""
+        """Return whether an offset has a value."""
         block = self._blocks.get(offset >> _BITS)
         return block is not None and offset in block
 
     def items(self) -> Iterator[tuple[int, V]]:
-        """Yield each offset and what belongs to it."""
+        """Yield each offset and its value."""
         for block in self._blocks.values():
             yield from block.items()
 
     def copy(self) -> OffsetMap[V]:
-        """Return a map of the same."""
+        """Return a copy, which shares all blocks until one of the two is changed."""
         made = OffsetMap[V]()
         made._blocks, made.size = self._blocks.copy(), self.size
         self._shared, made._shared = set(self._blocks), set(self._blocks)
@@ -69,16 +69,16 @@ class OffsetMap(Generic[V]):
     def get(self, offset: int, default: V) -> V: ...
 
     def get(self, offset: int, default: V | None = None) -> V | None:
-        """Return what belongs to an offset."""
+        """Return the value of an offset."""
         block = self._blocks.get(offset >> _BITS)
         return default if block is None else block.get(offset, default)
 
     def __getitem__(self, offset: int) -> V:
-        """Return what belongs to an offset, of which there is something."""
+        """Return the value of an offset that has one."""
         return self._blocks[offset >> _BITS][offset]
 
     def among(self, offsets: Iterable[int]) -> dict[int, V]:
-        """Return those of some offsets of which there is something, and what belongs to each."""
+        """Return those of some offsets that have a value, with their values."""
         blocks, none = self._blocks, dict[int, V]()
         if not blocks:
             return none
@@ -96,7 +96,7 @@ class OffsetMap(Generic[V]):
             start = end
 
     def __setitem__(self, offset: int, value: V) -> None:
-        """Replace what belongs to an offset."""
+        """Set the value of an offset."""
         number = offset >> _BITS
         block = self._blocks.get(number)
         if block is None or number in self._shared:
@@ -106,7 +106,7 @@ class OffsetMap(Generic[V]):
         self.size += len(block) - before
 
     def update(self, offsets: range, values: Iterable[V]) -> None:
-        """Replace what belongs to consecutive offsets; there are as many values, or more."""
+        """Set the values of consecutive offsets; there are at least as many values as offsets."""
         start, left = offsets.start, iter(values)
         while start < offsets.stop:
             number = start >> _BITS
@@ -118,7 +118,7 @@ class OffsetMap(Generic[V]):
             start = stop
 
     def pop(self, offset: int) -> V | None:
-        """Remove an offset; return what belonged to it, or None."""
+        """Remove an offset; return its value, or None."""
         number = offset >> _BITS
         block = self._blocks.get(number)
         if block is None or offset not in block:
@@ -149,11 +149,11 @@ class OffsetMap(Generic[V]):
                     del block[offset]
 
     def parts(self) -> tuple[dict[int, dict[int, V]]]:
-        """Return what a large map consists of, for whoever frees it little by little."""
+        """Return the large objects that a map consists of, so that the caller can free them gradually."""
         return (self._blocks,)
 
     def _own(self, number: int) -> dict[int, V]:
-        """Return a block to be changed, which may be new and is shared no more."""
+        """Return a block that may be changed: not shared with a copy, and created if missing."""
         block = self._blocks.get(number)
         if block is None:
             block = self._blocks[number] = {}

@@ -79,17 +79,17 @@ class Progress:
         return stop <= self.floor or self.settled.covers(max(start, self.floor), stop)
 
     def seek(self, offset: int) -> None:
-        """Go on from an offset: all below it is settled, and nothing above it; of that, nothing was delivered."""
+        """Continue at an offset: everything below it is settled; everything else counts as never delivered."""
         self.floor, self.settled = offset, RangeSet()
         self.attempts.clear()
         self.all_noted()
         self.unnoted.seek = offset
 
     def all_noted(self) -> None:
-        """Forget what is not on disk yet: it is there otherwise."""
+        """Clear what is not noted yet: a checkpoint holds it instead."""
         self.unnoted.clear(self.floor)
 
     def renote(self) -> None:
-        """Take nothing for noted, as what was taken to be noted last did not reach the disk."""
+        """Note everything again, as the last notes did not reach the disk."""
         attempts = self.attempts
         self.unnoted = Unnoted.everything(self.floor, self.settled, attempts.before, attempts.noted)

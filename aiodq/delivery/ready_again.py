@@ -46,14 +46,14 @@ class ReadyAgain:
         return found
 
     def take_neighbours(self, stop: int, takes: Callable[[int], bool]) -> int:
-        """Take the first and those next to it, below `stop` and as long as `takes` says so; return where that ends.
+        """Take the first offset and those that follow it without a gap, below `stop` and while `takes` returns true.
 
-        The first of all is to be ready (see `first`).
+        The first one must be ready (see `first`). Return the offset after the last one taken.
         """
         heap = self._heap
         at = heap[0]
         while heap and at < stop:
-            if heap[0] < at:  # it stands there twice
+            if heap[0] < at:  # the heap has it twice
                 heapq.heappop(heap)
             elif heap[0] > at or not takes(at):
                 break

@@ -1,4 +1,4 @@
-"""A channel's state when its store is opened: what its checkpoint and journal say of what the log still has."""
+"""A channel's state when its store is opened, from its checkpoint and journal, limited to what the log still holds."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["restored_state"]
 def restored_state(
     image: ChannelImage, ops: Iterable[Op], end: int, max_in_flight: int, *, wall: int = 0, now: int = 0
 ) -> ChannelState:
-    """Return the state that a checkpoint and the operations behind it describe.
+    """Return the state that a checkpoint and the operations after it describe.
 
-    What was in flight is ready again. Whatever names an offset at or behind `end` is dropped: the log lost those
-    messages before anyone was promised them, and other messages will take their numbers.
+    What was in flight is ready again. Entries for offsets at or after `end` are dropped: the log lost those messages
+    before they were durable, and other messages will get their offsets.
 
     Args:
         image: what the checkpoint holds.
         ops: what was noted since.
         end: the log's.
         max_in_flight: the bound.
-        wall: wall time, nanoseconds. Where it is earlier than what was noted, it was set back meanwhile; then what was
-            noted last counts as now, so that nothing waits for longer than it was deferred for.
-        now: the same moment on the clock that never goes back.
+        wall: wall time, nanoseconds. If it is earlier than the last noted time, the clock was set back: then the last
+            noted time counts as now, so that no message waits longer than it was deferred for.
+        now: the same moment on the monotonic clock.
     """
     noted = applied(image, ops)
     settled = RangeSet(joined(noted.ranges))
@@ -44,7 +44,7 @@ def restored_state(
     dues, wall = noted.deferred, max(wall, noted.noted_ns)
     attempts = {offset: number for offset, number in noted.attempts.items() if is_open(offset)}
     waiting = sorted(offset for offset, due in dues.items() if due > wall and is_open(offset))
-    # What is deferred by the journal is in each later checkpoint, by its attempts.
+    # A message that the journal defers has attempts, so every later checkpoint holds it, too.
     state = ChannelState(floor, end, max_in_flight, settled, OffsetMap((dict.fromkeys(waiting, 0) | attempts).items()))
     for offset, waited in noted.suspects.items():
         if is_open(offset):

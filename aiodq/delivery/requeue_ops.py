@@ -24,13 +24,13 @@ def deliveries(requeued: list[int], delivered: list[int], attempts: Attempts, su
 
     Args:
         requeued: offsets of messages that are not settled.
-        delivered: others, of which those that are in flight no more are left out.
+        delivered: other messages; those that are no longer in flight are left out.
         attempts: the deliveries of each.
         suspects: which of the others may have ended a process.
     """
     ops: list[Op] = []
     noted, before = attempts.noted.among(chain(requeued, delivered)), attempts.before.among(requeued)
-    # The last run of messages in flight: from where to before where, and how often each was delivered.
+    # The last run of messages in flight: its start, its stop, and how often each was delivered.
     start = stop = value = 0
     for offset in sorted(noted.keys() | set(requeued)):
         number = noted.get(offset)

@@ -1,4 +1,4 @@
-"""A heap of entries that may become stale: these are dropped some at a time, however many they are."""
+"""A heap of entries that may become stale. Stale entries are dropped a few at a time, however many there are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StaleHeap(Generic[E]):
         """Make an empty heap; `counts` says whether an entry does, and may clean up after one that does not."""
         self._counts = counts
         self._fresh: list[Any] = []
-        # What is still to be checked: a heap, too, of which the last entry may go at any time.
+        # Entries still to be checked: also a heap; its last entry may be removed at any time.
         self._old: list[Any] = []
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class StaleHeap(Generic[E]):
             self._fresh += entries
             heapq.heapify(self._fresh)
             return
-        # Among very many others, each by itself: so it costs the same, however many these are.
+        # Into a very large heap, entries are added one by one: the cost then does not depend on its size.
         for entry in entries:
             self.add(entry, live)
 
@@ -73,7 +73,7 @@ class StaleHeap(Generic[E]):
         return old if old and (not fresh or old[0] < fresh[0]) else fresh
 
     def first(self) -> E | None:
-        """Return the first entry that counts, or None; behind very many stale ones, an earlier one that is stale."""
+        """Return the first entry that counts, or None; if very many stale ones precede it, one of those."""
         heap = self._first()
         for _ in range(_MOST_STALE):
             if not heap or self._counts(heap[0]):
@@ -87,7 +87,7 @@ class StaleHeap(Generic[E]):
         heapq.heappop(self._first())
 
     def early(self, number: int) -> list[E]:
-        """Return up to `number` of the first entries, about, and as many others at most; some may be stale."""
+        """Return about the first `number` entries, and at most as many others; some may be stale."""
         # The top of a heap is not sorted, but holds early entries.
         return self._fresh[:number] + self._old[:number]
 

@@ -53,6 +53,6 @@ class StateSnapshot(NamedTuple):
         for offset, number in self.before.items():
             due = self.waiting.due(offset)
             if due is None and number > 0 and offset not in self.noted and self.orphans.get(offset, True):
-                due = self.now - _BEFORE  # ready, and in nobody's hands
+                due = self.now - _BEFORE  # ready, not in flight
             if due is not None:
                 yield offset, due_time(due - self.now + self.noted_ns, suspect=offset in self.orphans)

@@ -62,8 +62,8 @@ class Deferrals:
         self._starts: list[int] = []
         self._tails: OffsetMap[tuple[int, int]] = OffsetMap()
         self._behind = 0
-        # Of very many added together: where those begin that have no due time of their own yet, the due times, at which
-        # index of these, what they are less by, and until when all of them are deferred meanwhile.
+        # Very many messages added together, whose due times are still to be entered one by one: the first offset, the
+        # due times, the index of the first one's, what is to be added to each, and the common due time until then.
         self._unspread: deque[tuple[int, Sequence[int], int, int, int]] = deque()
 
     def __len__(self) -> int:
@@ -165,7 +165,7 @@ class Deferrals:
         self._heap.add_all(keys, self._keys.size)
 
     def spread(self) -> bool:
-        """Give some of very many that were added together due times of their own; return whether more are left."""
+        """Enter the due times of some of very many messages that were added together; return whether more are left."""
         if self._unspread:
             start, dues, at, ahead, due = self._unspread.popleft()
             if at + _SPREAD < len(dues):
@@ -180,7 +180,7 @@ class Deferrals:
             self.discard_range(start, stop)
             self.add_all(start, dues, ahead)
             return
-        # Some of them are deferred no more, or until another moment.
+        # Some of them may be no longer deferred, or until another moment.
         for offset, own in enumerate(dues, start):
             if self.due(offset) == due:
                 self.add(offset, own + ahead)
@@ -280,7 +280,7 @@ class Deferrals:
         return list(dict.fromkeys(found))[:number]  # a message deferred again to the same moment is in the heap twice
 
     def next(self) -> int | None:
-        """Return the earliest moment, or None; an earlier one where very many messages were deferred anew since."""
+        """Return the earliest moment, or None. It may be too early if very many messages were deferred again since."""
         key = self._heap.first()
         return None if key is None else key >> _OFFSET_BITS
 
@@ -333,7 +333,7 @@ class Deadlines:
             self._blocks.append(self._last)
 
     def add_all(self, deadline: int, offsets: range, delivery: int) -> None:
-        """Expect several messages back by then; the first has this delivery number, the others those that follow it."""
+        """Add one deadline for several messages, whose delivery numbers are consecutive, beginning with this one."""
         for number, offset in enumerate(offsets, delivery):
             self.add(deadline, offset, number)
 
@@ -381,14 +381,14 @@ class Deadlines:
         return list(found)
 
     def next(self) -> int | None:
-        """Return the earliest deadline, or None; an earlier one where very many messages were settled since."""
+        """Return the earliest deadline, or None. It may be too early if very many messages were settled since."""
         queue, moved = self._first(), self._heap.first()
         if queue and (moved is None or queue[0][0] <= moved[0]):
             return queue[0][0]
         return None if moved is None else moved[0]
 
     def _first(self) -> deque[_Entry]:
-        """Return the first block; it begins with a valid entry, or very many were not, or is the only one and empty."""
+        """Return the first block. It begins with a valid entry unless it is empty or very many entries were stale."""
         blocks, most = self._blocks, _MOST_STALE
         while True:
             block = blocks[0]

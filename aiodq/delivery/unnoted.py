@@ -47,13 +47,13 @@ class Unnoted:
         return unnoted
 
     def clear(self, floor: int) -> None:
-        """Drop all changes, as they are stored otherwise; set the floor."""
+        """Drop all changes, as a checkpoint holds them; set the floor."""
         self.seek, self.floor = None, floor
         for fresh in (self.acks, self.requeues, self.deliveries):
             fresh.clear()
 
     def take_settled(self, floor: int, most: int) -> list[Op]:
-        """Remove and return the seek, the floor, which is now this one, and up to `most` of the oldest acks, joined."""
+        """Remove and return the seek, the floor (now `floor`), and up to `most` of the oldest acks, joined."""
         ops: list[Op] = []
         if self.seek is not None:
             ops.append(Op(OpKind.SEEK, self.seek))
@@ -70,7 +70,7 @@ class Unnoted:
     def take_deliveries(self, most: int) -> tuple[list[int], list[int]]:
         """Return up to so many of the oldest requeues, and the deliveries.
 
-        INVARIANT: each delivery is told now, as it is to be written before anybody has the message.
+        INVARIANT: every delivery is returned by the next call, as it must be written before the message is handed out.
         """
         requeued, delivered, self.deliveries = self.requeues[:most], self.deliveries, []
         del self.requeues[:most]

@@ -52,18 +52,18 @@ _ONE: Final = 1 << 31
 """The polynomial 1: bits are reflected, so the highest power is the lowest bit."""
 
 
-def crc32_of_range(before: int, behind: int, length: int, start: int) -> int:
+def crc32_of_range(before: int, through: int, length: int, start: int) -> int:
     """Return the CRC-32, with starting value `start`, of a range without reading it.
 
     Checksumming many overlapping ranges, in bytes that an attacker chose, would otherwise take quadratic time.
 
     Args:
         before: the CRC-32 of everything before the range.
-        behind: the CRC-32 of everything up to its end.
+        through: the CRC-32 of everything up to its end.
         length: its length, bytes.
         start: the starting value.
     """
-    return behind ^ _product(before ^ start, _shift(length))
+    return through ^ _product(before ^ start, _shift(length))
 
 
 @lru_cache(maxsize=4096)

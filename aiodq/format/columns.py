@@ -188,7 +188,7 @@ def column_parts(columns: Columns) -> tuple[int, list[bytes]]:
 
 @lru_cache(maxsize=64)
 def _packers(count: int) -> tuple[Callable[..., bytes], Callable[..., bytes]]:
-    """Return what packs so many 64-bit numbers, and so many lengths. Puts of one topic are usually of few sizes."""
+    """Return the functions that pack `count` 64-bit numbers, and `count` lengths. A topic's puts have few sizes."""
     return struct.Struct(f"<{count}q").pack, struct.Struct(f"<{count}I").pack
 
 
@@ -277,7 +277,7 @@ def _bodies(view: memoryview, start: int, lengths: Sequence[int]) -> list[bytes]
     if (total := sum(lengths)) != len(data):
         message = f"bodies of {total} bytes in {len(data)}"
         raise ValueError(message)
-    # This takes less than half the time of slicing.
+    # `struct.unpack_from` takes less than half the time of slicing.
     return list(map(BytesIO(data).read, lengths))
 
 

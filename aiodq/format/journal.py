@@ -11,7 +11,7 @@ then blocks 0      4    length of the ops, bytes               28     4    range
             8      24*n ops                                    36     4    deferred
                                                                40     8    noted at, wall time
 an op       0      1    kind                                   48     16*n ranges: start, stop
-            1      1    1: in hand; else 0                     ..     12*n attempts: offset u64, count u32
+            1      1    1: in flight; else 0                   ..     12*n attempts: offset u64, count u32
             2      2    zeros                                  ..     16*n deferred: offset u64, due i64
             4      4    length                                 ..     4    crc of all above
             8      8    offset
@@ -20,7 +20,7 @@ an op       0      1    kind                                   48     16*n range
 
 A checkpoint of version 1 has neither deferred messages nor the time it was noted at: its ranges begin at byte 36. Times
 are nanoseconds since 1970-01-01 UTC. An odd due time marks a message that may have ended a process; of a checkpoint's
-messages with attempts, those without a due time were in hand. Versions that know neither rule read the same times.
+messages with attempts, those without a due time were in flight. Versions that know neither rule read the same times.
 
 A checkpoint of generation *g* holds everything of the journals before *g*; only a journal of the same generation is
 applied to it. The generation is also the starting value of the blocks' checksums, so that nothing left of an older
@@ -177,7 +177,7 @@ class ChannelImage:
         attempts: deliveries so far of messages that were requeued, or whose deliveries are noted, by offset.
         deferred: the due times of deferred messages, wall time, by offset.
         noted_ns: when this was noted, wall time; 0 if unknown.
-        in_hand: which of the messages with attempts were handed out last and did not come back; set by `applied`.
+        in_hand: which of the messages with attempts were in flight at the end; set by `applied`.
     """
 
     floor: int

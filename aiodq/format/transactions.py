@@ -201,8 +201,8 @@ def encode_commit(commit: Commit, number: int, durable: int, salt: int) -> bytes
 
 
 def _origin_group(commit: Commit, origin: Origin) -> Iterator[Acks]:
-    """Yield the ack group that names a transaction's origin."""
-    # A topic of the transaction anyway: a version that does not know the group looks only for the channel there.
+    """Yield the ack group that names a transaction's origin, if it has one."""
+    # A topic that the transaction concerns anyway: an older version looks there for a channel, and finds none.
     for topic in [*(acks.topic for acks in commit.acks), *(puts.topic for puts in commit.puts)][:1]:
         yield Acks(topic, _ORIGIN, [(origin.producer, origin.producer + origin.sequence)])
 
@@ -285,7 +285,7 @@ def _decode(view: memoryview) -> Commit:
     if at != len(view):
         raise ValueError(f"{len(view) - at} bytes too many")
     if commit.origin is not None and not (commit.acks or commit.puts):
-        raise ValueError("nothing but whose it is")
+        raise ValueError("nothing but the origin")
     return commit
 
 

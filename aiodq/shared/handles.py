@@ -439,7 +439,7 @@ class SharedStore(Store):
         except (OwnerLostError, OwnerStalledError, StoreFailedError):
             raise
         except StorageError:
-            # Its owner has ended it all the same: who names it again is told what is left of it.
+            # Its owner has ended it anyway: who names it again is told what is left of it.
             self._remote.forget(name)
             raise
         self._remote.forget(name)

@@ -25,12 +25,12 @@ is synced. Nothing else is assumed. The commit points, in the order in which an 
    channel is there; after: remains are removed when a channel of that name is created.
    (`TopicDescription.remove_channel`)
 10. *A bulk load is committed*: the staged segments and their names synced, then the commit's record written (as 6).
-   Before: files that belong to nobody, and are removed; after: an owner will adopt them. (`commit_staged`)
+   Before: uncommitted files, which are removed later; after: an owner will adopt them. (`commit_staged`)
 11. *Staged segments are adopted*: their headers written and synced, then the offset noted in the record, then the files
    moved, both directories synced. Before the note: still to be adopted; after: moved by the next owner, before it opens
    the topic. Nothing is appended to the topic in between. (`adopt`, `move_in`)
 12. *A commit is finished*: its record says so, or is removed. Before: it is finished again. (`finish_commit`)
-13. *What transactions owe to an unusable topic is parked*: in a file of its own (as 6), before the transaction log
+13. *Transactions for an unusable topic are parked*: in a file of its own (as 6), before the transaction log
    forgets it. Once the topic holds it durably, the file is removed and its directory synced, before anything of it may
    be deleted from the topic. Before each step it is in both places, and the transactions' numbers show that both are
    the same. (`keep_owed`, `drop_owed`)
@@ -43,8 +43,8 @@ is synced. Nothing else is assumed. The commit points, in the order in which an 
 16. *The origins of committed transactions are kept*: in `#origins` (as 6), before the transaction log forgets the
    blocks that hold them. Before: the blocks hold them; between: both do. (`TransactionOrigins.keep`)
 17. *A store gets its identity*: in `#store` (as 6), once the first topic's `topic.json` is durable; the file is removed
-   with the last topic. Before: it is made when the store is next opened or has a topic again, with a uuid that nobody
-   has seen yet. (`StoreIdentity.make`)
+   with the last topic. Before: it is made when the store is next opened or has a topic again, with a uuid that has not
+   been used yet. (`StoreIdentity.make`)
 18. *What a channel settled is durable*: a block of its journal, written and synced. Before: absent, torn, or whole; a
    torn one is truncated, and the truncation synced, before anything is written after it, and its messages are
    redelivered. Later a checkpoint (as 6) replaces the journal: the old one is of an earlier generation, and ignored.
@@ -54,8 +54,8 @@ is synced. Nothing else is assumed. The commit points, in the order in which an 
    settles what is missing, as the numbers show. Once topics and channels hold all of it durably, a new header forgets
    the blocks.
    (`TransactionFile.append`, `TransactionFile._wait_durable`, `_blocks`, `TransactionFile.reset`)
-20. *A backup is there*: everything in it synced, then its directory renamed, the parent synced. Before: it has another
-   name, which nobody takes for a store, and the next backup to that place removes it. (`Backup.finish`)
+20. *A backup is complete*: everything in it synced, then its directory renamed, the parent synced. Before: it has a
+   temporary name, and the next backup to that place removes it. (`Backup.finish`)
 
 Whether bytes that fail their check are an unfinished write or damage depends on what was promised: by the watermark
 noted in 3, by the watermark that each later frame carries, and, for all but the last segment, by the existence of the

@@ -1,9 +1,9 @@
-"""A backup of a store, made while its owner runs: a directory of files that were true at one moment.
+"""A backup of a store, made while its owner runs: a copy of its files as they were at one moment.
 
-The owner says when to copy what (`aiodq.engine.store.backups`). What is copied is a store as a killed owner would have
-left it at that moment, with everything durable, so that whoever opens it recovers it like any other. Under its own name
-it is there whole or not at all: until then it has another name, and whatever has that name was left by a backup that
-was interrupted, and goes with the next one.
+The owner says when to copy what (`aiodq.engine.store.backups`). The copy is a store as an owner that was killed at that
+moment would have left it, with everything durable; opening it recovers it like any other. It gets its name once it is
+complete. Until then it has a temporary name; a directory of that name was left by an interrupted backup, and the next
+backup removes it.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _PIECE: Final = 1 << 20
 
 
 class LogCopy(NamedTuple):
-    """What a topic's log was at one moment. To note it takes next to nothing: many are noted in one step of a loop.
+    """A topic's log as it was at one moment. Noting it is cheap: many are noted in one step of an event loop.
 
     Attributes:
         name: the topic's.
-        log: the log, which goes on.
-        view: what may be read at that moment.
-        grows: whether the last segment goes on growing. It may be sealed meanwhile.
-        undeleted: the paths of segments that nothing needs any more, of which nothing on disk may say so yet.
+        log: the log, which continues to change.
+        view: what could be read at that moment.
+        grows: whether the last segment was still growing. It may be sealed meanwhile.
+        undeleted: the paths of segments that are no longer needed, although nothing on disk may say so yet.
     """
 
     name: str
@@ -82,16 +82,14 @@ class LogCopy(NamedTuple):
 
 
 class Backup:
-    """One backup of a store. Blocking; of its methods, several threads may call one of these two at once.
-
-    They are `copy_topic_files` and `sync_some`.
+    """One backup of a store. Blocking. Several threads may call `copy_topic_files` at once, and so for `sync_some`.
 
     Attributes:
         target: the directory that it becomes.
     """
 
     def __init__(self, fs: FileSystem, store: str, target: str, check: Callable[[], None]) -> None:
-        """Back up the store at `store`; `check` is called before each step, and raises what is to end it."""
+        """Back up the store at `store`; `check` is called before each step, and raises to abort."""
         self.target: str = target
         self._fs = fs
         self._store = store
@@ -104,14 +102,14 @@ class Backup:
 
     @property
     def bytes(self) -> int:
-        """How much was copied so far."""
+        """The number of bytes copied so far."""
         return sum(self._copied.values())
 
     def begin(self) -> None:
-        """Take the place where it is made.
+        """Create and lock the directory in which the backup is made.
 
         Raises:
-            NotAStoreError: something is there, or it lies in the store or among what is another store's own.
+            NotAStoreError: the target exists, or lies in this store or among another store's own files.
             StoreLockedError: another backup is being made there.
             StorageError: as mapped from the system's error.
         """
@@ -170,7 +168,7 @@ class Backup:
         return found.pending
 
     def copy_staged(self, commits: Sequence[Commit]) -> None:
-        """Copy the segments of bulk loads that no topic has adopted yet. Those of a topic that has lie there."""
+        """Copy the segments of bulk loads that no topic has adopted yet; adopted ones are among the topic's."""
         for commit in commits:
             directory = os.path.relpath(staging_directory(self._store, commit.key.name), self._store)
             for staged in (staged for files in commit.topics.values() for staged in files):
@@ -178,8 +176,8 @@ class Backup:
 
     def copy_topic_files(self, name: str) -> None:
         """Copy what a topic keeps beside its log."""
-        # The description first: of a channel that is created meanwhile there may be files that it does not name yet,
-        # but none that it names and that are not there.
+        # The description first: if a channel is created meanwhile, there may be files that the description does not
+        # name, but it names none that are missing.
         self._copy_if_there(os.path.join(name, TOPIC_FILE))
         channels = os.path.join(name, CHANNELS)
         for channel in list_own(self._fs, os.path.join(self._store, channels)):
@@ -193,14 +191,14 @@ class Backup:
                 self._copy_if_there(os.path.join(name, file))
 
     def _copy_if_there(self, name: str) -> None:
-        """Copy a file of the store's, unless it is not there, or no more."""
+        """Copy a file of the store, if it exists."""
         with suppress(FileNotFoundError):
             self._copy(name, None)
 
     # --- logs
 
     def copy_log(self, log: LogCopy) -> None:
-        """Copy a topic's log as it was noted; its segments' files must stay until then.
+        """Copy a topic's log as it was noted; the files of its segments must not be deleted before.
 
         Raises:
             StorageError: as mapped from the system's error, or a segment is shorter than it was.
@@ -215,7 +213,7 @@ class Backup:
         self._write_watermark(log)
 
     def _write_watermark(self, log: LogCopy) -> None:
-        """Let whoever opens the backup tell damage from an unfinished write: nothing in here is unfinished."""
+        """Write a watermark by which damage is told from an unfinished write: nothing in a backup is unfinished."""
         path = os.path.join(self._unfinished, log.name, WATERMARK)
         with os_errors(path):
             file = self._fs.open(path, create=True)
@@ -281,17 +279,17 @@ class Backup:
     # --- the end
 
     def copied(self) -> None:
-        """Note that nothing more is copied: all of it is to be synced."""
+        """Note that everything is copied and is to be synced."""
         self._unsynced += [partial(self._sync, path) for path in self._copied]
         self._unsynced += [partial(self._sync_directory, path) for path in reversed(self._directories)]
 
     def sync_some(self) -> None:
-        """Sync what no other thread does, until nothing is left: when all have returned, everything is durable.
+        """Sync files that no other thread syncs until none is left. Once all threads have returned, all is durable.
 
-        Several at once take a fraction of the time: a file system writes its journal for all who wait together.
+        Several threads take a fraction of the time: a file system writes its journal once for all waiting syncs.
 
         Raises:
-            StorageError: as mapped from the system's error; then the other threads end, too.
+            StorageError: as mapped from the system's error; the other threads then end as well.
         """
         try:
             while True:
@@ -306,11 +304,11 @@ class Backup:
             raise
 
     def finish(self) -> None:
-        """Give it its name once all of it is synced: from here on it is there.
+        """Rename the backup to its final name, once all of it is synced: from here on it exists.
 
         Raises:
-            StorageError: as mapped from the system's error; if that was the last sync, it is there, and a power cut may
-                take it.
+            StorageError: as mapped from the system's error; if the last sync failed, it exists, and a power cut may
+                remove it.
         """
         with os_errors(self.target):
             # CRASH: 20. Everything in it is durable. Before the rename, or if that is lost, it has the other name.
@@ -331,7 +329,7 @@ class Backup:
             self._fs.sync_directory(path)
 
     def discard(self) -> None:
-        """Remove what there is of it, as far as the system allows it; the next backup to that place does the rest."""
+        """Remove the unfinished backup as far as the system allows it; the next backup to that place does the rest."""
         if self._lock is not None:
             with suppress(OSError, StorageError):
                 remove_tree(self._fs, self._unfinished)

@@ -81,7 +81,7 @@ _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
 
 
 def directory_name(what: str, path: str | PathLike[str], example: str) -> str:
-    """Return the text of a path that a directory may have, as a plain `str`: to the system numpy's are bytes.
+    """Return a directory's path as a plain `str`: the system would treat numpy's strings as bytes.
 
     Args:
         what: the name of the argument.
@@ -104,7 +104,7 @@ def directory_name(what: str, path: str | PathLike[str], example: str) -> str:
 
 
 def absolute_path(path: str | PathLike[str]) -> str:
-    """Return the real place of a directory that was named, by whatever links.
+    """Return the real path of a directory, all links resolved.
 
     Raises:
         InvalidOptionError: the path begins with `~`, or is no path, then also a `TypeError`.
@@ -126,7 +126,7 @@ def absolute_path(path: str | PathLike[str]) -> str:
 
 
 def is_encodable(path: str) -> bool:
-    """Return whether the system can be given a path; text of half a surrogate pair it cannot."""
+    """Return whether a path can be given to the system, which text with a lone surrogate cannot."""
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
@@ -152,7 +152,7 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
         others = [name for name in names if not _is_harmless(name)]
         if all(mine and _is_remnant(fs, path, name) for name in others):
             return
-        # What is owed to a topic that cannot be created may be all that a store holds.
+        # Parked transactions of a topic that cannot be created may be all that a store holds.
         if (mine and (TRANSACTIONS in names or ASIDE in names)) or any(_is_topic(fs, path, name) for name in names):
             return
         if mine and _was_locked(fs, path):
@@ -165,10 +165,10 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
 
 
 def refuse_inside_store(fs: FileSystem, path: str) -> None:
-    """Check that a directory, which may be missing, does not lie in what is a store's own: that store could remove it.
+    """Check that a directory, which may be missing, does not lie among a store's own files, which it could remove.
 
-    A topic is deleted with all that is in its directory; what a writer has staged or a deletion left is swept. Beside
-    the topics anything may lie.
+    A topic is deleted with everything in its directory; staged files and the remains of deletions are swept. Beside
+    the topics there may be anything.
 
     Raises:
         NotAStoreError: it lies there; nothing was touched.
@@ -215,7 +215,7 @@ def require_store(fs: FileSystem, path: str) -> None:
 def list_topics(fs: FileSystem, path: str) -> list[str]:
     """Return the names of a store's topics: directories with a description or a segment in them.
 
-    One that cannot be read because of its permissions counts, as what is in it belongs to somebody.
+    A directory that cannot be read because of its permissions counts, as it may be a topic.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -245,7 +245,7 @@ def has_topics(fs: FileSystem, path: str) -> bool:
 
 
 def owed_topics(fs: FileSystem, store: str) -> set[str]:
-    """Return the topics for which something is committed that may not have arrived there yet. Blocking.
+    """Return the topics for which something is committed that they may not hold yet. Blocking.
 
     Raises:
         FormatVersionError: a newer version.
@@ -270,7 +270,7 @@ def in_the_way(fs: FileSystem, store: str) -> dict[str, str]:
 
 
 def misplaced(fs: FileSystem, store: str) -> list[str]:
-    """Return the paths of what has the name of a directory of the store's, and is none. Blocking.
+    """Return the paths of files and links in the place of the store's own directories. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -302,7 +302,7 @@ def has_own_directory(fs: FileSystem, path: str) -> bool:
 
 
 def holds_other_things(fs: FileSystem, path: str, name: str) -> bool:
-    """Return whether a directory of this name is no topic, and has in it what no owner has made.
+    """Return whether a directory of this name is no topic, and contains files that aiodq has not made.
 
     Raises:
         OSError: as the system gave it.

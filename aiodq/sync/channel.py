@@ -176,7 +176,7 @@ class Channel(Uncopied):
             DiskFullError: settled, but not durably until there is space.
             StoreFailedError: the store has stopped; after opening again the messages may be redelivered.
 
-        Interrupted: settled all the same, durable with the next commit; a crash before that redelivers.
+        Interrupted: settled anyway, durable with the next commit; a crash before that redelivers.
         """
         self._loop_thread.run(self._channel.ack_many, inner_messages(messages))
 
@@ -207,12 +207,12 @@ class Channel(Uncopied):
         Raises:
             OffsetError: it is not deferred here, but ready, in flight, settled, or not written yet. Nothing changed.
             InvalidOptionError: it is not an offset; also a `TypeError`.
-            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
+            OwnerLostError: of a shared store: its owner ended before it answered; the outcome is unknown.
             QueueShutDown: the store is closed.
             DiskFullError: settled, but not durably until there is space.
             StoreFailedError: the store has stopped; after opening again the message may be delivered.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._channel.cancel, offset)
 
@@ -220,11 +220,11 @@ class Channel(Uncopied):
         """Settle everything accepted so far, in flight or not; return the number of messages.
 
         Raises:
-            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
+            OwnerLostError: of a shared store: its owner ended before it answered; the outcome is unknown.
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         return self._loop_thread.run(self._channel.purge)
 
@@ -244,7 +244,7 @@ class Channel(Uncopied):
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._channel.seek, position)
 
@@ -430,7 +430,7 @@ class Channel(Uncopied):
             StorageError: they could not be written; the old ones apply.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._channel.configure, options)
 
@@ -443,7 +443,7 @@ class Channel(Uncopied):
             QueueShutDown: the store is closed.
             StorageError: it could not be written.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._channel.pause)
 
@@ -454,7 +454,7 @@ class Channel(Uncopied):
             QueueShutDown: the store is closed.
             StorageError: it could not be written.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._channel.resume)
 

@@ -91,7 +91,7 @@ class _Turn(Generic[T]):
     def wait(self) -> T:
         """Run the call, and wait for its end; return the result, or raise the error.
 
-        Interrupted (a signal handler raises): it is cancelled as a task is, and if it has a result all the same, that
+        Interrupted (a signal handler raises): it is cancelled as a task is, and if it has a result anyway, that
         is undone; then the interruption propagates. A second one does not wait for that.
 
         Raises:

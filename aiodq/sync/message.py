@@ -64,7 +64,7 @@ class Message(Uncopied, StoredMessage):
             DiskFullError: settled, but not durably until there is space.
             StoreFailedError: the store has stopped; after opening again the message may be redelivered.
 
-        Interrupted: settled all the same, durable with the next commit; a crash before that redelivers.
+        Interrupted: settled anyway, durable with the next commit; a crash before that redelivers.
         """
         self._loop_thread.run(self._message.ack)
 
@@ -92,7 +92,7 @@ class Message(Uncopied, StoredMessage):
             InvalidOptionError: `count_attempt` is neither True nor False; a `TypeError` too. Nothing changed.
             QueueShutDown: the store is closed.
 
-        Interrupted: requeued all the same.
+        Interrupted: requeued anyway.
         """
         self._loop_thread.run(self._message.nack, delay, count_attempt=count_attempt)
 
@@ -116,7 +116,7 @@ class Message(Uncopied, StoredMessage):
             QueueShutDown: the store is closed.
             StorageError: the dead-letter topic could not take it now; the message is redelivered.
 
-        Interrupted: rejected all the same.
+        Interrupted: rejected anyway.
         """
         self._loop_thread.run(self._message.reject, reason)
 
@@ -132,7 +132,7 @@ class Message(Uncopied, StoredMessage):
             InvalidMessageError: a negative time; nothing changed.
             QueueShutDown: the store is closed.
 
-        Interrupted: done all the same.
+        Interrupted: completed anyway.
         """
         self._loop_thread.run(self._message.touch, extend)
 

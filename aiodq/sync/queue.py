@@ -143,7 +143,7 @@ class Queue(TopicAccess, Channel):
             StorageError: they could not be written; the old ones apply.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._queue.configure, options)
 

@@ -100,7 +100,7 @@ class Store(Uncopied):
             QueueShutDown: the store is closed.
             StorageError: it could not be deleted.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._store.delete_topic, name)
 

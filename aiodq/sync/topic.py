@@ -31,7 +31,7 @@ class TopicAccess(Producer):
             QueueShutDown: the store is closed.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it will be on disk all the same.
+        Interrupted: it will be on disk anyway.
         """
         self._loop_thread.run(self._topic.sync)
 
@@ -72,7 +72,7 @@ class TopicAccess(Producer):
             StorageError: as mapped from the system's error.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._topic.delete_channel, name)
 
@@ -134,12 +134,12 @@ class TopicAccess(Producer):
         After a crash all of it is gone or none.
 
         Raises:
-            OwnerLostError: of a shared store: its owner ended before it answered, and nobody knows what was done.
+            OwnerLostError: of a shared store: its owner ended before it answered; the outcome is unknown.
             QueueShutDown: the store is closed.
             StorageError: it was not done.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         return self._loop_thread.run(self._topic.purge)
 
@@ -196,7 +196,7 @@ class Topic(TopicAccess):
             StorageError: they could not be written; the old ones apply.
             StoreFailedError: the store has stopped.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._topic.configure, options)
 
@@ -221,7 +221,7 @@ class Topic(TopicAccess):
             QueueShutDown: the store is closed.
             StorageError: it could not be written.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._topic.pause)
 
@@ -232,7 +232,7 @@ class Topic(TopicAccess):
             QueueShutDown: the store is closed.
             StorageError: it could not be written.
 
-        Interrupted: it is done all the same.
+        Interrupted: it is completed anyway.
         """
         self._loop_thread.run(self._topic.resume)
 

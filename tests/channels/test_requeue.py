@@ -105,8 +105,8 @@ class SaysNo:
         (SaysNo(), "async def"),
         (partial(says_no), "async def"),
         (mock.AsyncMock(), "async def"),
-        (lambda letter: says_no(letter), "nobody awaits"),  # noqa: PLW0108 - what it returns is what is tried
-        (lambda _: asyncio.get_running_loop().create_future(), "nobody awaits"),
+        (lambda letter: says_no(letter), "not awaited"),  # noqa: PLW0108 - what it returns is what is tried
+        (lambda _: asyncio.get_running_loop().create_future(), "not awaited"),
         (lambda letter: (yield letter), "yield"),
     ],
 )

@@ -413,4 +413,4 @@ async def test_what_a_handler_makes_of_a_retry_or_a_reject_ends_no_consumer(tmp_
         assert [told[number]["aiodq-reason"] for number in (1, 2, 3)] == ["delivered 2 times"] * 3
         assert "aiodq-error" not in told[1]
         assert "delay is a number of seconds or a timedelta, not 'soon'" in told[2]["aiodq-error"]
-        assert "delay is a span of time from 0" in told[3]["aiodq-error"]
+        assert "delay is a duration from 0" in told[3]["aiodq-error"]

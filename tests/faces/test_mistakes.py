@@ -222,7 +222,7 @@ OPTIONS = [
         "a wait of three thousand years",
         lambda _: Backoff(first=1e11),
         ERROR,
-        "first is a span of time from 0 to 3162240000 seconds, not 100000000000.0: write first=30 or "
+        "first is a duration from 0 to 3162240000 seconds, not 100000000000.0: write first=30 or "
         "first=timedelta(seconds=30)",
     ),
     Mistake(
@@ -260,7 +260,7 @@ OPTIONS = [
         "no timeout by zero",
         lambda _: ChannelOptions(visibility_timeout=0),
         ERROR,
-        "visibility_timeout is a positive span of time, in seconds or as a timedelta, not 0: write "
+        "visibility_timeout is a positive duration, in seconds or as a timedelta, not 0: write "
         "visibility_timeout=30 or visibility_timeout=timedelta(seconds=30)",
     ),
     Mistake(
@@ -288,7 +288,7 @@ OPTIONS = [
         "auto_ack is True or False, not 'yes' (str): write auto_ack=True",
     ),
     Mistake(
-        "a span of time in words",
+        "a duration in words",
         lambda _: Retention(max_age="7d"),
         TYPE,
         f"max_age {SPAN} '7d' (str): write max_age=30 or max_age=timedelta(seconds=30)",
@@ -401,7 +401,7 @@ MESSAGES = [
         "a delay into the past",
         lambda desk: desk.message.nack(timedelta(seconds=-1)),
         aiodq.InvalidMessageError,
-        f"delay is a span of time from 0 to 3162240000 seconds, not {timedelta(seconds=-1)!r}: write delay=30 or "
+        f"delay is a duration from 0 to 3162240000 seconds, not {timedelta(seconds=-1)!r}: write delay=30 or "
         "delay=timedelta(seconds=30)",
     ),
 ]

@@ -495,7 +495,7 @@ class RemoteSettlement:
         self._dropped()
 
     def tell(self, error: Exception) -> None:
-        """Tell those that wait for a settlement that nobody answers; it may be settled all the same."""
+        """Tell those that wait for a settlement that nobody answers; it may be settled anyway."""
         for settling in list(self._settling):
             self._tell(settling, error)
         release(self._claimers)

@@ -79,7 +79,7 @@ class Settling:
         Raises:
             AiodqError: why it did not.
 
-        Cancellation: they are settled all the same.
+        Cancellation: they are settled anyway.
         """
         if not self.over:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

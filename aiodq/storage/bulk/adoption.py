@@ -1,4 +1,4 @@
-"""Adoption of segments that somebody else has written and committed (`aiodq.storage.bulk.commits`)."""
+"""Adoption of segments that other processes have written and committed (`aiodq.storage.bulk.commits`)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def finish_adoptions(fs: FileSystem, store: str) -> tuple[dict[str, StorageError
 
 
 def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
-    """Return the reasons, in words, why an owner cannot adopt a commit. Blocking.
+    """Return the reasons, as text, why an owner cannot adopt a commit. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error.

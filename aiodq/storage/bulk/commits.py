@@ -84,7 +84,7 @@ class CommitKey:
     Attributes:
         name: the writer's name: that of a stream, or of a single write that may be repeated.
         number: the number of a stream's batch; they count up.
-        once: whether the name was made up for this commit, so that nobody can repeat it.
+        once: whether the name was made up for this commit, so that it cannot be repeated.
     """
 
     name: str
@@ -260,7 +260,7 @@ def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
         new = not _is_known(fs, store, commit.key)
         if new and commit.topics:
             _require_staged(fs, store, commit)
-            # CRASH: 10. Until here the staged segments belong to nobody; from here on all of them will be adopted.
+            # CRASH: 10. Until here no staged segment counts; from here on all of them will be adopted.
             write_commit(fs, store, commit)
         with suppress(AiodqError, OSError):  # it is committed, even if tidying up fails
             _remove_staged(fs, store, quote(commit.key.name, safe=""), before_ns=None)
@@ -270,7 +270,7 @@ def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
 
 
 def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
-    """Check that nobody has swept what is to be committed: another writer of the same name, or the sweep by age."""
+    """Check that the staged segments still exist: another writer of that name, or the sweep by age, may remove them."""
     directory = staging_directory(store, commit.key.name)
     with os_errors(directory):
         there = set(fs.listdir(directory)) if fs.is_directory(directory) else set()
@@ -322,7 +322,7 @@ def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
 def sweep_left(fs: FileSystem, store: str, now_ns: int) -> None:
     """Remove what writers left that have staged nothing for a day, as far as the system allows it. Blocking.
 
-    To be called beside writers: one that is still at work keeps what it staged, however long it takes.
+    Writers may be running: one that is still at work keeps what it staged, however long it takes.
 
     Raises:
         StoreLockedError: others held the lock of the commits for many seconds.
@@ -334,7 +334,7 @@ def sweep_left(fs: FileSystem, store: str, now_ns: int) -> None:
         return
     lock = lock_commits(fs, store)
     try:
-        # INVARIANT: nobody commits what is removed here: that it is there, a commit makes sure of under this lock.
+        # INVARIANT: nothing that is removed here is committed: a commit checks, under this lock, that it exists.
         for writer in left:
             _remove_staged(fs, store, writer, before_ns)
     finally:
@@ -363,7 +363,7 @@ def linked_writers(fs: FileSystem, store: str) -> list[str]:
 
 
 def _is_link(fs: FileSystem, path: str) -> bool:
-    """Tell a link, to a directory or to nothing, from a file, which may lie there as nobody takes anything from it."""
+    """Return whether this is a link, to a directory or to nothing. A file may lie there: nothing is taken from it."""
     try:
         fs.listdir(path)
     except OSError as cause:
@@ -372,8 +372,8 @@ def _is_link(fs: FileSystem, path: str) -> bool:
 
 
 def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | None) -> None:
-    # INVARIANT: nobody commits meanwhile what is in no record yet, also no other writer of that name: whoever removes
-    # what is less than a day old has the lock.
+    # INVARIANT: what is in no record yet is not committed meanwhile, not even by another writer of that name: removing
+    # anything that is less than a day old requires the lock.
     found = read_commits(fs, store)
     commits = os.path.join(store, COMMITS)
     if found.damages or (directory_exists(fs, commits) and quarantined(fs, commits)):

@@ -115,7 +115,7 @@ class StagingWriter:
         return active
 
     def _created(self, path: str, header: SegmentHeader) -> ActiveSegment:
-        """Create a segment. As long as there is none, whoever opens the store may remove the empty directory."""
+        """Create a segment. Until it exists, an owner that opens the store may remove the empty directory."""
         for _ in range(_TRIES):
             with suppress(StoreNotFoundError):
                 return ActiveSegment.create(self._fs, path, header)

@@ -1,6 +1,6 @@
-"""Whose the files are that root makes in somebody's store: as everything else there, the store's user's.
+"""The owner of files that root creates in another user's store: that user, as for everything else there.
 
-An administrator's command on the store of a service would otherwise leave files that the service may not open.
+Otherwise an administrator's command on the store of a service would leave files that the service may not open.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ __all__ = ["belong", "socket_belongs"]
 
 
 def belong(fd: int, directory: str | int) -> None:
-    """Give what root has just made in a directory to the directory's user and group, if that is not root.
+    """Give what root has just created in a directory to the directory's user and group, if that is not root.
 
     Args:
-        fd: what was made. No name is used: somebody who may write there could put another file under it.
+        fd: a descriptor of the new file. Its name is not used: another process could put a different file under it.
         directory: its path or descriptor.
     """
     with suppress(OSError):  # then root keeps it, as where the system has its own rules
@@ -41,7 +41,7 @@ def socket_belongs(path: str, directory: str) -> None:
 
 
 def _whose(directory: str | int) -> os.stat_result | None:
-    """Return whose a directory is, if this process is root's and the directory is not."""
+    """Return the user and group of a directory, if this process is root's and the directory is not."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return None
     found = os.stat(directory)

@@ -1,4 +1,4 @@
-"""How many files and sockets this process may have open."""
+"""The number of files and sockets that this process may have open."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 TEMPORARY: Final = ".aiodq-tmp"
-"""Suffix of a file that is unfinished and that nobody relies on."""
+"""Suffix of an unfinished file, on whose contents nothing relies."""
 
 LARGEST_FILE: Final = 1 << 24
 """Most bytes that `read_file` reads by default."""
@@ -62,7 +62,7 @@ def write_all(file: File, buffers: Sequence[BytesLike], position: int) -> int:
     while pending:
         taken = file.write_at(pending, position)
         if not taken and any(pending):
-            raise OSError(errno.EIO, "a write took nothing")
+            raise OSError(errno.EIO, "a write wrote nothing")
         position += taken
         while pending and taken >= len(pending[0]):
             taken -= len(pending.pop(0))
@@ -169,7 +169,7 @@ def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | N
             return None
         file = fs.open(path)
     except FileNotFoundError:
-        return None  # somebody deleted it just now
+        return None  # it was deleted just now
     except OSError as cause:
         raise storage_error(cause, path) from cause
     with os_errors(path):
@@ -180,7 +180,7 @@ def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | N
 
 
 def list_own(fs: FileSystem, directory: str) -> list[str]:
-    """Return the names in a directory that aiodq makes; none where there is nothing of that name.
+    """Return the names in one of aiodq's own directories; none if there is no such directory.
 
     Raises:
         StorageError: as mapped from the system's error, or a file or a link has the directory's name.
@@ -188,10 +188,10 @@ def list_own(fs: FileSystem, directory: str) -> list[str]:
     try:
         if fs.is_directory(directory):
             return fs.listdir(directory)
-        # INVARIANT: a link is not taken for nothing. What is behind it says what may not be deleted.
+        # INVARIANT: a link is not treated as missing: the files that it leads to say what may not be deleted.
         blocked = fs.exists(directory) and not fs.is_directory(directory)
     except FileNotFoundError:
-        return []  # somebody deleted it just now
+        return []  # it was deleted just now
     except OSError as cause:
         raise storage_error(cause, directory) from cause
     if blocked:
@@ -219,7 +219,7 @@ def ensure_directory(fs: FileSystem, path: str, *, synced: bool = False) -> bool
     Args:
         fs: the file system.
         path: the directory.
-        synced: whether the directory that it is in was synced by who calls this, when all was there that is there now.
+        synced: whether the caller has already synced the parent directory with all its present names.
 
     Raises:
         StorageError: something else has that name, or the system refused.

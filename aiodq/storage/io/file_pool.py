@@ -39,7 +39,7 @@ _LEAST: Final = 64
 """Open files that one store may always have, however many stores there are, unless the process has few descriptors."""
 
 _SHORTLY: Final = 0.001
-"""Seconds between two looks at a condition that nobody signals."""
+"""Seconds between two looks at a condition that is not signalled."""
 
 _NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _STORES: Final[WeakSet[threading.Condition]] = WeakSet()
@@ -67,7 +67,7 @@ class PooledFileSystem:
 
         Args:
             fs: the file system.
-            unpromised: names of files whose unsynced bytes nobody relies on.
+            unpromised: names of files whose unsynced bytes may be lost.
         """
         self._fs = fs
         self._in_place: Callable[[], bool] = lambda: True
@@ -94,7 +94,7 @@ class PooledFileSystem:
         self._in_place = in_place
 
     def _check_place(self, path: str) -> None:
-        # INVARIANT: no name is used in a directory that belongs to another store by now: its files would pass for ours.
+        # INVARIANT: no name is used in a directory that now belongs to another store: its files would pass for ours.
         if not self._in_place():
             text = "the store's directory was renamed, removed or replaced while the store was open"
             raise OSError(errno.ESTALE, text, path)
@@ -231,14 +231,14 @@ class PooledFileSystem:
                 self._changed.notify_all()
 
     def settled(self, pooled: PooledFile) -> None:
-        """Note that the file was opened or closed, and wake those who wait for that."""
+        """Note that the file was opened or closed, and wake the threads that wait for that."""
         with self._changed:
             pooled.busy = False
             self.keep(pooled)
             self._changed.notify_all()
 
     def withdraw(self, pooled: PooledFile) -> None:
-        """Let a file be closed by its owner, once nobody uses it."""
+        """Wait until a file is not in use, so that its owner can close it."""
         with self._changed:
             pooled.closed = True
             # INVARIANT: all three are checked at once: while it waits for one of them, another may become true.
@@ -274,7 +274,7 @@ class PooledFile:
     Attributes:
         path: its name.
         write: whether it may be written.
-        careless: whether nobody relies on its unsynced bytes.
+        careless: whether its unsynced bytes may be lost.
         file: the open file, or None.
         users: how many use it now.
         busy: whether it is being opened or closed.
@@ -553,7 +553,7 @@ class PooledFile:
             raise
         if not same:
             file.close()
-            raise OSError(errno.ESTALE, "the file is not as it was left; somebody else has changed it", self.path)
+            raise OSError(errno.ESTALE, "the file is not as it was left; another program has changed it", self.path)
         return file
 
 

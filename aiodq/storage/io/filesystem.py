@@ -105,11 +105,11 @@ class FileSystem(Protocol):
         ...
 
     def is_directory(self, path: str) -> bool:
-        """Return whether there is a directory, not a link to one; raise if that cannot be told."""
+        """Return whether there is a directory, not a link to one; raise if that cannot be determined."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Return whether there is anything under that name; raise if that cannot be told."""
+        """Return whether there is anything under that name; raise if that cannot be determined."""
         ...
 
     def make_directory(self, path: str) -> None:
@@ -137,7 +137,7 @@ class FileSystem(Protocol):
         ...
 
 
-# Without O_NONBLOCK a FIFO that somebody planted under a segment's name would hang the open.
+# Without O_NONBLOCK, opening a FIFO that was planted under a segment's name would hang.
 _SAFE: Final = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _READ: Final = os.O_RDONLY | _SAFE
 _WRITE: Final = os.O_RDWR | _SAFE
@@ -153,8 +153,8 @@ _PAUSES: Final = (0.01,) * 100 + (0.05,) * 200
 class _Buffers(threading.local):
     """A buffer for each thread that reads from the page cache.
 
-    Memory that was freed after each read would be mapped in anew for the next, page by page: that takes longer than the
-    reading.
+    If the memory were freed after each read, the next one would map it in again page by page, which takes longer than
+    the reading.
     """
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class OsFile:
         return b"".join(parts)
 
     def read_cached(self, size: int, position: int) -> bytes | None:
-        """Return these bytes if all of them are in the page cache, or None if they are not or it cannot be told.
+        """Return these bytes if all of them are in the page cache; None if they are not, or if that is unknown.
 
         This is `preadv2` with RWF_NOWAIT (Linux 4.14). Any error gives None: the ordinary read that follows reports it.
         """
@@ -245,7 +245,7 @@ class OsFileSystem:
     __slots__ = ("_in_place",)
 
     def __init__(self) -> None:
-        """Know nothing of its devices yet."""
+        """Make a file system; its devices are looked up when they are used."""
         self._in_place: dict[int, bool] = {}
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
@@ -311,9 +311,9 @@ class OsFileSystem:
 
 
 def _mode(path: str) -> int | None:
-    """Return the mode of what has that name, not following a link, or None if nothing has."""
-    # INVARIANT: only these two errors say that nothing is there. A file that an I/O error hides for a moment is never
-    # taken for a missing one, which would be made again without what it said.
+    """Return the mode of the file of that name, not following a link, or None if there is none."""
+    # INVARIANT: only these two errors mean that there is nothing. A file that a transient I/O error hides is never
+    # treated as missing: it would be created again, and its contents would be lost.
     try:
         return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -341,7 +341,7 @@ def directory_exists(fs: FileSystem, path: str) -> bool:
 
 
 def free_space(fs: FileSystem, path: str) -> int | None:
-    """Return the bytes that may still be written at `path`, or None if the file system does not tell. Blocking."""
+    """Return the bytes that may still be written at `path`, or None if that is unknown. Blocking."""
     # Not a method of `FileSystem`: no stored data depend on it, and not every file system has a limit.
     measure: Callable[[str], int | None] | None = getattr(fs, "free_space", None)
     if measure is None:
@@ -356,7 +356,7 @@ def close_file(file: File, path: str) -> None:
     """Close a file.
 
     Raises:
-        StorageError: the system reported a deferred write error; the file is closed all the same.
+        StorageError: the system reported a deferred write error; the file is closed anyway.
     """
     with os_errors(path):
         file.close()
@@ -374,15 +374,15 @@ def locked(fs: FileSystem, path: str) -> Lock:
 
 
 def locked_in_turn(fs: FileSystem, path: str, *, leaving: Callable[[], bool] = lambda: True) -> Lock:
-    """Become the owner of a directory, waiting some seconds for others who are its owners for a moment. Blocking.
+    """Become the owner of a directory, waiting some seconds for owners that hold it only briefly. Blocking.
 
     Args:
         fs: its file system.
         path: the directory.
-        leaving: whether the owner there is now is such a one.
+        leaving: returns whether the present owner is one of these.
 
     Raises:
-        StoreLockedError: another owner has it, still or for good.
+        StoreLockedError: another owner has it, and does not release it in time.
         StorageError: as mapped from the system's error.
     """
     for pause in _PAUSES:

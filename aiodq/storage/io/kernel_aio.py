@@ -45,7 +45,7 @@ _MOST: Final = 64
 """Syncs in flight at once. All processes of a machine share 65,536 of them (`/proc/sys/fs/aio-max-nr`)."""
 
 _STATUS: Final = "/proc/self/status"
-"""Where Linux says, among others, who traces the process."""
+"""Where Linux shows, among other things, which process traces this one."""
 
 _FDSYNC: Final = 3
 _TELL: Final = 1
@@ -61,7 +61,7 @@ ms, for which a store that is closed would hold up its event loop, and keep its 
 
 
 class _InFlight:
-    """How many syncs are in flight, told or not that they have ended."""
+    """The number of syncs in flight, including ended ones whose end was not read yet."""
 
     __slots__ = ("count",)
 
@@ -152,10 +152,7 @@ class KernelAio:
 
     @staticmethod
     def is_watched() -> bool:
-        """Return whether somebody traces the process, or has put functions of its own before the C library's.
-
-        Where that cannot be told, nobody does.
-        """
+        """Return whether the process is traced, or functions were put before the C library's; False if unknown."""
         if os.environ.get("LD_PRELOAD"):
             return True
         try:
@@ -179,7 +176,7 @@ def _error() -> OSError:
 
 
 def _give_back(getevents: int, context: int, eventfd: int, in_flight: _InFlight, pid: int) -> None:
-    """Wait for what is in flight, and keep the context for whoever needs one next."""
+    """Wait for the syncs in flight, and keep the context for the next store that needs one."""
     os.close(eventfd)
     if os.getpid() != pid:
         return  # a forked child has no part in the context

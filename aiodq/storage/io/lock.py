@@ -1,8 +1,8 @@
 """The store lock: one owner per store directory.
 
-Two locks of the operating system make the owner: one on the file `LOCK`, which says who the owner is, and on
-POSIX one on the directory itself, which deleting or replacing `LOCK` does not undo. Both die with the process, so a
-`LOCK` left behind by a killed owner blocks nobody.
+An owner holds two locks of the operating system: one on the file `LOCK`, which says who the owner is, and on POSIX one
+on the directory itself, which deleting or replacing `LOCK` does not undo. Both end with the process, so a `LOCK` left
+by a killed owner blocks no other process.
 
 `filelock` is used at its lowest level, `lock_descriptor`, on descriptors opened here: its lock objects support neither
 directories nor a second lock, and reopen by path.
@@ -126,8 +126,8 @@ class StoreLock(Uncopied):
         """Return whether the locked directory was deleted with what was in it, not only renamed.
 
         Args:
-            ruined: says whether another file is missing, too, that nobody deletes while the directory is locked. A
-                directory stays where something is made in it while it is being emptied.
+            ruined: returns whether another file is missing, too, which is never deleted while the directory is locked.
+                A directory remains if a file is created in it while it is being emptied.
         """
         if self._directory_fd is None:
             return False
@@ -140,7 +140,7 @@ class StoreLock(Uncopied):
         return False
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Return which of these names are not in the locked directory any more; none where that is not known."""
+        """Return which of these names are no longer in the locked directory; none if that is unknown."""
         if self._directory_fd is None:
             return []
         try:
@@ -252,7 +252,7 @@ def _make_private(fd: int, found: os.stat_result) -> None:
 
 def _write_owner(fd: int, pid: str) -> None:
     """Overwrite the record with pid and host, which on a full disk needs no new block."""
-    # On Windows the first byte is the locked one, which nobody else can read.
+    # On Windows the first byte is the locked one, which no other process can read.
     record = f" {pid}\n{socket.gethostname()}\n".encode("utf-8", "replace")
     try:
         os.lseek(fd, 0, os.SEEK_SET)
@@ -261,7 +261,8 @@ def _write_owner(fd: int, pid: str) -> None:
     except OSError as exc:
         if exc.errno not in _NO_SPACE:
             raise
-        # The pid is a courtesy, and consuming from a full store is what frees space. No pid is better than a wrong one.
+        # The pid only informs, and a store on a full disk must open so that consuming can free space. A missing pid is
+        # better than a wrong one.
         os.ftruncate(fd, 0)
 
 
@@ -271,7 +272,7 @@ def is_owner_record(data: bytes) -> bool:
 
 
 def _read_owner(name: str, directory_fd: int | None) -> tuple[int | None, str]:
-    """Return the owner's pid and host as written, None if there is nothing sensible."""
+    """Return the owner's pid and host as written; None if they are not valid."""
     try:
         fd = os.open(name, os.O_RDONLY | _SAFE, dir_fd=directory_fd)
     except OSError:
@@ -288,11 +289,11 @@ def _read_owner(name: str, directory_fd: int | None) -> tuple[int | None, str]:
 
 
 def lock_holder(directory: str) -> int | None:
-    """Return the process that owns a store's directory, or None if there is none or it cannot be told.
+    """Return the process that owns a store's directory, or None if there is none or it is unknown.
 
-    The system is asked for its locks, which disturbs nobody (Linux). Where it shows none for the directory, as on file
-    systems that report other inode numbers there, the process that `LOCK` names is the owner if it is alive and the
-    directory is locked, which is tested by trying to lock it for a moment.
+    The system is asked for its locks, which disturbs no process (Linux). Where it shows none for the directory, as on
+    file systems that report other inode numbers there, the process that `LOCK` names is the owner if it is alive and
+    the directory is locked, which is tested by trying to lock it for a moment.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -317,7 +318,7 @@ def _shown_holder(place: str) -> int | None:
 
 
 def is_held_here(directory: str, beside: StoreLock | None = None) -> bool:
-    """Return whether this very process owns a directory, by another lock than `beside`."""
+    """Return whether this process owns a directory by another lock than `beside`."""
     with suppress(OSError):
         mine = os.stat(directory)
         others = [lock for lock in _LIVE if lock is not beside and lock.held_here()]
@@ -342,9 +343,9 @@ def lives(pid: int) -> bool:
 
 
 def is_locked(directory: str) -> bool:
-    """Return whether a store's directory has an owner, as far as the directory's own lock shows it.
+    """Return whether a store's directory has an owner, by the directory's own lock.
 
-    Anyone who tries to own it at that moment is refused.
+    A process that tries to own it at that moment is refused.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -363,10 +364,10 @@ def is_locked(directory: str) -> bool:
 
 @contextmanager
 def in_turn(directory: str) -> Iterator[None]:
-    """Be the only one in a block of this kind for a directory that is no store, waiting for others. Blocking.
+    """Run the block while no other process is in such a block for this directory, which is no store. Blocking.
 
-    Nothing is written there, so that the right to read it is enough. Where directories cannot be locked, as on NFS,
-    nobody waits.
+    Nothing is written there, so the permission to read it is enough. Where directories cannot be locked, as on NFS,
+    this does not wait.
 
     Raises:
         StorageError: as mapped from the system's error.

@@ -1,4 +1,4 @@
-"""The file system that a device has, by its kernel name."""
+"""The type of file system on a device, by its name in the kernel."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def storage_error(cause: OSError, path: str | PathLike[str], position: int | Non
 
 @contextmanager
 def os_errors(path: str | PathLike[str], position: int | None = None) -> Iterator[None]:
-    """Raise what `storage_error` makes of an `OSError` that the block raises. For what every put passes, it costs much.
+    """Raise what `storage_error` makes of an `OSError` that the block raises. Too slow for the path of every put.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -71,14 +71,14 @@ def os_errors(path: str | PathLike[str], position: int | None = None) -> Iterato
 
 
 def is_refused(error: StorageError) -> bool:
-    """Return whether the system refuses one place, which no repair of the store's own can change."""
+    """Return whether the system refuses access to one place, which `repair` cannot change."""
     return isinstance(error, ReadOnlyError) or error.errno in _LASTING
 
 
 def is_lasting(error: StorageError) -> bool:
-    """Return whether an error concerns one place and lasts until somebody fixes it.
+    """Return whether an error concerns one place and lasts until an administrator fixes it.
 
-    Such an error costs only the topic that lies there. Any other, which may pass or concerns the whole device, is
-    raised to whoever opens the store.
+    Such an error affects only the topic that lies there. Any other, which may pass or concerns the whole device, is
+    raised when the store is opened.
     """
     return error.errno in _LASTING or (isinstance(error, CorruptionError) and error.errno is None)

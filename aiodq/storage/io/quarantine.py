@@ -1,4 +1,4 @@
-"""Damage that was found, and its quarantine."""
+"""Quarantine: damaged bytes are copied or renamed to a file beside the original before the original is changed."""
 
 from __future__ import annotations
 

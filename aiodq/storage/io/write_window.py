@@ -1,19 +1,19 @@
 """Write windows: the end of a growing file, mapped into memory, so that a small write is no call of the system.
 
-A store into a shared mapping is in the page cache as soon as a `write` is: it outlives the process, readers of the file
-see it, and `fdatasync` covers it. For a hundred bytes it takes a fifth of the time of a `pwrite`, all included.
+A store into a shared mapping reaches the page cache as a `write` does: it outlives the process, readers of the file see
+it, and `fdatasync` covers it. For a hundred bytes it takes a fifth of the time of a `pwrite`.
 
-But what a `write` reports as an error kills the process that stores into a mapping (SIGBUS): no space for a page that
-was never written, or a file that has become shorter. So a window is opened only over bytes that the file has already,
-which were written by `write`, and only on file systems that write such bytes again in the same place: those that copy
-on write would need new space. What is left is a device that cannot read back a page that it was given moments ago.
+But where a `write` reports an error, a store into a mapping kills the process (SIGBUS): if there is no space for a page
+that was never written, or if the file has become shorter. So a window is opened only over bytes that were already
+written by `write`, and only on file systems that overwrite in place: copy-on-write ones would need new space. The
+remaining risk is a device that cannot read back a page that was written moments ago.
 
 An error that makes a file system read-only is noticed with the next call for the file: a sync, or the zeros of the next
 window, after at most 256 KiB of small puts.
 
 The file's times change only at the first store into a page that has been written back, and its size does not change at
-all. Who compares those, as incremental backups do, may pass over what was stored since; closing truncates the file,
-which changes both.
+all. Programs that compare those, such as incremental backups, may miss what was stored since; closing truncates the
+file, which changes both.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def window_of(file: object, begin: int, end: int) -> WriteWindow | None:
     """Return a window over these bytes of a file, or None where it has none.
 
     Args:
-        file: a `File` that has bytes up to `end`, and that nobody but the caller truncates.
+        file: a `File` that has bytes up to `end`, and that only the caller truncates.
         begin: where the window begins, a multiple of `GRANULARITY`.
         end: where it ends.
     """
-    # Not a method of `File`: no stored data depend on it, and a file that has none is written all the same.
+    # Not a method of `File`: no stored data depend on it, and a file that has none is written anyway.
     window: Callable[[int, int], WriteWindow | None] | None = getattr(file, "window", None)
     return None if window is None else window(begin, end)
 

@@ -493,7 +493,7 @@ class ActiveSegment:
         """Truncate what a failed write left and what was preallocated, if that still works, and close the file.
 
         Raises:
-            StorageError: one of these failed; the file is closed all the same.
+            StorageError: one of these failed; the file is closed anyway.
         """
         try:
             if self._torn:

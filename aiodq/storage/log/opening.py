@@ -1,4 +1,4 @@
-"""How an owner opens a topic's log: what was promised, what is there, what is missing, and where the log goes on."""
+"""How an owner opens a topic's log: its watermark, its segments, what is missing, and where to append."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _keep_watermark(fs: FileSystem, watermark: WatermarkFile) -> None:
     if watermark.values != (0, 0):
         return
     data = read_file(fs, watermark.path, SLOT_FILE_BYTES) or b""
-    # A power cut may leave it so, whose writes are not synced: nothing was promised in it, and nothing is counted.
+    # A power cut may leave it like this, as its writes are not synced: it promised nothing, and is not counted.
     if any(severity == "damage" for severity, _, _ in check_slots(data)):
         quarantine(fs, watermark.path, 0, len(data))
 
@@ -87,7 +87,7 @@ def _keep_watermark(fs: FileSystem, watermark: WatermarkFile) -> None:
 def _report_missing(
     fs: FileSystem, directory: str, meta: TopicMeta, segments: Sequence[Segment], promised: int
 ) -> tuple[Ranges, list[Damage]]:
-    """Return the offsets that a channel awaits though no segment holds them and nobody gave them up, and reports.
+    """Return, with reports, the offsets that a channel needs, that no segment holds, and that were not given up.
 
     They are reported until every channel has passed them, even if they are noted already.
     """

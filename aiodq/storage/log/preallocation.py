@@ -5,8 +5,8 @@ than the bytes do. Measured on ext4, synced each time, against appending: batche
 13 KB twice, of 132 KB no faster. `posix_fallocate` and a larger size without blocks gain as much for the smallest, but
 nothing, or 1.3 times, for 13 KB: blocks that were never written cost a commit at their first write.
 
-Where small puts are many, and none waits for a sync, the zeros are bytes that a write window may be opened over (see
-`aiodq.storage.io.write_window`): there a put is no call of the system.
+Where there are many small puts and none waits for a sync, a write window may be opened over the zeros (see
+`aiodq.storage.io.write_window`): then a put needs no system call.
 
 INVARIANT: between a segment's last frame and its file's end are only zeros, except for a write that is in progress or
 failed. Readers of a segment without a footer treat the zeros as not written; sealing, closing and the next opening
@@ -145,5 +145,5 @@ class Preallocation:
             self._end = self._window_end = 0
 
     def gone(self) -> None:
-        """Note that somebody has truncated the file after its frames."""
+        """Note that the file was truncated after its frames."""
         self._end = self._window_end = 0

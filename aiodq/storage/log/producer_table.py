@@ -56,7 +56,7 @@ class ProducerTable:
     """The last puts of each producer, in the order of the puts.
 
     Attributes:
-        puts: by producer, the one silent for longest first, and by sequence. Empty: none is known.
+        puts: the known puts by producer, the one silent for longest first, and by sequence.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ def _recalled(fs: FileSystem, segment: Segment, end: int) -> tuple[list[Producer
         places = list(_places(window, segment))
         latest = _latest(places)
         rows, whole, sure = _rows(window, segment, latest, end)
-        if not sure and len(latest) < len(places):  # an earlier put counts in place of one that is not real
+        if not sure and len(latest) < len(places):  # an earlier put counts instead of one that is not real
             rows, whole, _ = _rows(window, segment, places, end)
     return rows, whole
 

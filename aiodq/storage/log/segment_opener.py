@@ -71,7 +71,7 @@ class SegmentOpener:
         """Open a segment that is there.
 
         Raises:
-            StorageError: as mapped from the system's error, or somebody has made it where there are no offsets.
+            StorageError: as mapped from the system's error, or its base offset is beyond the last possible one.
         """
         self._require_offsets(segment.base)
         with os_errors(segment.path):

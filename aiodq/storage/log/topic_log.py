@@ -50,8 +50,8 @@ class LogOptions:
     Attributes:
         segment_bytes: the size at which a segment rolls.
         codec: its number.
-        windows: whether small writes may go through write windows: where a put waits for its sync, they would gain
-            nothing, and whoever traces system calls sees there what is synced.
+        windows: whether small writes may go through write windows. Where a put waits for its sync, they would gain
+            nothing, and without them a trace of the system calls shows what is synced.
     """
 
     segment_bytes: int
@@ -60,7 +60,7 @@ class LogOptions:
 
     @classmethod
     def of(cls, options: StoreOptions) -> LogOptions:
-        """Return these options. Chosen in another process, they may name a codec that is not installed here."""
+        """Return the log's part of a topic's options, which may name a codec that is not installed here."""
         try:
             codec = codec_number(options.compression)
         except MissingExtraError:
@@ -294,7 +294,7 @@ class TopicLog:
         """
         begun, self._begun = self._begun, None
         if begun is None:
-            raise StoreFailedError("a sync has ended that nobody began; open the store again", self.directory)
+            raise StoreFailedError("a sync has ended that was not begun; open the store again", self.directory)
         active, position, end = begun
         active.end_sync(position, error)
         self.durable = max(self.durable, end)
@@ -326,7 +326,7 @@ class TopicLog:
         active.close()
 
     def adopt(self, staged: Sequence[tuple[str, int]], note: Callable[[int], None]) -> None:
-        """Adopt whole segments that somebody else has written, at the end of the log.
+        """Adopt whole segments that another process has written, at the end of the log.
 
         Args:
             staged: their paths, and how many records each holds.

@@ -1,4 +1,4 @@
-"""Repair: settles what `verify` calls damage, as the owner of a store that nobody has open.
+"""Repair: settles what `verify` calls damage, as the only owner of a store.
 
 Nothing unreadable is destroyed: its bytes are quarantined, durably, before the original is touched. What is lost stays
 lost, but from then on the files say so themselves: a segment's footer covers the offsets that are missing after its
@@ -61,9 +61,10 @@ class RepairAction:
 
     Attributes:
         path: the file.
-        what: in words.
+        what: what was done, as text.
         kept: where the previous bytes are; empty if none were removed.
-        left: whether it says what was left alone, and why: the system refused it, and somebody has to change that.
+        left: whether something was left alone because the system refused it; `what` then says why. An administrator
+            has to change that.
     """
 
     path: str
@@ -80,7 +81,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     Raises:
         StoreNotFoundError: there is no such directory.
         NotAStoreError: the directory holds something else.
-        StoreLockedError: somebody has it open.
+        StoreLockedError: a process has it open.
         FormatVersionError: a file has a newer version; nothing was touched.
         StorageError: something else lies in the place of a directory of the store's; nothing was touched.
         StorageError: as mapped from the system's error; every action so far is complete, and another run continues.
@@ -203,7 +204,7 @@ class _TopicRepair:
 
     @contextmanager
     def _unless_refused(self, what: str) -> Iterator[None]:
-        """Note what is left alone because the system refuses it; what was done before stays done, and is told."""
+        """Note what is left alone because the system refuses it; what was done before stands, and is reported."""
         try:
             yield
         except StorageError as error:

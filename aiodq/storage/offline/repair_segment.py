@@ -37,7 +37,7 @@ def repair_segment(
         last: no segment follows, so it may stay unsealed.
 
     Returns:
-        What was done, in words, and where the previous bytes were quarantined.
+        What was done, as text, and where the previous bytes were quarantined.
 
     Raises:
         StorageError: as mapped from the system's error.

@@ -396,7 +396,7 @@ class StoreReader:
         for name in self.topics():
             if wanted is not None and name not in wanted:
                 continue
-            # Both are of all topics: read anew for each, they would be most of what a store of many topics costs.
+            # Both cover all topics: read again for each, they would be most of the cost for a store of many topics.
             shown = shown or read_figures(self._fs, self.path)
             try:
                 found[name] = self.topic(name)._summary(shown, holds())  # noqa: SLF001 - refreshed just now

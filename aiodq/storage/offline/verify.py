@@ -78,7 +78,7 @@ class Finding:
         position: the byte at which it begins.
         reason: in words.
         first, stop: the offsets it cost; equal if none, or if they are not known.
-        by_hand: whether it is damage that `repair_store` leaves to whoever looks after the machine.
+        by_hand: whether it is damage that `repair_store` leaves to an administrator.
     """
 
     severity: Severity
@@ -169,7 +169,7 @@ def verify_store(path: str, fs: FileSystem) -> StoreReport:
     with os_errors(path):
         names = fs.listdir(path)
         topics, wrong = list_topics(fs, path), misplaced(fs, path)
-        # What is owed to topics cannot be told without the store's own directories.
+        # Without the store's own directories, the parked transactions of its topics are unknown.
         blocked = {} if wrong else _blocked(fs, path)
         others = [f"{path}/{name}" for name in names if name not in {*topics, *_OWN, *blocked}]
         files = [
@@ -218,7 +218,7 @@ def _topic(fs: FileSystem, directory: str, name: str) -> list[FileReport]:
 
 
 def _by_hand(path: str, kind: Kind, topic: str, reason: str) -> FileReport:
-    """Report what somebody else than `repair_store` has to settle."""
+    """Report what `repair_store` cannot settle."""
     return FileReport(path, kind, topic, 0, 0, (Finding("damage", path, 0, reason, by_hand=True),))
 
 

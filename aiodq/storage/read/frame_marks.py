@@ -1,7 +1,7 @@
-"""Whether a message that was read is still the one that is there, and if not, from where on there are others.
+"""Whether a message that was read is still in the log, and if not, from which offset on there are others.
 
-A power cut takes back puts that were not synced; those that come after it get their numbers. So a number does not say
-which message was read, but the frame does that held it: by its time and its checksum.
+A power cut takes back puts that were not synced, and later puts get their offsets. So an offset does not identify the
+message that was read; the time and the checksum of its frame do.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _PIECE: Final = 8192
 
 
 class FrameMark(NamedTuple):
-    """What tells a frame from any other that may come to have its offsets.
+    """What distinguishes a frame from any other that may get its offsets.
 
     Attributes:
         time_ns: its time.
         crc: its checksum.
-        durable: the offset below which everything was durable when it was written. A power cut takes nothing of that.
+        durable: the offset below which everything was durable when it was written, which no power cut takes back.
     """
 
     time_ns: int
@@ -48,10 +48,10 @@ class FramePlace(NamedTuple):
     """Where a frame is.
 
     Attributes:
-        mark: what it is known by.
+        mark: what identifies it.
         path: its segment.
         position: its first byte.
-        prefix: what stands there.
+        prefix: the bytes at that position.
     """
 
     mark: FrameMark
@@ -71,15 +71,15 @@ class FramePlace(NamedTuple):
 
 
 def find_frame(fs: FileSystem, view: LogView, offset: int, *, check: bool = False) -> FramePlace | None:
-    """Return the frame that holds a message; None if that was deleted, or there is none that can be read. Blocking.
+    """Return the frame that holds a message; None if the message was deleted or cannot be read. Blocking.
 
-    What is read is a few bytes for the last message of a segment, else what one entry of the index covers.
+    This reads a few bytes for the last message of a segment, or else what one entry of the index covers.
 
     Args:
         fs: where the log is.
         view: the log.
         offset: the message's.
-        check: read all of the frame, and take one whose checksum is wrong for none.
+        check: read all of the frame, and return None if its checksum is wrong.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -106,10 +106,10 @@ def find_frame(fs: FileSystem, view: LogView, offset: int, *, check: bool = Fals
 
 
 def first_other(fs: FileSystem, view: LogView, mark: FrameMark, stop: int) -> int | None:
-    """Return the first offset below `stop` that shows that it was put after a frame which is there no more. Blocking.
+    """Return the first offset below `stop` that was put after a frame which is no longer there. Blocking.
 
-    Its time does, as what was read before that frame is older, if no clock was set back. So does the beginning of a
-    segment where there was none, which may hold what was written elsewhere before.
+    A newer time shows that, provided that no clock was set back. So does a segment that begins where none began, as it
+    may hold messages that were written elsewhere before.
 
     Args:
         fs: where the log is.
@@ -118,7 +118,7 @@ def first_other(fs: FileSystem, view: LogView, mark: FrameMark, stop: int) -> in
         stop: where to end.
 
     Returns:
-        None if nothing shows it.
+        The offset; None if there is no such message.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -134,7 +134,7 @@ def first_other(fs: FileSystem, view: LogView, mark: FrameMark, stop: int) -> in
 
 
 def _first_after(fs: FileSystem, segment: Segment, limit: int, time_ns: int) -> int | None:
-    """Return the first offset of a frame that is newer; that of a place that cannot be read, as it may be there."""
+    """Return the first offset of a newer frame, or of a place that cannot be read, which may hold one."""
     first = segment.base
     with suppress(StoreNotFoundError), opened(fs, segment.path) as file:
         try:

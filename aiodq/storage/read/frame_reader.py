@@ -1,4 +1,4 @@
-"""Reading whole frames of a log by offset, whatever their rows become; damage is skipped and reported."""
+"""Reading whole frames of a log by offset, into rows of any kind; damage is skipped and reported."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class FrameReader(Generic[R]):
         """Close the files; a later read reopens them.
 
         Raises:
-            StorageError: as for `close_file`; the others are closed all the same.
+            StorageError: as for `close_file`; the others are closed anyway.
         """
         self.forget(list(self._open))
 
@@ -147,7 +147,7 @@ class FrameReader(Generic[R]):
         Args:
             view: what may be read.
             offset: where to begin.
-            max_bytes: how much to read at once; a larger frame is read all the same.
+            max_bytes: how much to read at once; a larger frame is read anyway.
             continuation: where a read of the same log ended, perhaps another reader's.
             run_bytes: a run up to this many bytes is read at once, if the index shows that it is no longer. A longer
                 one is scanned to its end first, and then read in pieces.
@@ -232,7 +232,7 @@ class FrameReader(Generic[R]):
         """Return what the next read is to be given, unless this reader keeps it."""
         if self._run_bytes:
             return ()
-        # INVARIANT: a rest outlives the view only if its run is in the view: what is not may be put there anew.
+        # INVARIANT: a rest outlives the view only if its run is in the view: other messages may be put after the view.
         rest, opened.rest = opened.rest, ()
         return rest if rest and rest[-1].stop <= view.stop else ()
 

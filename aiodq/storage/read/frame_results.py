@@ -1,4 +1,4 @@
-"""The result of reading a log's frames, whatever their rows become, and what such rows must provide."""
+"""The result of reading a log's frames into rows of any kind, and what such rows must provide."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LogView(NamedTuple):
 
 
 class Continuation(NamedTuple):
-    """Where a read ended. Another reader goes on there without looking it up, or scanning the run once more.
+    """Where a read ended. Another reader can continue there without looking it up or scanning the run again.
 
     Attributes:
         path: the segment.

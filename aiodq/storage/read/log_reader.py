@@ -140,7 +140,7 @@ class LogReader(FrameReader[Batch]):
     def offset_from(self, view: LogView, time_ns: int) -> int:
         """Return the offset from which on messages may be of `time_ns` or later.
 
-        It is that of `offset_at`, or a lower one where messages before that cannot be read, whose times nobody knows.
+        It is that of `offset_at`, or a lower one if messages before that cannot be read, whose times are unknown.
         Those deleted since the view was taken are skipped.
 
         Raises:

@@ -61,8 +61,8 @@ class LogSnapshot:
 
     Attributes:
         directory: the topic's.
-        meta: its description, as it is, or as it was reconstructed.
-        described: whether it is as it is: the uuid of a reconstructed one may be another at each look.
+        meta: its description, as read or reconstructed.
+        described: whether it was read and not reconstructed: each look may give a reconstructed one another uuid.
         promised: the noted watermark.
         view: what can be read.
         gaps: offsets in the view, or up to the watermark, that no segment holds and that were not given up.
@@ -234,12 +234,12 @@ class LogSnapshot:
         return min(found, key=lambda d: d.first, default=self._unknown())
 
     def lost_at_end(self) -> Damage | None:
-        """Return the first damage that cost messages behind the view, likewise."""
+        """Return the first damage that cost messages after the view, as `lost` does."""
         known = map(self._cost, self.damages)
         return min((d for d in known if d.stop > self.view.stop), key=lambda d: d.first, default=self._unknown())
 
     def _unknown(self) -> Damage | None:
-        """Return the damage by which nobody can say what there was: to the description, and no segment says it."""
+        """Return damage to the description of a topic without segments, whose former contents are unknown."""
         return None if self.described or self.view.segments else next(iter(self.damages), None)
 
     def _cost(self, damage: Damage) -> Damage:
@@ -264,7 +264,7 @@ class LogSnapshot:
 
 def _written(file: File, path: str, found: Inspection, known: _Grown | None) -> int:
     """Return where the written part ends; for a segment seen before, by scanning only what is new."""
-    # An owner writes frames back to back. Zeros between them come from a power cut, which ends this reader, too.
+    # An owner writes frames without gaps. Zeros between them come from a power cut, which also ends this reader.
     if found.padded and known is not None:
         end = written_since(file, path, known.contents.data_end, found.size)
         if end is not None and end >= known.written:

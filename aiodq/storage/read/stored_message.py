@@ -52,7 +52,7 @@ class _BatchRun:
         self.headers: Sequence[Mapping[str, str]] | None = columns.headers
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Say how a copy is made, as a compiled class does not know it by itself."""
+        """Return how to make a copy: a compiled class needs this."""
         return _run_again, (self.topic, self.first, self.time_ns, (self.times, self.tags, self.keys, self.headers))
 
 
@@ -77,7 +77,7 @@ class StoredMessage:
     body: bytes
 
     def __getstate__(self) -> object:
-        """Return what a copy is made of, as a compiled class does not know it by itself."""
+        """Return the state to copy: a compiled class needs this."""
         return None, {"_run": self._run, "_index": self._index, "body": self.body}
 
     @property

@@ -1,4 +1,4 @@
-"""Segment files: their names, and what is known of one without reading its frames."""
+"""Segment files: their names, and what their headers and footers say."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ class Inspection(NamedTuple):
         return self.header_error is not None and not (records or self.tail or self.torn(promised, last=last))
 
     def astray(self, before: Inspection, promised: int) -> bool:
-        """Return whether only the file's name says that it follows `before`, and no real segment would have that name.
+        """Return whether only the file's name says that it follows `before`, although no real segment has such a name.
 
-        If such a name were believed, all offsets up to it would be missing.
+        If it were believed, all offsets up to it would count as missing.
         """
         base, start = self.header.base, before.header.base
         if self.blank:

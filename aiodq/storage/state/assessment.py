@@ -77,7 +77,7 @@ class Missing(NamedTuple):
 def repeats(base: int, end: int) -> str:
     """Return what is wrong with a segment that begins at `base` after one that ends at `end`, or nothing.
 
-    The earlier one is valid: somebody put a copy beside it.
+    The earlier one is valid: the other is a copy that was put beside it.
     """
     return f"the segment repeats offsets before {end}" if base < end else ""
 
@@ -118,7 +118,7 @@ def missing(
 def _gaps(meta: TopicMeta, spans: Sequence[tuple[int, int]], promised: int) -> Iterator[tuple[int, int, int]]:
     end = meta.begin
     for place, (base, stop) in enumerate(spans):
-        # Retention also leaves a gap in front, and notes it nowhere; without a channel, the two cannot be told apart.
+        # Retention also leaves a gap at the front, which is not noted; without a channel, it looks like a loss.
         if base > end and (place or meta.channels):
             yield place, end, base
         end = max(end, stop)

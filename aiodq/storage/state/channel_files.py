@@ -1,4 +1,4 @@
-"""What the two files in a channel's directory say: the checkpoint, and the journal of what came after it.
+"""Reading the two files in a channel's directory: the checkpoint, and the journal of the operations after it.
 
 The upper half of a generation derives from the topic's uuid and the channel's name, so that the files of one channel
 are never taken for another's, as after a careless restore.
@@ -61,7 +61,7 @@ class ChannelFiles(NamedTuple):
         image: the checkpoint's.
         ops: the operations since.
         generation: that of the journal.
-        end: where the journal's last whole block ends; 0 if the journal is to be created anew.
+        end: where the journal's last whole block ends; 0 if the journal is to be created again.
         damages: what could not be read.
         torn: whether a block is missing before the end, or the rest is not zeros.
     """
@@ -187,9 +187,9 @@ def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _
 
 
 def _is_unwritten(data: bytes, end: int, start: int) -> bool:
-    """Whether what lies between two valid blocks was not written, or only to some of its sectors, over zeros.
+    """Return whether the bytes between two valid blocks were not written, or only some of their sectors, over zeros.
 
-    An acknowledgement whose last eight bytes alone are in another sector is the same with and without them.
+    An ack of which only the last eight bytes are in another sector is the same with and without them.
     """
     if _UNWRITTEN in data[end:start]:
         return True
@@ -203,7 +203,7 @@ def _is_unwritten(data: bytes, end: int, start: int) -> bool:
 
 
 def _is_former(data: bytes, end: int, start: int, generation: int, path: str) -> bool:
-    """Whether what lies between two valid blocks is left of the journal before: a fold's zeros did not arrive there."""
+    """Return whether the bytes between two valid blocks are left of the previous journal: a fold's zeros were lost."""
     return bool(generation & COUNT) and _next_block(data, end - ALIGNMENT, start, generation - 1, path) is not None
 
 

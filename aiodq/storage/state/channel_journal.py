@@ -312,7 +312,7 @@ class ChannelJournal:
             try:
                 replace_file(self._fs, self._checkpoint, checkpoint)
             except DiskFullError:
-                self.top_up()  # before somebody else has the room
+                self.top_up()  # before other files take the space
                 raise
         with self._mutex:
             self._generation += 1
@@ -324,7 +324,7 @@ class ChannelJournal:
                 self._renew(self._file)
                 if self._since:
                     # CRASH: 18. If the owner is killed between the checkpoint's rename and this, what was appended
-                    # meanwhile is lost; it was not synced, so nobody was promised that it is durable.
+                    # meanwhile is lost; it was not synced, so it was not promised to be durable.
                     self._write(self._since)
                     self.pending = len(self._since)
             except OSError as cause:

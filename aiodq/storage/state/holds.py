@@ -1,8 +1,8 @@
-"""Holds: what a reader that is not a channel, such as Spark, asks an owner to keep, one `#holds/NAME.json` for each.
+"""Holds: messages that a reader other than a channel, such as Spark, asks an owner to keep: `#holds/NAME.json`.
 
-A hold acts like a channel that has consumed everything below an offset: what follows is deleted only if retention is
-told to delete unconsumed messages, by a purge, or to make room. It stands until its reader advances it or somebody
-releases it, however long nobody reads; `aiodq holds` shows them.
+A hold acts like a channel that has consumed everything below an offset: later messages are deleted only if retention is
+told to delete unconsumed messages, by a purge, or to make room. It stays until its reader advances it or it is
+released, however long nothing is read; `aiodq holds` shows all holds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Hold:
     Attributes:
         offsets: by topic, the first offset to keep.
         patterns: name patterns of further topics to keep whole; None for every topic.
-        under_way: whether its reader is known to have come beyond its beginning: a reader that only begins is another.
+        under_way: whether its reader has made progress: a reader that only begins is then another one.
     """
 
     offsets: Mapping[str, int] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def decode_hold(data: bytes, path: str) -> Hold:
 
 
 def write_hold(fs: FileSystem, store: str, name: str, hold: Hold) -> None:
-    """Write a hold durably, replacing any of the same name; one writer of a store's holds after another. Blocking.
+    """Write a hold durably, replacing any of the same name; writers of a store's holds take turns. Blocking.
 
     Raises:
         InvalidOptionError: the name is empty or too long.

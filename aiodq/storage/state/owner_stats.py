@@ -1,4 +1,4 @@
-"""What only a store's owner knows of its channels, published for other processes: `#figures`, beside the topics.
+"""Statistics that only a store's owner knows, published for other processes in `#figures`, beside the topics.
 
 One line of JSON after its checksum, written in place about once a second while it changes, never synced, and removed at
 close. Nothing depends on it: a reader that finds it torn, or left by an owner that is gone, shows nothing.
@@ -30,7 +30,7 @@ _CHECKSUM: Final = 9
 
 
 class ChannelFigures(NamedTuple):
-    """What only a channel's owner knows; named as in `ChannelStats`."""
+    """Statistics that only a channel's owner knows; named as in `ChannelStats`."""
 
     in_flight: int = 0
     timed_out: int = 0

@@ -1,4 +1,4 @@
-"""Time as it passes between what is put or committed, however the wall clock jumps."""
+"""The time that passes between puts or commits, unaffected by jumps of the wall clock."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ make nobody forgotten whose put or transaction is still to be repeated."""
 
 
 class SeenTime:
-    """The time that has passed between moments that were seen.
+    """The time that has passed between observed moments.
 
     Attributes:
-        passed_ns: nanoseconds since the first one; never too many, as no step counts as more than a minute.
+        passed_ns: nanoseconds since the first one; never too many, as each step counts as at most a minute.
     """
 
     __slots__ = ("_latest_ns", "passed_ns")

@@ -106,7 +106,7 @@ class StoreIdentity:
             self._settled = True
             try:
                 self._set_aside()
-                # CRASH: 17. If it is lost, the next owner makes another one: nobody has relied on this one yet.
+                # CRASH: 17. If it is lost, the next owner makes another one: nothing has relied on this one yet.
                 replace_file(self._fs, self._path, encode_identity(uuid4()))
             except StoreFailedError:
                 raise
@@ -115,7 +115,7 @@ class StoreIdentity:
             self._there = True
 
     def ruined(self) -> bool:
-        """Return whether somebody else has deleted the file. Blocking."""
+        """Return whether another program has deleted the file. Blocking."""
         with self._mutex, suppress(StorageError):  # where it cannot be read, nothing is known
             return self._there and read_file(self._fs, self._path) is None
         return False

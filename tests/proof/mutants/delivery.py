@@ -142,7 +142,7 @@ change(
 )
 change(
     "what comes again waits for what was not handed out",
-    ChannelState._come_again,
+    ChannelState._make_ready_again,
     "self._leases.halt()",
     "None",
     test="tests/delivery/test_lease_machine.py::test_what_comes_again_is_looked_for_before_more_is_handed_out",

@@ -83,7 +83,7 @@ def holding(named: StoreOptions | None, stored: StoredOptions | None, given: Sto
 
 
 def unknown() -> StoredOptions:
-    """Return the options that apply if they were lost: nothing is deleted before somebody gives new ones."""
+    """Return the options that apply if the stored ones were lost: nothing is deleted until new ones are given."""
     return StoredOptions(named=True, options=StoreOptions(retention=Retention(consumed="keep")))
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class TopicDescription:
     """The description of one topic, `topic.json`, as its owner changes it.
 
-    Blocking. Any thread may change it; one change waits for the other.
+    Blocking. Any thread may change it; changes are serialised.
 
     Attributes:
         meta: what it says. Replaced by each change, never modified.
@@ -46,7 +46,7 @@ class TopicDescription:
     # --- what is gone
 
     def note_losses(self, segments: Sequence[Segment], found: Ranges) -> None:
-        """Note the offsets found to be missing; forget those that the segments hold again: somebody put a file back.
+        """Note the offsets found to be missing; forget those that segments hold again, as a file was put back.
 
         Raises:
             StorageError: it was not noted.

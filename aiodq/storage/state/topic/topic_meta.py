@@ -1,8 +1,7 @@
-"""A topic's description, `topic.json`: what is known of a topic besides its messages.
+"""A topic's description, `topic.json`: everything about a topic except its messages.
 
-It also holds the options given for a channel, beside where the channel began, rather than with its journal: one rename
-makes both durable, so that there is no moment, and no power cut, after which a channel exists and settles messages by
-other rules than its own.
+It also holds each channel's options, together with the offset at which the channel began: one rename makes both
+durable. So no power cut leaves a channel that exists without its options and settles messages by other rules.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class TopicMeta:
 
 
 class FoundMeta(NamedTuple):
-    """A topic's description, what is wrong with it, and whether there is a file of it."""
+    """A topic's description, what is wrong with it, and whether its file exists."""
 
     meta: TopicMeta
     damages: list[Damage]

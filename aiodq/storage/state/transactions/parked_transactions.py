@@ -1,9 +1,9 @@
-"""Parked transactions: what committed ones owe a topic that cannot be used, kept beside the topics until it can.
+"""Parked transactions: committed ones for a topic that cannot be used, kept in a file until it can.
 
 One bad topic must neither stop a store nor keep its transaction log from being emptied. So before that log is emptied,
-what it holds for such a topic, and nothing else, is written to `#aside/TOPIC,NUMBER`, a file of the same format; NUMBER
-is the first transaction's. Whoever opens the topic later applies it, and removes the file once that is durable. By the
-transactions' numbers nothing is applied twice.
+its contents for that topic are written to `#aside/TOPIC,NUMBER`, a file of the same format; NUMBER is the first
+transaction's. The owner that next opens the topic applies them, and removes the file once that is durable. The
+transactions' numbers show what was applied already.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def may_be_topic(fs: FileSystem, store: str, name: str) -> bool:
 
 
 def drop_owed(fs: FileSystem, owed: Sequence[Owed]) -> None:
-    """Remove the files of what topics hold durably by now. Unreadable parts stay, in quarantine. Blocking.
+    """Remove the files whose transactions topics now hold durably. Unreadable parts stay, in quarantine. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error; retrying is safe.

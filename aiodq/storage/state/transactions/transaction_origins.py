@@ -111,7 +111,7 @@ class TransactionOrigins:
         try:
             return read_origins(self._fs, self._store)
         except CorruptionError as error:
-            # Its contents are lost; those of the transaction log are known all the same.
+            # Its contents are lost; the origins in the transaction log are still known.
             path = os.path.join(self._store, ORIGINS)
             size = len(read_file(self._fs, path) or b"")
             self.damages.append(Damage(quarantine_file(self._fs, path), 0, size, error.message))
