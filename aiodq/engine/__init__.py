@@ -1,19 +1,19 @@
 """The engine of a store, on asyncio: one engine per store, one per topic, one per channel.
 
-Each topic has one *ioLoop*. One turn of it, `IoLoop.turn`, looks at what has happened since the last turn and starts
+Each topic has one *ioLoop*. In each turn, `IoLoop.turn`, it looks at what has happened since the last turn and starts
 whatever can start. A put that finds nothing in progress bypasses it and is written in the caller's own step. The ioLoop
-only decides; the work is done by others: the *segment writer* encodes and writes, the *syncer* has the device synced
-(by a thread or by the kernel: `SyncBackend`), the *prefetching reader* reads ahead for channels that are behind, and
-the *ack persister* writes journals and checkpoints and deletes files. Data flows one way:
+only decides; others do the work: the *segment writer* encodes and writes, the *syncer* has the device synced (by a
+thread or by the kernel: `SyncBackend`), the *prefetching reader* reads ahead for channels that are behind, and the
+*ack persister* writes journals and checkpoints and deletes files. Data flows one way:
 
     caller -> open batch -> ioLoop -> segment writer -> disk
                                        disk -> prefetching reader -> lease -> caller
 
-In the packages: `topic.puts` leads to the open batch (`batch`), `topic.commit` from there to the disk, `reading` and
-`channel.source` back from it. `channel.lease` is about messages in flight, `channel.acks` and `channel.dead_lettering`
-about how they are settled. `transactions` has what tasks begin, whichever process owns the store; `committing` commits
-it to topics and channels. `store` is the store as a whole, with opening and deleting; `loop` has the futures, timers,
-threads and syncs.
+The packages follow that path. A message goes through `topic.puts` into the open batch (`batch`), through `topic.commit`
+to the disk, and through `reading` and `channel.source` back to a consumer. `channel.lease` holds messages in flight;
+`channel.acks` and `channel.dead_lettering` settle them. `transactions` is the part of transactions that is the same in
+every process; `committing` commits them. `store` is the store as a whole, with opening and deleting; `loop` has the
+futures, timers, threads and syncs.
 
 The life of a put:
 
@@ -51,13 +51,13 @@ The life of a get:
           `DeliveryFilter`         how many messages from there on may be delivered as they are, and until when
           `ChannelState.begin`     begins a lease over them. Redelivered messages get entries of their own, one
                                    (`ChannelState.deliver`) or several at a time (`ChannelState.deliver_again`)
-      `ChannelState.tick`          requeues what was in flight for too long: `ChannelState.time_out`
+      `ChannelState.tick`          finds messages in flight for too long, which `ChannelState.time_out` requeues
       `Expirations`                tells channels when times to live end: what is not in flight is settled then
 
 The life of an ack:
 
     `Message.ack_nowait`           sets a byte of the lease; the first one since the last flush notifies the channel
-      `AckPersister.settled`       the channel has something to write, soon if somebody awaits `Message.ack`
+      `AckPersister.settled`       the channel has something to write, soon if a caller awaits `Message.ack`
       `AckPersister.flush`         writes for all channels of the topic together
         `ChannelState.take_ops`    turns the bytes into a floor, ranges, attempts, due times
         `ChannelJournal.append`    writes them

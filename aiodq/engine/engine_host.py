@@ -35,10 +35,10 @@ class TopicEngineHost(Protocol):
     Attributes:
         clock, threads, syncs, reporter: those of the store.
         loop, home: the event loop, and a cheap check for running on it.
-        turns, ticks: when a task that never waits gives way, and which topic ticks when.
+        turns, ticks: when a task that never waits has to yield, and when each topic ticks.
         usable: whether the store has not failed, is not closing, and is not in a forked child.
         given: the options that `open` was given, or None.
-        keeps: whether defaults never act for a topic without options on disk: nothing is deleted from it.
+        keeps: whether nothing is deleted from a topic without options on disk: the defaults do not apply to it.
         reclaiming: whether messages in flight under an earlier owner may still be claimed.
         activity: which topics may have changed, if somebody asks.
     """
@@ -71,7 +71,7 @@ class TopicEngineHost(Protocol):
 
     @property
     def standing(self) -> str:
-        """The store's state in a word."""
+        """The store's state, as one word."""
         ...
 
     def fs_of(self, *names: str) -> FileSystem:

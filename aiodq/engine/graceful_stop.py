@@ -28,7 +28,7 @@ class Stoppable(Protocol):
         ...
 
     def let_go(self) -> int:
-        """Release the messages of handlers that go on all the same; return the number of those handlers."""
+        """Release the messages of handlers that have not ended; return the number of those handlers."""
         ...
 
 
@@ -39,7 +39,7 @@ class StoppableChannel(Protocol):
 
     @property
     def place(self) -> str:
-        """The channel and its topic, in words."""
+        """The channel and its topic, for messages."""
         ...
 
     def shut_down(self, *, immediate: bool) -> None:
@@ -47,7 +47,7 @@ class StoppableChannel(Protocol):
         ...
 
     async def idle(self, *, handlers_only: bool = False) -> None:
-        """Wait until nobody works on a message any more."""
+        """Wait until no message is processed any more."""
         ...
 
 
@@ -65,7 +65,7 @@ def handling(channel_engine: StoppableChannel) -> None:
 
 
 def _within(channel_engines: Collection[StoppableChannel]) -> bool:
-    """Return whether the caller is a handler of one of these channels, which cannot wait for its own end."""
+    """Return whether the caller is a handler of one of these channels; it cannot wait for its own end."""
     found = _HANDLING.get()
     return (
         found is not None
@@ -78,7 +78,7 @@ def _within(channel_engines: Collection[StoppableChannel]) -> bool:
 async def stop_channels(
     channel_engines: Collection[StoppableChannel], grace: float, then: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """Hand out nothing more, wait for running handlers, cancel them after `grace` seconds, and do `then`.
+    """Hand out nothing more, wait for running handlers, cancel them after `grace` seconds, and call `then`.
 
     If called by a handler of one of the channels, it does not wait.
 
@@ -127,7 +127,7 @@ async def _cut(channel_engines: Collection[StoppableChannel], grace: float) -> N
 
 
 async def _idle(channel_engines: Collection[StoppableChannel], seconds: float, *, handlers_only: bool = False) -> bool:
-    """Wait until nobody works on a message; return whether that took no more than so many seconds."""
+    """Wait until no message is processed; return whether that took at most this many seconds."""
     try:
         async with asyncio.timeout(seconds):
             for channel_engine in channel_engines:

@@ -22,9 +22,9 @@ _DRIFT: Final = 50_000_000
 class Lifetimes:
     """The lifetimes of one topic's messages.
 
-    The difference between wall time and monotonic time is noted whenever messages with a time to live are put and it
-    has changed since: what was put before a jump of the wall clock keeps the old difference, what is put after it has
-    the new one. What was put in an earlier run has the difference as of when the topic was opened.
+    The difference between wall time and monotonic time is noted when messages with a time to live are put, if it has
+    changed since. Messages put before a jump of the wall clock keep the old difference, those put after it have the new
+    one. Messages put in an earlier run have the difference as of when the topic was opened.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -61,7 +61,7 @@ class Lifetimes:
         """
         ahead = self._ahead[bisect_right(self._starts, offset) - 1]
         if self._own is None or offset < self._own:
-            # A wall clock set back between two runs prolongs no message's life.
+            # Setting the wall clock back between two runs does not prolong a message's life.
             ahead += max(put - self._opened, 0)
         return expiry - ahead
 

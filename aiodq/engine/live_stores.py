@@ -1,4 +1,4 @@
-"""The open stores of this process: a forked child must not use them, and one that nobody has may still be closing."""
+"""The open stores of this process: a forked child must not use them, and one without handles may still be closing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LiveStore(Protocol):
     locked: str
 
     def closing_of(self, path: str) -> asyncio.Task[None] | None:
-        """Return the task that closes the store of a directory, if nobody waits for it who began it, on this loop."""
+        """Return the task that closes the store of a directory, if it runs on this loop and no caller waits for it."""
         ...
 
     def release_if_dead(self) -> None:
@@ -40,13 +40,14 @@ LIVE: Final[weakref.WeakSet[LiveStore]] = weakref.WeakSet()
 def closing_of(path: str) -> list[asyncio.Task[None]]:
     """Return the tasks that close stores of this directory.
 
-    A notebook's cell that is run again drops its store, and a block that is cancelled as it ends does not wait for it.
+    A notebook's cell that is run again drops its store, and a block that is cancelled as it ends does not wait for the
+    closing.
     """
     return [task for store in list(LIVE) if (task := store.closing_of(path)) is not None]
 
 
 def release_dead(path: str) -> None:
-    """Release the stores of this directory whose event loop was closed under them, which nobody can close any more.
+    """Release the stores of this directory whose event loop was closed, so that they can no longer be closed.
 
     Blocking: what they had accepted is written.
     """

@@ -40,7 +40,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 class _Attempt(Generic[T]):
-    """An attempt to open a store in a thread, where it goes on to its end though nobody waits for it any more."""
+    """An attempt to open a store in a thread, where it goes on to its end even if its caller is cancelled."""
 
     def __init__(self, path: str, opening: Callable[[], T]) -> None:
         self.path = path
@@ -57,7 +57,7 @@ class _Attempt(Generic[T]):
                 _GIVEN_UP.discard(self)
 
     def give_up(self) -> None:
-        """Note that the attempt lets go of the store by itself, unless it has ended."""
+        """Have the attempt release the store itself, unless it has ended."""
         with _MUTEX:
             if not self._ended:
                 _GIVEN_UP.add(self)
@@ -74,7 +74,7 @@ _GIVEN_UP: Final[weakref.WeakSet[_Attempt[Any]]] = weakref.WeakSet()
 
 
 def _passing(path: str) -> bool:
-    """Return whether an attempt of this process that was given up may have the store still."""
+    """Return whether a cancelled attempt of this process may still hold the store."""
     with _MUTEX:
         return any(attempt.path == path for attempt in _GIVEN_UP)
 
@@ -84,12 +84,12 @@ async def when_unlocked(
 ) -> T:
     """Return what `opening` returns; it is repeated for up to `wait` seconds while another owner has the store.
 
-    An opening of this process that was cancelled is no owner: it is waited for.
+    A cancelled opening of this process does not count as an owner: this waits for its end.
 
     Args:
         path: the store's directory.
         call: runs a function in a thread.
-        opening: opens the store; it blocks, and where its caller was cancelled closes what it opened.
+        opening: opens the store; it blocks, and closes what it opened if its caller was cancelled.
         wait: seconds.
 
     Raises:

@@ -25,7 +25,7 @@ __all__ = ["Brought", "OpenedStore", "OpenedTopic"]
 
 @dataclass(slots=True)
 class Brought:
-    """What committed transactions bring to a topic, which may not hold it durably.
+    """Acks and puts of committed transactions that a topic may not hold durably yet.
 
     Attributes:
         puts: with the transactions' numbers, in order.
@@ -42,7 +42,7 @@ class OpenedTopic:
     Attributes:
         log: the log.
         channels: each channel's journal and state, by name.
-        left: what transactions put for which the disk has no room now.
+        left: messages of transactions for which the disk has no room now.
     """
 
     __slots__ = ("channels", "left", "log")
@@ -68,10 +68,10 @@ class OpenedStore(NamedTuple):
         lock: the store's lock.
         transactions: the transaction log.
         topics: the opened topics, by name.
-        brought: what the transaction log brings, by topic, and what those topics were owed.
-        taken: the files of what they were owed, to be dropped once the topics hold it durably.
-        unusable: why a topic cannot be used until the store is opened again, by name; what it is owed is kept.
-        owing: likewise, why a topic could not be created; that may be retried at any time.
+        brought: acks and puts from the transaction log and from parked transactions, by topic.
+        taken: the files of those parked transactions, to be removed once the topics hold them durably.
+        unusable: why a topic cannot be used until the store is opened again, by name; its transactions stay parked.
+        owing: why a topic with parked transactions could not be created, by name; that may be retried at any time.
         blocked: bulk commits that are to be left as they are.
         identity: the identity of the store.
         damages: what was damaged of the store's own files.

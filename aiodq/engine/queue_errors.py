@@ -28,4 +28,4 @@ class QueueFull(AiodqError, asyncio.QueueFull):  # noqa: N818 - asyncio's name
 
 
 class QueueShutDown(AiodqError, _ShutDownBase):  # noqa: N818 - asyncio's name
-    """The queue was shut down or its store closed: nothing more is accepted, or there is nothing left to get."""
+    """The queue was shut down or its store closed: nothing more is accepted, or nothing is left to get."""

@@ -1,4 +1,4 @@
-"""References that keep a store open: those of the handles that its user still has."""
+"""References that keep a store open: each handle of a store holds one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["StoreRefs", "nobody"]
 
 
 class StoreRef:
-    """A reference to one store, held by everything that its user has of it, and by nothing of the engine.
+    """A reference to one store, held by all handles of it, and never by the engine.
 
     When the last handle is collected, so is this reference, and the engine closes itself.
     """
@@ -20,7 +20,7 @@ class StoreRef:
     __slots__ = ("__weakref__", "_dropped")
 
     def __init__(self, dropped: Callable[[], None]) -> None:
-        """Call `dropped` when no handle is left: in any thread, between any two instructions."""
+        """Call `dropped` when no handle is left; it may run in any thread, between any two instructions."""
         self._dropped: Final = dropped
 
     def __del__(self) -> None:
@@ -39,7 +39,7 @@ class StoreRefs:
         self._ref: weakref.ref[StoreRef] | None = None
 
     def get(self) -> object:
-        """Return the reference that a handle holds to keep the store open; None if it is being dropped already."""
+        """Return the reference that a handle holds to keep the store open; None if the store is being dropped."""
         if self._ref is None:
             store_ref = StoreRef(self._dropped)
             self._ref = weakref.ref(store_ref)
@@ -48,5 +48,5 @@ class StoreRefs:
 
 
 def nobody() -> object:
-    """Return no reference: the `store_ref` of what belongs to no store."""
+    """Return no reference: the `store_ref` of messages that belong to no store."""
     return None

@@ -1,4 +1,4 @@
-"""What a topic accepts: messages are checked, and brought into the form in which they are stored."""
+"""Acceptance: checks messages that are put into a topic, and converts them to the form in which they are stored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AcceptingTopic(Protocol):
 
 
 class Acceptance:
-    """The checks of what is put into one topic: the base of the put buffer, and of what replaces it."""
+    """The checks of messages put into one topic: the base class of the put buffer and of its remote substitute."""
 
     __slots__ = ("_accepting",)
 

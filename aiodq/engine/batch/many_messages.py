@@ -1,4 +1,4 @@
-"""Very many messages that are checked column by column, with hardly a Python statement for each of them."""
+"""Checking many messages column by column, with hardly a Python statement for each of them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class _OneByOneError(Exception):
-    """A message has to be looked at by itself, if only to say what is wrong with it."""
+    """A message has to be checked by itself, if only for its error message."""
 
 
 class Accepting(Protocol):
-    """What accepts messages of a topic: `aiodq.engine.topic.puts.put_buffer.PutBuffer`, or what replaces it."""
+    """Accepts messages for a topic: `aiodq.engine.topic.puts.put_buffer.PutBuffer`, or its remote substitute."""
 
     def moment(self) -> Callable[[], int]: ...
 
@@ -83,7 +83,7 @@ def _columns_at_once(
 
     Args:
         items: at least one; either bodies, which must be bytes, or drafts, whose bodies must be.
-        shared: what bodies have besides; drafts have what they say themselves.
+        shared: the labels and times of bodies; drafts have their own.
         options: the topic's.
         now_ns: returns when they are put.
     """

@@ -41,7 +41,7 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class Accepted(NamedTuple):
-    """What a message has besides its body, validated.
+    """The validated labels and times of a message: everything besides its body.
 
     Attributes:
         tag, key, headers: as those of `Draft`.
@@ -99,12 +99,12 @@ def _added(column: list[C] | None, count: int, value: C, none: C) -> list[C] | N
 
 
 class PutResult:
-    """The result of a put that nobody waits for yet: cheaper than a future, which is usually not asked for.
+    """The result of a put that is not awaited yet: cheaper than a future, which is usually not needed.
 
     Attributes:
         offset: the message's offset, once it is as durable as the policy says; -1 before.
         error: why it was not stored, or None.
-        future: the future of those who wait by now; None if nobody does.
+        future: the future of callers that wait; None as long as there are none.
     """
 
     # Defaults of the class, so that creating an instance calls nothing.
@@ -120,7 +120,7 @@ class PutResult:
             self.future.set_result(offset)
 
     def durable(self, offset: int) -> None:
-        """Note that the message is durable. In the thread that has synced it; `stored` follows on the loop."""
+        """Note that the message is durable. Called in the thread that has synced it; `stored` follows on the loop."""
 
     def failed(self, error: Exception) -> None:
         """Note that the message was not stored, for this reason, unless it was settled before."""
@@ -132,7 +132,7 @@ class PutResult:
 
 @dataclass(slots=True)
 class Part:
-    """Messages that are encoded together, with the futures of those who wait for them.
+    """Messages that are encoded together, with the futures of their puts.
 
     Attributes:
         columns: the messages.
@@ -190,13 +190,13 @@ class Part:
         return self.first + len(self.columns.bodies)
 
     def durable(self) -> None:
-        """Tell the one who waits for a part with an origin, in the thread that has synced it: `resolve` follows."""
+        """Notify the waiter of a part with an origin, in the thread that has synced it; `resolve` follows."""
         waiter = self.waiters[0]
         if isinstance(waiter, PutResult):
             waiter.durable(self.first)
 
     def resolve(self, begin: int = 0, stop: int | None = None) -> None:
-        """Give those who wait their offsets, from index `begin` to `stop`; without one, to the last."""
+        """Resolve the waiters with their offsets, from index `begin` to `stop`, by default to the last."""
         first, waiters = self.first, self.waiters if not begin and stop is None else self.waiters[begin:stop]
         for number, waiter in enumerate(waiters, first + begin):
             if type(waiter) is PutResult and waiter.future is None and waiter.error is None:
@@ -207,13 +207,13 @@ class Part:
                 waiter.set_result(range(first, first + len(self.columns.bodies)) if self.atomic else number)
 
     def resolve_receipts(self) -> None:
-        """Give their offsets to those who have a receipt; `resolve` follows, and tells those who wait."""
+        """Set the offsets of receipts; `resolve` follows, and wakes the waiters."""
         for number, waiter in enumerate(self.waiters, self.first):
             if type(waiter) is PutResult and waiter.error is None:
                 waiter.offset = number
 
     def fail(self, error: Exception) -> None:
-        """Fail those who wait."""
+        """Fail the waiters."""
         for waiter in self.waiters:
             if isinstance(waiter, PutResult):
                 waiter.failed(error)
@@ -238,7 +238,7 @@ def columns_of(messages: Sequence[tuple[Accepted, bytes]]) -> Columns:
 
 
 def columns_of_one(message: Accepted, body: bytes) -> Columns:
-    """Do as `columns_of` for one message: a put of one with a label takes this path each time."""
+    """Do as `columns_of` for one message, as in every put of a single labelled message."""
     tag, key, headers, due, expiry = message
     return Columns(
         [body],

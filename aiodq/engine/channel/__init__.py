@@ -1,1 +1,1 @@
-"""One channel of a topic: delivery, settlement, and what is journaled of them."""
+"""One channel of a topic: delivery, settlement, and the journaling of both."""

@@ -1,4 +1,4 @@
-"""Messages addressed to one channel of their topic: dead letters that were put back where they came from.
+"""Messages addressed to a single channel of their topic: dead letters that were put back.
 
 Such a message names its channel in a header of its own. The other channels settle it as soon as they see it, and the
 consumer does not see the header. A version that does not know the header delivers the message to every channel.

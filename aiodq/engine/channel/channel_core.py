@@ -1,4 +1,4 @@
-"""The core of a channel: its state, and those who wait for something to happen to it."""
+"""The core of a channel: its state, and the tasks that wait for a change of it."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class ChannelCore:
         state: None until the channel's creation is durable.
         journal: likewise.
         preview: where it begins, while it is being created; None if that has to be read first.
-        ack_waiters: those who wait for the journal's next commit.
+        ack_waiters: the futures of calls that wait for the journal's next commit.
         store_ref: returns the reference that a handle holds to keep the store open.
         latency: how long messages take.
         transactions: the open transactions of the store.
         crash_suspects: those of the store.
         passed: the end of the oldest segment when everything in it was last found to be settled (`TopicRetention`).
         paused: whether nothing is delivered.
-        held: whether the channel waits for new options to be on disk, as they might settle messages.
+        held: whether the channel waits for new options to be on disk, which might settle messages.
         reclaiming: whether messages in flight under an earlier owner may still be claimed.
         turn: how long the getters have held the event loop.
         shut: whether it ends once nothing is ready; `shut_now`: at once.
@@ -87,12 +87,12 @@ class ChannelCore:
 
     @property
     def place(self) -> str:
-        """The channel and its topic, in words."""
+        """The channel and its topic, for messages."""
         return f"{self._host.name!r}, channel {self.name!r}"
 
     @property
     def error(self) -> Exception | None:
-        """Why the channel cannot be used any more, or None."""
+        """Why the channel can no longer be used, or None."""
         return self._over
 
     @property
@@ -115,13 +115,13 @@ class ChannelCore:
     # --- what is to be written
 
     def changed(self) -> None:
-        """Tell of a change of the state: those who wait for it, and who writes it down."""
+        """Announce a change of the state to its waiters and to the ack persister."""
         try:
             if self._wait_queue.line or self._joiners or self._idlers:
                 self.wake()
             self._host.settled(self)
         except RecursionError as error:
-            self._host.fail_store(error)  # those who are to know of it would wait for ever
+            self._host.fail_store(error)  # otherwise the waiters would wait for ever
             raise
 
     def settled_elsewhere(self) -> None:
@@ -131,23 +131,23 @@ class ChannelCore:
         self._host.settled_elsewhere(self)
 
     def lost(self, count: int, offset: int) -> None:
-        """Note that `count` messages from `offset` on are lost, which is to be written down."""
+        """Note that `count` messages from `offset` on are lost, and have that journaled."""
         self._host.settled(self)
         self._host.reporter.lost(self._host.name, self.name, count, offset)
 
     def note_deliveries(self) -> None:
-        """Write deliveries down before anybody has the messages: they count even if that kills the process."""
+        """Journal deliveries before the messages are handed out: they count even if a message kills the process."""
         try:
             self._host.write_now(self)
         except RecursionError as error:
-            # What was taken to be written is in no file, and those who wait for it must not be told that it is.
+            # What was taken to be written is in no file, and its waiters must not be told that it is.
             self._host.fail_store(error)
             raise
 
     def commit(self, _lease: object = None, _index: int = 0, /) -> asyncio.Future[None]:
         """Return a future, done once everything settled before is as durable as the store's policy makes it.
 
-        If the future is cancelled, it becomes durable all the same.
+        If the future is cancelled, it becomes durable anyway.
         """
         if self._over is not None:
             raise again(self._over)
@@ -164,7 +164,7 @@ class ChannelCore:
     async def committed(self) -> None:
         """Wait until everything settled before is as durable as the store's policy makes it.
 
-        Cancellation: it becomes durable all the same.
+        Cancellation: it becomes durable anyway.
         """
         await self.commit()
 
@@ -189,7 +189,7 @@ class ChannelCore:
     async def join(self, *, deferred: bool = True) -> None:
         """Wait until nothing is ready or in flight, and with `deferred` nothing deferred either.
 
-        Shut down at once, what is left is of the next time: only what is in flight is waited for.
+        After an immediate shutdown, wait only for what is in flight: the rest is left for the next opening.
 
         Cancellation: nothing changes.
         """
@@ -205,7 +205,7 @@ class ChannelCore:
         return state.depth == 0 or (not deferred and state.depth == len(state.deferred))
 
     async def idle(self, *, handlers_only: bool = False) -> None:
-        """Wait until nobody works on a message any more: no consumer, and nothing in flight.
+        """Wait until no message is processed any more: no consumer runs, and nothing is in flight.
 
         Args:
             handlers_only: wait for the consumers only.

@@ -42,12 +42,12 @@ class ChannelEngine(Settlement, Generic[M]):
     """The engine of one channel.
 
     Attributes:
-        sought: how often it was moved to another offset, which forgets what is in flight.
+        sought: how often it was moved by `seek`, which forgets what is in flight.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
         ending: set once it is to end.
         kind: the class of its messages.
         open_lease: the lease handed out from.
-        special: whether more is to be done with each message before the getter has it.
+        special: whether each message needs further work before the getter gets it.
         transaction_holds: the messages that transactions are about to settle.
     """
 
@@ -176,8 +176,8 @@ class ChannelEngine(Settlement, Generic[M]):
             store_ref: the reference that the message holds to keep the store open.
             cold: read a little from disk at once instead of leaving it to the prefetching reader.
             now: the clock's monotonic time, if the caller has just read it.
-            thorough: go on for as long as there are messages that are not to be delivered; otherwise give way to others
-                after a millisecond, and the next call goes on.
+            thorough: go on for as long as there are messages that are not to be delivered; otherwise stop after a
+                millisecond, and let the next call go on.
         """
         state, undeliverable, self._unfinished = self.state, self.undeliverable, False
         if state is None or self.shut_now or self.paused:
@@ -339,7 +339,7 @@ class ChannelEngine(Settlement, Generic[M]):
         now = self._clock.monotonic()
         if now - self.turn.began > LONGEST_TURN:
             # Before anything is taken, as a cancelled sleep would lose it. Of the getters that come meanwhile, the
-            # first checks the state, and the others are handed what it has found.
+            # first checks the state, and the others get what it has found.
             await self.turn.leave()
             item = self.take_next(store_ref)
             if item is not None:
@@ -373,7 +373,7 @@ class ChannelEngine(Settlement, Generic[M]):
         """Defer the messages of a new batch that are due later."""
         state, dues = self.state, batch.columns.dues
         wall, now = self.times()
-        wall = max(wall, batch.time_ns)  # one set back while this was written prolongs no wait
+        wall = max(wall, batch.time_ns)  # a clock set back while this was written does not prolong the wait
         offsets, later = ((), ()) if dues is None else later_than(wall, batch.first, dues)
         if state is None or not offsets:
             return
@@ -417,9 +417,9 @@ class ChannelEngine(Settlement, Generic[M]):
         self.source.end(error)
 
     def refuse(self, error: Exception) -> None:
-        """Fail the getters; from now on, whatever is asked of the channel raises `error`.
+        """Fail the getters; from now on, every call on the channel raises `error`.
 
-        Those who wait for the commit of an ack go on waiting.
+        Calls that wait for the commit of an ack go on waiting.
         """
         self._over = error
         self._activity.note(self._host)
@@ -430,7 +430,7 @@ class ChannelEngine(Settlement, Generic[M]):
         release(self._idlers)
 
     def end(self, error: Exception) -> None:
-        """Refuse, as `refuse` does, and fail everyone who waits."""
+        """Refuse, as `refuse` does, and fail all waiters."""
         self.refuse(error)
         waiters = list(self.ack_waiters)
         self.ack_waiters.clear()

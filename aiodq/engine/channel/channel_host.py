@@ -78,7 +78,7 @@ class ChannelEngineHost(Protocol[C_contra]):
         ...
 
     def awaited(self, channel_engine: C_contra) -> None:
-        """Note that somebody waits for what was settled to be durable."""
+        """Note that a caller waits for settled messages to be durable."""
         ...
 
     def settled(self, channel_engine: C_contra) -> None:
@@ -86,11 +86,11 @@ class ChannelEngineHost(Protocol[C_contra]):
         ...
 
     def moved(self, offset: int) -> None:
-        """Note that a channel starts to deliver, or goes on elsewhere, at this offset."""
+        """Note that a channel starts to deliver at this offset, or was moved to it."""
         ...
 
     def write_now(self, channel_engine: C_contra) -> None:
-        """Write what the channel has unwritten, without a sync."""
+        """Write the channel's unwritten operations, without a sync."""
         ...
 
     def settled_elsewhere(self, channel_engine: C_contra) -> None:

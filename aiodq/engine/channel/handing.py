@@ -1,7 +1,7 @@
 """What handles and consumers need of a channel's engine.
 
-Two have it: the engine of a channel, and what stands in for it where another process owns the store. As these are
-Protocols, a type checker notices where one of them uses what only one of the two has.
+There are two implementations: a channel's engine, and its remote substitute if another process owns the store. With
+these Protocols, a type checker notices code that uses what only one of the two has.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HandingChannel(SettlingChannel, StoppableChannel, Protocol[M]):
         turn: how long the getters have held the event loop.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
         crash_suspects: those of the store.
-        counting: whether deliveries are written down before the getter has the message.
+        counting: whether deliveries are journaled before the getter gets the message.
         ending: set once it is to end.
     """
 
@@ -54,7 +54,7 @@ class HandingChannel(SettlingChannel, StoppableChannel, Protocol[M]):
 
     @property
     def special(self) -> bool:
-        """Whether more is to be done with each message before the getter has it."""
+        """Whether each message needs further work before the getter gets it."""
         ...
 
     @property
@@ -108,7 +108,7 @@ class HandingChannel(SettlingChannel, StoppableChannel, Protocol[M]):
         ...
 
     def note_deliveries(self) -> None:
-        """Have deliveries written down."""
+        """Journal deliveries."""
         ...
 
     def wake(self, *, everybody: bool = False) -> None:

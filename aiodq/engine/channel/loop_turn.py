@@ -1,4 +1,4 @@
-"""How long the getters of a channel have held the event loop without giving way to others."""
+"""How long the getters of a channel have run without yielding to the event loop."""
 
 from __future__ import annotations
 
@@ -33,40 +33,40 @@ class LoopTurn:
     __slots__ = ("_gave_way", "_monotonic", "began")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        """Start with the turn over, so that the first getter gives way."""
+        """Start with the turn over, so that the first getter yields."""
         self.began: float = 0.0
         self._gave_way = False
         self._monotonic = monotonic
 
     def begin(self) -> float:
-        """Start a turn, as the event loop goes round anyway, so getters need not give way for it; return the time."""
+        """Start a turn, as the event loop has just run other callbacks, so getters need not yield; return the time."""
         self.began = self._monotonic()
         return self.began
 
     @property
     def is_over(self) -> bool:
-        """Whether to give way to others."""
+        """Whether to yield to the event loop."""
         return self._monotonic() - self.began > LONGEST_TURN
 
     def is_over_amid(self, taken: int, most: int, read: int) -> bool:
-        """Return whether a call is to give way to others.
+        """Return whether a call is to yield to the event loop.
 
-        Seldom: another getter may return the messages that follow before this call returns its own.
+        Seldom: meanwhile another getter may return later messages before this call returns its own.
 
         Args:
-            taken: the messages it has taken since it last did.
+            taken: the messages it has taken since it last yielded.
             most: the messages that it takes in all.
-            read: the bytes that it has had read on the event loop since then.
+            read: the bytes that were read for it on the event loop since then.
         """
         return read > _MUCH_READ or (most > _WHOLE_BATCH and taken > _LOOK_AFTER and self.is_over)
 
     async def leave(self) -> float:
-        """Give way to others; return the time.
+        """Yield to the event loop; return the time.
 
         Getters that come meanwhile do so too, in order: the first of them begins the next turn.
 
-        Cancellation: that was a turn of the others. Who asks next need not give way, as who waits no longer than a turn
-        of the loop, time and again, would never be handed anything.
+        Cancellation: it counts as having yielded, so the next getter need not. Otherwise a caller whose timeout is
+        shorter than a turn of the loop would never get a message, however often it called.
         """
         if self._gave_way:
             self._gave_way = False

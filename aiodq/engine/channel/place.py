@@ -1,4 +1,4 @@
-"""A place in the log from which a channel is to go on."""
+"""A place in the log at which a channel is to continue after a seek."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Place"]
 
 
 class Place(NamedTuple):
-    """A place in the log, with what a channel has to know of the log from there on.
+    """A place in the log, with what a channel has to know about the log from there on.
 
     Attributes:
         offset: the first offset that the channel delivers.
         seen: the offset up to which the log was read for `deferred`.
         deferred: the messages that were put with a delay and are not due yet, with their moments.
-        passed: their offsets once more.
-        gaps: ranges of offsets whose segments were deleted, as nobody needed them.
+        passed: their offsets.
+        gaps: ranges of offsets whose segments were deleted because they were no longer needed.
         lost: ranges of offsets whose messages are lost by damage.
     """
 
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     lost: Iterable[tuple[int, int]] = ()
 
     def go(self, state: ChannelState) -> None:
-        """Have a channel's state go on from here."""
+        """Move a channel's state to this place."""
         before, offset = state.deferred, self.offset
         self.deferred.discard_range(0, offset)
         self.passed.discard_below(offset)

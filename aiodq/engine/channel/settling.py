@@ -1,7 +1,7 @@
 """What a message needs of the engine of its channel.
 
-Two have it: the engine of a channel, and what stands in for it where another process owns the store. As this is a
-Protocol, a type checker notices where a message uses what only one of the two has.
+There are two implementations: a channel's engine, and its remote substitute if another process owns the store. With
+this Protocol, a type checker notices code of a message that uses what only one of the two has.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SettlingChannel(Protocol):
 
     @property
     def place(self) -> str:
-        """The channel and its topic, in words."""
+        """The channel and its topic, for messages."""
         ...
 
     @property
@@ -99,7 +99,7 @@ class SettlingChannel(Protocol):
         ...
 
     def renew(self, delivery: int) -> None:
-        """Keep a message from timing out until `renew_no_more` was called as often as this."""
+        """Keep a message from timing out until `renew_no_more` was called as many times."""
         ...
 
     def renew_no_more(self, delivery: int) -> bool:
@@ -107,7 +107,7 @@ class SettlingChannel(Protocol):
         ...
 
     def commit(self, lease: Lease, index: int, /) -> Awaitable[None]:
-        """Wait until what was settled last, a message of a lease, is so durably."""
+        """Wait until the settlement of a message of a lease, the last one settled, is durable."""
         ...
 
     async def committed(self) -> None:

@@ -18,7 +18,7 @@ class WaitQueue:
     """A FIFO queue of waiting tasks.
 
     Attributes:
-        line: one future for each task. Whoever gives up leaves it in constant time.
+        line: one future for each task. A cancelled task is removed in constant time.
     """
 
     __slots__ = ("_passed_on", "line")
@@ -27,7 +27,7 @@ class WaitQueue:
         """Start empty.
 
         Args:
-            passed_on: called when others are to be woken, as a task was cancelled after it had been woken, or as there
+            passed_on: called when other tasks are to be woken, because a woken task was cancelled, or because there
                 are too many to be woken in one turn of the loop.
         """
         self.line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
@@ -51,7 +51,7 @@ class WaitQueue:
             raise
 
     def wake(self, number: int) -> None:
-        """Wake up to `number` tasks. Where they are very many, the others are told of in a later turn of the loop."""
+        """Wake up to `number` tasks. If there are very many, `passed_on` wakes the others in a later turn."""
         if number > 0 and self.line:
             ready_to_wake()
         if number > MOST_AT_ONCE:

@@ -1,1 +1,1 @@
-"""The commit of transactions: what they settle and put, in all of their topics or in none."""
+"""The commit of transactions: their acks and puts take effect in all of their topics, or in none."""

@@ -1,9 +1,9 @@
 """Commits transactions in groups: one sync of the transaction log for each group, then the topics are changed.
 
-What a transaction settles and puts is first written to the transaction log (`aiodq.format.transactions`) and synced:
-that is the commit. Then its puts are appended to the topics' logs, and its acks are entered in the channels' states.
-Nobody waits for a sync of those: if they are lost, the transaction log still holds all of it. About once a second, and
-before a seek, a purge or a deletion, the logs and journals are synced and the transaction log is emptied.
+A transaction's acks and puts are first written to the transaction log (`aiodq.format.transactions`) and synced: that is
+the commit. Then its puts are appended to the topics' logs, and its acks are entered in the channels' states. These need
+no sync of their own: if they are lost, the transaction log still holds them. About once a second, and before a seek, a
+purge or a deletion, the logs and journals are synced and the transaction log is emptied.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Entry:
         settlements: the messages that it settles and holds, in runs.
         puts: what it puts: the topic, the messages, and their cost in bytes of memory.
         done: done once it is committed and its effects are visible, or has failed.
-        origin: the producer and sequence of a transaction that may be sent again, else None.
+        origin: the producer and sequence of a transaction that may be sent again; otherwise None.
         room: the room reserved for the puts.
     """
 
@@ -153,7 +153,7 @@ def _pieces(runs: Iterable[R]) -> Iterator[list[R]]:
 
 
 class Committer:
-    """One per store.
+    """The committer of transactions; one per store.
 
     Attributes:
         committed: the number of transactions committed since the store was opened.
@@ -177,7 +177,7 @@ class Committer:
         self._file, self._threads, self._clock = file, threads, clock
         self._sync_timer = timer
         self._fail = fail
-        # In their order; whoever gives up leaves it in constant time.
+        # In order of arrival; a cancelled one is removed in constant time.
         self._waiting: OrderedDict[_Entry, None] = OrderedDict()
         self._undecided: dict[asyncio.Future[None], _Entry] = {}
         self._appenders: dict[TopicEngine, TopicAppender] = {}
@@ -211,7 +211,7 @@ class Committer:
             appender.add(columns)
 
     def take_up(self, drop: Callable[[], None]) -> None:
-        """Call `drop`, which blocks, once the topics hold durably what was parked for them."""
+        """Call `drop`, which blocks, once the topics durably hold their parked transactions."""
         self._drop = drop
         self._arm()
 
@@ -255,14 +255,14 @@ class Committer:
             StorageError: a topic that is put into cannot be created or used; nothing was done.
             StoreFailedError: the store has stopped.
 
-        Cancellation: nothing was done, or it is committed and only the caller does not know.
+        Cancellation: either nothing was done, or it is committed although the caller was cancelled.
         """
         room = ReservedRoom(Counter(map(_CHANNEL_OF, settlements)), pressing=bool(settlements))
         # A committer gets topics and channels of its own store only, which are engines.
         own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)
         entry = _Entry([], own, asyncio.get_running_loop().create_future(), origin, room)
         for engine, _, _ in own:
-            # INVARIANT: before any topic is made. What is refused at once leaves no empty one behind.
+            # INVARIANT: before any topic is created, so that a transaction refused at once leaves no empty topic.
             engine.put_buffer.check_open(pressing=bool(settlements))
         for engine, _, _ in own:
             engine.creation.create()  # all of them before the first one is waited for: threads make several at a time
@@ -321,7 +321,7 @@ class Committer:
             yield
 
     def forget(self, engine: TopicEngine) -> None:
-        """Give up what waits for room in a topic that is being deleted."""
+        """Drop messages that wait for room in a topic that is being deleted."""
         if engine in self._appenders:
             self._appenders[engine].forget()
 
@@ -380,7 +380,7 @@ class Committer:
         return entries
 
     def _group(self) -> list[_Entry]:
-        """Take the next group, in order, up to a number and `largest` bytes; what is left is committed after it."""
+        """Take the next group, in order, up to a number and `largest` bytes; the rest is committed after it."""
         # INVARIANT: the transaction log never grows beyond what is read of it when the store is opened.
         group, cost = list[_Entry](), 0
         while self._waiting and len(group) < _MOST_AT_ONCE:
@@ -480,7 +480,7 @@ class Committer:
         # INVARIANT: acks leave the transaction log only once they are in the channels' journals.
         # Shielded: if this is cancelled, the callers of `commit` still get their outcome.
         await asyncio.gather(*(asyncio.shield(entry.done) for entry in self._settling))
-        # What a topic that is closed had is durable: it could not be deleted, and nobody has it open.
+        # What a closed topic had is durable: its deletion failed, and it is no longer in use.
         settled = {channel: engine for channel, engine in self._settled.items() if not engine.closed}
         touched = dict.fromkeys(engine for engine in (*self._appenders, *settled.values()) if not engine.closed)
         await asyncio.gather(*(channel_engine.committed() for channel_engine in settled))
@@ -515,7 +515,7 @@ class Committer:
         """Fail the transactions that wait, and refuse later ones."""
         self._over = error
         self._waiting.clear()
-        # One that is on disk already is committed all the same: only its caller does not know.
+        # One that is on disk already is committed nevertheless, although its caller gets an error.
         entries = list(self._undecided.values())
         told = [partial(_refuse, [entry]) for entry in entries]
         tell_all(error, [*told, *(appender.fail for appender in self._appenders.values())])

@@ -1,4 +1,4 @@
-"""Room for what a transaction puts: in all of its topics at once, or in none."""
+"""Room for a transaction's puts: reserved in all of its topics at once, or in none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HELD_LONGEST: Final = 1.0
 
 
 class Share(NamedTuple):
-    """What a transaction puts into one topic.
+    """A transaction's puts into one topic.
 
     Attributes:
         engine: the topic.
@@ -38,11 +38,11 @@ class Share(NamedTuple):
 class ReservedRoom:
     """The room of one transaction.
 
-    A transaction that waits for room in one topic gives back what it has in the others. Whoever makes that room may
-    have to put into them first: a worker takes a message from one topic and puts its result into the other.
+    A transaction that waits for room in one topic gives back its room in the others. The consumer that makes the room
+    may have to put into those first: a worker takes a message from one topic and puts its result into another.
 
-    Where others put all the time, all topics might never have room at the same moment. So what was given back before is
-    held a little longer each time, and what is taken again is taken before those who came later.
+    If there are always other puts, all topics might never have room at the same moment. So room is held a little longer
+    each time before it is given back, and is taken again ahead of later puts.
     """
 
     def __init__(self, settled: Counter[object], *, pressing: bool) -> None:

@@ -31,7 +31,7 @@ _RETRY: Final = 0.25
 
 @dataclass(slots=True)
 class _Item:
-    """What a transaction puts into the topic.
+    """A transaction's puts into the topic.
 
     Attributes:
         columns: the messages.
@@ -53,10 +53,10 @@ class _Item:
 
 
 class TopicAppender:
-    """One per topic that transactions put into.
+    """Appends committed messages to one topic; one per topic that transactions put into.
 
-    What is added while puts are under way waits until all of these have ended. Otherwise one could fail and a later one
-    succeed, and their order would change.
+    Messages that are added while others are being appended wait until all of those have ended. Otherwise an earlier one
+    could fail and a later one succeed, and their order would change.
 
     INVARIANT: what waits here counts as pending in the topic's put buffer, as it did when its room was reserved.
     """
@@ -143,7 +143,7 @@ class TopicAppender:
             item.tell()
 
     def forget(self) -> None:
-        """Give up what waits for room on the disk, as the topic is being deleted."""
+        """Drop messages that wait for room on the disk, as the topic is being deleted."""
         self._tell_all()
         given_up, self._waiting = self._waiting, deque()
         for item in given_up:
@@ -152,7 +152,7 @@ class TopicAppender:
             self._error = None
 
     def fail(self, error: Exception) -> None:
-        """Fail those who wait in `idle`."""
+        """Fail the callers that wait in `idle`."""
         self._error = self._error or error
         release(self._idlers, error)
 

@@ -31,8 +31,8 @@ def monotonic_ns(clock: Clock) -> int:
 class ClockTimer:
     """Rings at the earliest moment it was set to. A test's clock, which is moved by hand, makes it check when moved.
 
-    Where the loop was held up, it rings a moment later still: an ack or a renewal that came in time comes first, though
-    it lies in a socket or on its way inside this process.
+    If the loop was blocked, it rings a moment later still: an ack or a renewal that came in time, but waits in a socket
+    or a queue of this process, is handled first.
 
     Attributes:
         at: that moment, in monotonic nanoseconds; None while silent.
@@ -70,7 +70,7 @@ class ClockTimer:
         self._handle = asyncio.get_running_loop().call_later(wait, self._look)
 
     def stop(self) -> None:
-        """Ring no more."""
+        """Stop the timer."""
         self.at = None
         if self._handle is not None:
             self._handle.cancel()

@@ -1,4 +1,4 @@
-"""Helpers for futures: settling one that may be settled already, and waiting for a common release."""
+"""Helpers for futures and tasks: settling, waiting in line, and work that outlives its caller."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ _FRAMES: Final = 12
 
 
 def ready_to_wake(frames: int = _FRAMES) -> None:
-    """Raise unless the stack has room to wake somebody: amid that, an error would lose the wake-up.
+    """Raise unless the stack has room for waking a task: an error in the middle of that would lose the wake-up.
 
-    A future that is set on an exhausted stack is done, but its callbacks are gone, and whoever awaits it stays asleep.
+    A future that is set on an exhausted stack is done, but its callbacks are lost, and the task that awaits it is never
+    woken.
 
     Raises:
-        RecursionError: nothing has happened; whoever is in line stays there.
+        RecursionError: nothing has happened; the waiters stay in line.
     """
     if frames:
         ready_to_wake(frames - 1)
@@ -56,9 +57,9 @@ def settle(done: asyncio.Future[Any], result: object, error: BaseException | Non
 
 
 def begin_later(doing: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Return a task that begins in a later turn of the loop, also where the loop's tasks begin at once.
+    """Return a task that begins in a later turn of the loop, even if the loop starts its tasks eagerly.
 
-    It is for what must not run, nor tell anybody anything, before its caller has returned.
+    It is for work that must not run, or call anything back, before its caller has returned.
     """
     # Not made by the loop: its factory (`asyncio.eager_task_factory`) would run the first step here.
     return asyncio.Task(doing, loop=asyncio.get_running_loop())
@@ -67,7 +68,7 @@ def begin_later(doing: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 async def to_its_end(doing: Coroutine[Any, Any, T]) -> T:
     """Return what `doing` returns.
 
-    Cancellation: it goes on, and its error, if nobody waits for it any more, is not reported as one that was missed.
+    Cancellation: it goes on to its end, and its error is then not reported as never retrieved.
     """
     task = asyncio.ensure_future(doing)
     task.add_done_callback(mark_retrieved)
@@ -88,7 +89,7 @@ async def wait_in(line: dict[asyncio.Future[None], None]) -> None:
 
 
 def release(line: dict[asyncio.Future[None], None], error: Exception | None = None) -> None:
-    """Release all who wait in line, or raise `error` in them. Nobody is in line any more when this returns."""
+    """Release all waiters in line, or raise `error` in them. The line is empty when this returns."""
     if line:
         ready_to_wake()
         waiters = list(line)
@@ -97,7 +98,7 @@ def release(line: dict[asyncio.Future[None], None], error: Exception | None = No
 
 
 def settle_all(waiters: Sequence[asyncio.Future[None]], error: Exception | None = None, begin: int = 0) -> None:
-    """Settle futures from index `begin` on, in order: where they are very many, some in each turn of the loop."""
+    """Settle futures from index `begin` on, in order; if there are very many, some in each turn of the loop."""
     stop = begin + MOST_AT_ONCE
     if stop < len(waiters):
         waiters[stop].get_loop().call_soon(settle_all, waiters, error, stop)
@@ -126,4 +127,4 @@ def tell_all(error: Exception, those: Iterable[Callable[[Exception], object]]) -
         try:
             tell(error)
         except Exception as raised:  # noqa: BLE001 - whatever it is, the others have to be told
-            error.add_note(f"while this was told: {type(raised).__name__}: {raised}")
+            error.add_note(f"while this was reported: {type(raised).__name__}: {raised}")

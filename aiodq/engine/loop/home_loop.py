@@ -71,7 +71,7 @@ class HomeLoop:
             )
 
     def leave(self) -> None:
-        """Belong to no thread and no loop any more, in a forked child, which appears to have the parent's of both."""
+        """Belong to no thread and no loop any more: in a forked child, the parent's appear to be its own."""
         self.thread = 0
         self.loop = self
         self.forked = True

@@ -1,4 +1,4 @@
-"""Frees what takes long to free, some in each turn of the event loop."""
+"""Frees large objects gradually, some items in each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FEW: Final = 32
 
 
 def let_go(old: dict[Any, Any] | list[Any]) -> None:
-    """Empty what nobody uses any more, later and little by little: to free a million messages takes 30 ms."""
+    """Empty unused collections later and gradually: freeing a million messages at once takes 30 ms."""
     if len(old) > _FEW:
         asyncio.get_running_loop().call_soon(_free_some, old, _FEW)
 

@@ -1,4 +1,4 @@
-"""When a task that never waits has to give way to the rest of the event loop: by time, not by count."""
+"""When a task that never waits has to yield to the event loop: by time, not by count."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SLICE: Final = 0.0005
 class LoopTurns:
     """The time slices of one store.
 
-    Nothing tells when the loop began its turn. So a task that finds a slice over asks the loop to call back at its next
-    turn, and begins another slice. If that one is over, too, before the loop has called back, the task is to give way.
+    It is unknown when the loop began its turn. So a task that finds a slice over asks the loop to call back at its next
+    turn, and begins another slice. If that one ends, too, before the loop has called back, the task has to yield.
 
     Attributes:
         until: the end of the slice, on the store's monotonic clock; before it, no check is needed.
@@ -32,7 +32,7 @@ class LoopTurns:
         self._asked = False
 
     def over(self, now: float) -> bool:
-        """Return whether to give way, the slice being over; if not, begin another slice."""
+        """Return whether to yield, the slice being over; if not, begin another slice."""
         if self._asked:
             return True
         self._asked = True

@@ -1,4 +1,4 @@
-"""A worker that has a task only while there is something to do: of a thousand topics most are idle."""
+"""A worker that has a task only while there is something to do, as most of a thousand topics are idle."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["OnDemand"]
 
 
 class OnDemand:
-    """Runs one coroutine function whenever that is wanted; it returns once there is nothing left to do.
+    """Runs one coroutine function whenever `want` was called; the function returns once there is nothing left to do.
 
-    It may be wanted on any stack: on one with no room left for the calls, the next caller has it run. A task that slept
-    until there is something to do would be lost there, as the future by which it is woken would be done, and it asleep.
+    If `want` fails because the caller's stack is exhausted, the next call starts the work. A task that slept until
+    there is something to do would be lost then: the future that wakes it would be done, but the task not woken.
     """
 
     __slots__ = ("_asked", "_fail", "_loop", "_run", "_task")
@@ -35,7 +35,7 @@ class OnDemand:
             self.want()
 
     def want(self) -> None:
-        """Run, in a turn of the loop to come, unless it runs already: then it finds by itself what there is to do."""
+        """Run in a later turn of the loop, unless it runs already: then it finds the new work itself."""
         if self._fail is None:
             self._asked = True
         elif self._task is None:
@@ -58,7 +58,7 @@ class OnDemand:
             self._task = None
 
     def end(self) -> asyncio.Task[None] | None:
-        """Run no more; return the task that is cancelled for that, if there is one."""
+        """Stop; return the task that is cancelled for that, if there is one."""
         self._fail = None
         if self._task is not None:
             self._task.cancel()

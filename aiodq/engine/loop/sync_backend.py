@@ -1,4 +1,4 @@
-"""How the event loop waits for a sync: by a thread that blocks in fdatasync, or by the kernel, which tells the loop."""
+"""How the event loop waits for a sync: in a thread that blocks in fdatasync, or by a notification of the kernel."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SystemSyncs(Protocol):
         ...
 
     def is_watched(self) -> bool:
-        """Return whether somebody watches the process's system calls, who would not see these syncs. Blocking."""
+        """Return whether the process's system calls are traced: these syncs would not show. Blocking."""
         ...
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class SyncBackend:
 
     @property
     def name(self) -> Literal["thread", "aio"]:
-        """The backend in use: `"aio"` is the kernel's, for which threads stand in where it cannot sync."""
+        """The backend in use. With `"aio"`, the kernel's, threads still sync what it cannot."""
         return "thread" if self._kernel() is None else "aio"
 
     def _kernel(self) -> SystemSyncs | None:
@@ -131,18 +131,18 @@ class SyncBackend:
         aio = self._aio
         if aio is None or not self._auto:
             return aio
-        # Who has put a function of their own in the place of fdatasync is to see each sync from the next one on.
+        # If `os.fdatasync` was replaced, the replacement gets every sync from the next one on.
         return None if self._watched or os.fdatasync is not _FDATASYNC else aio
 
     def look_for_watchers(self) -> None:
-        """Look whether syncs have to be seen by somebody, where the user leaves the choice to the store. Blocking."""
+        """Check whether system calls are traced, if the user leaves the choice of a backend to the store. Blocking."""
         if self._auto and self._aio is not None:
             self._watched = self._aio.is_watched()
 
     def start(self, what: Synced, report: Report, then: Callable[[], None] | None = None) -> None:
         """Sync everything written so far; `report` is called on the loop, with the error if any.
 
-        If a thread syncs, it calls `then` as soon as it has; see `WorkerThreads.start`.
+        If a thread syncs, it calls `then` as soon as that is done; see `WorkerThreads.start`.
         """
         aio = self._aio and self._kernel()
         if aio is not None and what.begin_sync(aio.submit):
@@ -177,7 +177,7 @@ class SyncBackend:
         return done
 
     def leave(self) -> None:
-        """Begin and report no sync any more: this is a forked child's copy."""
+        """Begin and report no more syncs: this is a forked child's copy."""
         # Nothing is read from the eventfd, nor taken off the loop's watch: both are shared with the parent. What the
         # kernel had begun is the parent's, whose memory is not here.
         self._left, self._aio = self._aio, None

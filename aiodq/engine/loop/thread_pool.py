@@ -1,6 +1,6 @@
-"""A thread pool with one queue: it stands between a put and its sync, so that each step counts.
+"""A thread pool with one queue. It is between a put and its sync, so every step counts.
 
-`ThreadPoolExecutor` makes a future with a lock and a condition for each piece of work, which nobody asks for here. In
+`ThreadPoolExecutor` makes a future with a lock and a condition for each piece of work, which is not needed here. In
 one run on a busy machine, with one `fdatasync` at a time of blocks already allocated: 131 microseconds through these
 threads, 162 through an executor. The way without a thread is `"aio"` of `aiodq.engine.loop.sync_backend`.
 """
@@ -25,7 +25,7 @@ _POOLS: Final[WeakSet[ThreadPool]] = WeakSet()
 
 
 class ThreadPool:
-    """Up to `most` threads, created as needed. A pool that nobody holds any more ends its threads."""
+    """Up to `most` threads, created as needed. A pool that is garbage collected ends its threads."""
 
     def __init__(self, most: int, name: str) -> None:
         """Start without a thread.
@@ -51,7 +51,7 @@ class ThreadPool:
             RuntimeError: after `shutdown`, or if there is no thread and the system gives none; it may still be called.
         """
         if self._ended:
-            raise RuntimeError("no errand is taken after shutdown")
+            raise RuntimeError("no work is accepted after shutdown")
         self._queue.put((function, argument))
         try:
             self._idle.pop()
@@ -80,7 +80,7 @@ class ThreadPool:
         self._queue.put(None)
         if wait:
             for thread in self._threads:
-                # The last handle of a store may be collected anywhere, and its loop be closed, so that this ends it.
+                # The last handle of a store may be collected in any thread, also in one of these.
                 if thread is not current_thread() and thread.is_alive():
                     thread.join()
 

@@ -1,4 +1,4 @@
-"""Blocking work off the loop, and the remedy for a loop so busy that no worker thread gets the GIL back."""
+"""Blocking work off the loop, and a remedy for a loop so busy that no worker thread gets the GIL."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class _Errand:
 class WorkerThreads:
     """The store's worker threads.
 
-    A thread that comes back from a sync needs the GIL. A loop that runs callback after callback releases it only every
-    few milliseconds, and then often to no use; measured, a durable put took a hundred times longer with such a loop. So
-    while work is outstanding, and the loop has run for more than 1 ms since the last report, a callback of it sleeps
-    for 0.1 ms: long enough for the thread to report. A loop that waits is left alone.
+    A thread that returns from a sync needs the GIL. A loop that runs callback after callback releases it only every few
+    milliseconds, and often takes it back at once: a durable put then took a hundred times longer. So while work is
+    outstanding, and the loop has run for more than 1 ms since the last report, a callback on the loop sleeps for
+    0.1 ms, which is long enough for the thread to report. A loop that waits is left alone.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class WorkerThreads:
         Args:
             loop: the loop on which to report.
             executor: the threads.
-            fail: called with the exception of a report, after which it is unknown who still waits for what.
+            fail: called with the exception of a report: afterwards some callers might wait for ever.
         """
         self._loop = loop
         self._fail = fail
@@ -110,10 +110,10 @@ class WorkerThreads:
         try:
             self._executor.submit(self._work, errand)
         except RuntimeError as cause:
-            # A thread that exists already may take it all the same.
+            # A thread that exists already may take it anyway.
             errand.function = None
             if isinstance(cause, RecursionError):
-                raise  # of the caller's stack, on which nobody can be told anything
+                raise  # the caller's stack is exhausted, so nothing can be reported on it
             # An interpreter that ends refuses threads to stores that are open, too.
             ended = "shutdown" in str(cause) and "interpreter" not in str(cause)
             error = QueueShutDown("the store is closed") if ended else StorageError(f"no thread is free: {cause}")
@@ -138,7 +138,7 @@ class WorkerThreads:
         self._ended.put((errand.report, result, error))
         if errand.then is not None and error is None:
             errand.then()
-        # On a loop closed meanwhile, nobody is left to tell.
+        # If the loop was closed meanwhile, there is nothing to report to.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._tell_next)
 
@@ -177,7 +177,7 @@ class WorkerThreads:
         if not self._outstanding:
             self._nudging = False
             return
-        self.tell_ended()  # a Ctrl-C may have come instead of the callback that a thread has asked for
+        self.tell_ended()  # a Ctrl-C may have replaced the callback that a thread has scheduled
         if (spent := time.thread_time()) - self._spent >= _HOGGED:
             self._spent = spent
             time.sleep(_PAUSE)

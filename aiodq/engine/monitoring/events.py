@@ -1,4 +1,4 @@
-"""Events: what happens in a store, for programs that listen."""
+"""Events: what happens in a store, for programs to listen to."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Event:
 
     Attributes:
         kind: `"dead"`: a message was given up, to the dead-letter topic or for good. `"timeout"`: a message was in
-            flight for too long and is ready again. `"dropped"`: messages were given up that nobody had acked, by an
-            overflow policy or by retention. `"damage"`: stored bytes cannot be read; they were quarantined.
-            `"recovered"`: an unfinished write was cut off at opening. `"failed"`: the store has stopped. `"alarm"`,
+            flight for too long and is ready again. `"dropped"`: unacked messages were given up, by an overflow policy
+            or by retention. `"damage"`: stored bytes cannot be read; they were quarantined. `"recovered"`: an
+            unfinished write was truncated at opening. `"failed"`: the store has stopped. `"alarm"`,
             `"cleared"`: see `Alarm`.
         topic: the topic's name, or None if the event concerns the store.
         channel: the channel's name, or None if it concerns the topic.
         offset: the message's offset; of several, the first one's. None if there is none.
-        text: what happened, in words.
+        text: a description.
     """
 
     kind: EventKind
@@ -88,7 +88,7 @@ class EventBuffer:
         await wait_in(self._waiting)
 
     def wake(self) -> None:
-        """Wake all who wait: each looks whether there is something for it."""
+        """Wake all listeners: each checks whether there is an event for it."""
         release(self._waiting)
 
 
@@ -111,7 +111,7 @@ class Events(AsyncIterator[Event]):
         self._over = False
 
     def __repr__(self) -> str:
-        """Return how far the listener is behind, in words."""
+        """Show how far the listener is behind."""
         standing = "over" if self._is_over else "open"
         to_come = len(self._earlier) + self.buffer.end - max(self._next, self.buffer.begin)
         return f"<Events {standing}, {to_come} to come, {self.dropped} dropped>"
@@ -179,7 +179,7 @@ class Listeners:
         self._over = False
 
     def __bool__(self) -> bool:
-        """Return whether an event would be delivered to anybody."""
+        """Return whether any listener would get an event."""
         return self._kept is not None or self._buffer() is not None
 
     def add(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""The standard logger, as an engine may use it: what a program has hung into it can fail, and the engine goes on."""
+"""A wrapper of a standard logger for engines: errors of the program's filters and handlers do not reach the engine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Log"]
 
 
 class Log:
-    """A standard logger from which no error of a filter or a handler comes back.
+    """A standard logger that raises no error of a filter or a handler.
 
-    `logging` itself catches what goes wrong as a handler formats and writes a record, and not what a filter raises, or
-    a handler that does without `handleError`. Such an error would end a `consume`, or stop a store amid a change. It is
-    printed as `logging` prints its own.
+    `logging` itself catches errors while a handler formats and writes a record, but not those of a filter, or of a
+    handler that does not use `handleError`. Such an error would end a `consume`, or stop a store in the middle of a
+    change. It is printed as `logging` prints its own.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Text from outside as part of one line of a log: a line break in it would let it forge the next line."""
+"""Text from outside in a line of the log: with a line break in it, it could forge the next line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["one_line"]
 def one_line(text: str) -> str:
     r"""Return text on one line: a line break, with the white space around it, becomes a space.
 
-    What else is not printable is escaped, `\x1b`, `\udcff`: control characters, by which a terminal can be changed, and
-    what is no Unicode, as in the name of a file.
+    Other unprintable characters are escaped, `\x1b`, `\udcff`: control characters, which a terminal would obey, and
+    lone surrogates, as in file names that are not Unicode.
     """
     if text.isprintable():
         return text

@@ -1,7 +1,7 @@
 """The reporter: the only place from which a store writes logs and events.
 
-Nothing here is on the path of a put, a get or an ack. What may come by the thousand (time-outs, dead messages, drops)
-is logged at once the first time; repetitions are counted, and one line reports their number.
+Nothing here is on the path of a put, a get or an ack. Events that may come by the thousand (timeouts, dead messages,
+drops) are logged at once the first time; repetitions are counted, and one line reports their number.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Reporter:
         self.tell(Event("failed", text=str(error)))
 
     def lagging(self, seconds: float) -> None:
-        """Report that the event loop was late for a timer: something on it does not give way."""
+        """Report that the event loop was late for a timer: something blocks it."""
         if self._first(STORE, "times the event loop was held up", None, None):
             text = f"the event loop was held up for {seconds:.1f} s by something that ran without awaiting anything"
             self.warn(STORE, text, seconds=seconds)

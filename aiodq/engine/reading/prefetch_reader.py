@@ -1,6 +1,6 @@
 """The prefetching reader: reads from disk for channels that are behind, in bounded pieces.
 
-What the system has in its page cache is read on the loop when needed. The rest is read ahead by a thread.
+Data in the system's page cache is read on the loop when needed. Other data is read ahead by a thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LONGEST_HERE: Final = 1 << 20
 
 
 class SharedReader:
-    """A log reader shared by several threads, of which none waits for another: the loop's thread is one of them."""
+    """A log reader shared by several threads, the loop's included, none of which waits for another."""
 
     def __init__(self, fs: Opener) -> None:
         """Read through `fs`."""
@@ -50,7 +50,7 @@ class SharedReader:
         self._put_off: list[Callable[[LogReader], None]] = []
 
     def use(self, function: Callable[[LogReader], T]) -> T:
-        """Return what `function` reads; if another thread is reading, through files of its own. Blocking."""
+        """Return what `function` reads. If another thread is reading, it uses files of its own. Blocking."""
         if self._take():
             try:
                 return function(self._reader)
@@ -112,7 +112,7 @@ class Prefetched(Protocol):
         ...
 
     def fetched(self, result: ReadResult | None, offset: int, epoch: int, error: Exception | None = None) -> None:
-        """Take what was read from `offset` on; an error goes to those who wait."""
+        """Take what was read from `offset` on; an error goes to the waiters."""
         ...
 
     def brought(self, offset: int, result: ReadResult) -> None:
@@ -131,7 +131,7 @@ class PrefetchingReader:
         worker: serves the sources.
         bytes_read: bytes read from disk for channels so far.
         ahead: returns how many bytes of memory each channel may use to read ahead.
-        damaged: told of what a read for a channel found damaged; set by whoever wants to know.
+        damaged: called with the damage that a read for a channel found.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class PrefetchingReader:
             return
         for result in {id(result): result for result in results}.values():
             self._was_read(result)
-        if source.read_ahead.epoch == epoch:  # after a purge or a seek nobody waits for these
+        if source.read_ahead.epoch == epoch:  # after a purge or a seek these are no longer needed
             for offset, result in zip(offsets, results, strict=True):
                 source.brought(offset, result)
         source.all_brought(None)
@@ -206,7 +206,7 @@ class PrefetchingReader:
             self.damaged(result.damages)
 
     def read_cached(self, offset: int, size: int, continuation: Continuation | None) -> ReadResult | None:
-        """Read from the page cache, on the caller's time; None if the data is not there, or if it takes long."""
+        """Read from the page cache in the caller's step; None if the data is not there, or if it would take long."""
         if not self._page_cache.usable:
             return None
         view = self._view()
@@ -232,20 +232,20 @@ class PrefetchingReader:
         return result
 
     def read_now(self, offset: int, continuation: Continuation | None = None) -> ReadResult:
-        """Read a little at once, on the caller's time."""
+        """Read a little at once, in the caller's step."""
         read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE, continuation=continuation)
         result = self._at_once.use(read)
         self._was_read(result)
         return result
 
     def fetch_index(self, segment: Segment, told: Callable[[Segment, SegmentIndex | None], None]) -> None:
-        """Read a segment's index off the loop; `told` gets it, or None if it cannot be read."""
+        """Read a segment's index off the loop; `told` is called with it, or with None if it cannot be read."""
         self.start_look(lambda reader: reader.opened(segment).index, lambda index, _: told(segment, index))
 
     def start_look(
         self, function: Callable[[LogReader], T], told: Callable[[T | None, AiodqError | None], None]
     ) -> None:
-        """Do as `look` without waiting: `told` gets what was looked up, or the error."""
+        """Do as `look` without waiting: `told` is called with the result, or with the error."""
 
         def report(found: T | None, error: BaseException | None) -> None:
             if error is not None and not isinstance(error, AiodqError):

@@ -51,9 +51,9 @@ class ReadAhead:
         Args:
             tail: the topic's newest messages.
             read_now: reads a little from disk at once.
-            read_cached: likewise, up to so many bytes, if the system has them in memory; else returns None.
+            read_cached: likewise, up to a number of bytes, if they are in the page cache; otherwise returns None.
             want: asks the prefetching reader to look at `fetch_offset`.
-            lost: told how many messages turned out to be lost, and from which offset on.
+            lost: called with the number of messages found to be lost, and the offset of the first.
             limit: returns the bytes of memory for what is read ahead.
         """
         self.cost: int = 0
@@ -120,10 +120,10 @@ class ReadAhead:
         return batch
 
     def _read_on(self, state: ChannelState) -> bool:
-        """Read on in the system's page cache; return whether there was anything.
+        """Continue reading from the page cache; return whether there was anything.
 
-        As long as there is, nothing is read before it is needed: reading takes no longer then, and no thread takes the
-        GIL from the loop.
+        As long as the page cache has the data, nothing is read before it is needed: that takes no longer, and no thread
+        takes the GIL from the loop.
         """
         offset = None if self.fetching else self.fetch_offset(state)
         if offset is None:
@@ -143,7 +143,7 @@ class ReadAhead:
 
     def fetch_offset(self, state: ChannelState) -> int | None:
         """Return the offset to read from next, or None if nothing needs to be read."""
-        # INVARIANT: with nothing to hand out it reads on, whatever the last read left for it: else it would never.
+        # INVARIANT: with nothing to hand out it reads on, whatever the last read left: otherwise it never would.
         if self._ahead and self.cost >= self.limit:
             return None
         if self._ahead:

@@ -1,4 +1,4 @@
-"""Merging of small consecutive batches: handling a batch costs about as much for one message as for many."""
+"""Merging of small consecutive batches: a batch of one message costs about as much as a batch of many."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class TailCache:
             self._drop_head()
 
     def _merge(self) -> None:
-        """Merge the newest batches: who reads each message as it comes makes one of each, and others are to follow."""
+        """Merge the newest batches: a consumer that reads each message as it comes has left one batch for each."""
         start = max(self._head, len(self._batches) - self._short)
         self._short = 0
         short = self._batches[start:]

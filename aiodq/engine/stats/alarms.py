@@ -44,8 +44,8 @@ class _Value(NamedTuple):
     Attributes:
         key: the threshold, and where it applies.
         reached: whether the value is at its threshold, or beyond.
-        well: whether it is well away from it.
-        text: the value and its threshold, in words.
+        well: whether it is well away from it, so that the alarm is cleared.
+        text: the value and its threshold, as text.
     """
 
     key: _Key
@@ -75,7 +75,7 @@ class Thresholds:
 
     @property
     def reasons(self) -> list[str]:
-        """The raised alarms, in words."""
+        """The raised alarms, as text."""
         return list(self._raised.values())
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""The stats publisher: gives other processes the figures that only the owner of a store knows."""
+"""The stats publisher: publishes for other processes the statistics that only the owner of a store knows."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _figures(channel_engine: ChannelEngine[Any]) -> ChannelFigures | None:
     if state is None:
         return None
     counters = state.counters
-    # Of a thousand channels most are idle: they are to cost next to nothing, once a second.
+    # Most of a thousand channels are idle: they should cost almost nothing.
     if latency.idle and not (state.flying or counters.timed_out or counters.dead or counters.dropped):
         return None
     return ChannelFigures(

@@ -82,13 +82,13 @@ def topic_stats(engine: TopicEngine) -> TopicStats:
 
 
 def _damages(engine: TopicEngine) -> int:
-    """Return how much was found damaged at open: in the log, and in what is kept of each channel."""
+    """Return the number of damaged ranges found when the topic was opened, in its log and its channels' files."""
     journals = [one.journal for one in engine.channel_engines.values() if one.journal is not None]
     return len(engine.log.damages) + sum(len(journal.damages) for journal in journals)
 
 
 def channel_standing(channel_engine: HandingChannel[Any]) -> str:
-    """Return a channel's state in a word, for status displays; its topic is open."""
+    """Return a channel's state as one word, for status displays; its topic is open."""
     if channel_engine.error is not None:
         return "deleted"
     if channel_engine.paused:
@@ -114,7 +114,7 @@ def _held(engine: TopicEngine) -> tuple[HeldSegment, ...]:
     """Return the full segments that channels or holds keep, with the names of those."""
     segments = engine.log.segments[:-1]
     ends = [segment.end for segment in segments]
-    # By the index of a segment: who holds it and those after it, and who has settled it nevertheless.
+    # By the index of a segment: the holders of it and of all later ones, and those that have settled it nevertheless.
     begin: dict[int, list[str]] = {}
     through: dict[int, set[str]] = {}
     for name, first in engine.retention.holds.items():
@@ -184,9 +184,9 @@ def _oldest(engine: TopicEngine, channel_engine: ChannelEngine[Any], state: Chan
 
 
 def state_of(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> ChannelState | None:
-    """Return a channel's state; if it is being created, a preview that nothing else knows of.
+    """Return a channel's state; if it is being created, a preview that is used for nothing else.
 
-    Nothing is delivered from a preview, so that nothing is settled in a channel that a power cut may undo.
+    Nothing is delivered from a preview, so nothing is settled in a channel that a power cut may undo.
     """
     if channel_engine.state is not None or channel_engine.preview is None or channel_engine.error is not None:
         return channel_engine.state

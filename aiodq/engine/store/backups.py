@@ -1,13 +1,13 @@
-"""Backups of a store that is open: what is copied when, so that all of it is true at one moment.
+"""Backups of an open store: what is copied when, so that the copy shows all topics at one moment.
 
-1. Bulk loads wait to be adopted, and transactions to be committed: what they concern is in its place by then, whole.
-2. Of each topic, what is accepted is written, the channels' acks are written, and its description and journals are
-   copied. From here on its segments' files stay, even if nothing needs them any more.
-3. In one step of the loop, it is noted how far each log goes: this is the moment. Transactions and loads go on.
-4. The segments are copied as far as that, while others put and ack.
+1. New adoptions and transactions are held back, and those in progress end: none is copied by half.
+2. For each topic, accepted messages and acks are written, and its description and journals are copied. From here on
+   its segment files stay, even if they are no longer needed.
+3. In one step of the loop, the end of each log is noted: this is the moment. Transactions and adoptions go on.
+4. The segments are copied up to those ends, while others put and ack.
 
-So nothing that was put or settled before the backup began is missing. What was settled while it began may be delivered
-once more; what was put because of it is there.
+So nothing that was put or settled before the backup began is missing. Messages settled during steps 2 and 3 may be
+delivered once more from the backup; messages that were put because of those are in it, too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _AT_ONCE: Final = 4
 
 
 class Backups:
-    """The backups of one store that are being made."""
+    """The backups of one store that are in progress."""
 
     def __init__(self, host: WholeStore, adopting: Adopting) -> None:
         """Start with none; `adopting` adopts bulk loads."""
@@ -54,7 +54,7 @@ class Backups:
     async def make(self, target: str) -> BackupReport:
         """Make a backup. See `aiodq.Store.backup`.
 
-        Cancellation: it is given up, and what there is of it is removed.
+        Cancellation: it is aborted, and its files are removed.
         """
         making = _Making(self._host, self._adopting, target)
         task = self._host.loop.create_task(making.run())
@@ -68,20 +68,20 @@ class Backups:
 
     def _ended(self, task: asyncio.Task[BackupReport]) -> None:
         del self._running[task]
-        mark_retrieved(task)  # whoever would have got its error may wait no longer
+        mark_retrieved(task)  # its caller may no longer wait for the error
 
     async def have(self, engine: TopicEngine) -> None:
-        """Wait for the backups that a topic is to be in: until then its files stay."""
+        """Wait for the backups that include a topic: its files must stay until then."""
         while tasks := [task for task, making in self._running.items() if engine in making.kept]:
             await asyncio.wait(tasks)
 
     def fail(self, error: Exception) -> None:
-        """Give up all of them, for this reason."""
+        """Abort all of them, for this reason."""
         for making in self._running.values():
             making.give_up(error)
 
     async def end(self) -> None:
-        """Give up all of them, and wait for that."""
+        """Abort all of them, and wait for that."""
         self.fail(QueueShutDown("the store is closed"))
         if self._running:
             await asyncio.wait(list(self._running))
@@ -179,7 +179,7 @@ class _Making:
     async def _copy_each(self, engines: Iterator[TopicEngine]) -> None:
         for engine in engines:
             self._check()
-            # What the disk has no room for is not there either way: nobody was told that it is.
+            # Messages for which the disk has no room are not in the store either: they were never acknowledged.
             with suppress(AiodqError):
                 await engine.operate(lambda: None)
             if isinstance(engine.log, NoLog):
@@ -188,7 +188,7 @@ class _Making:
             await engine.persist(partial(self._backup.copy_topic_files, engine.name))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Do this in a thread. Cancelled, it waits for the thread, which is told to end."""
+        """Do this in a thread. If cancelled, tell the thread to end, and wait for it."""
         done: asyncio.Future[T] = self._host.loop.create_future()
         self._host.threads.start(work, partial(settle, done))
         try:

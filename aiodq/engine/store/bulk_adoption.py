@@ -32,8 +32,8 @@ class Adopting:
 
     Attributes:
         blocked: commits that are left alone until the store is opened again.
-        owing: topics that are owed something and could not be created when the store was opened; that is retried.
-        turn: held while it looks for commits and adopts them.
+        owing: topics with parked transactions that could not be created when the store was opened; that is retried.
+        turn: a lock, held while commits are looked for and adopted.
     """
 
     def __init__(self, host: WholeStore) -> None:
@@ -61,7 +61,7 @@ class Adopting:
                 continue
 
     async def look(self) -> None:
-        """Adopt what was committed, in one's `turn`.
+        """Adopt what was committed, holding `turn`.
 
         Raises:
             AiodqError: it cannot be adopted now, and is tried again.
@@ -88,7 +88,7 @@ class Adopting:
                 self._tell(commit, error)
 
     async def _sweep(self) -> None:
-        """Remove now and then what killed bulk writers have left: it may be long until the store is opened again."""
+        """Remove now and then what killed bulk writers have left, as the store may stay open for long."""
         now_ns = self._host.clock.now_ns()
         if now_ns - self._swept_ns >= _SWEEP_NS:
             self._swept_ns = now_ns
@@ -98,7 +98,7 @@ class Adopting:
         self._host.reporter.warn(STORE, text)
 
     async def _make(self, engine: TopicEngine) -> None:
-        """Retry the creation of a topic; what it is owed is put in on the way."""
+        """Retry the creation of a topic, which also applies its parked transactions."""
         try:
             await engine.creation.made()
         except StoreFailedError:
@@ -108,7 +108,7 @@ class Adopting:
         self.owing.discard(engine.name)
 
     def _tell(self, commit: Commit, error: AiodqError) -> None:
-        """Warn once that a commit has to wait; what a store leaves that is being closed, its next owner takes over."""
+        """Warn once that a commit has to wait; after a store was closed, its next owner adopts the commit."""
         if self._host.usable and commit.key not in self._told:
             self._told.add(commit.key)
             self._warn(f"the bulk load {commit.key.name!r} waits, and is tried again: {error}")
@@ -129,7 +129,7 @@ class Adopting:
     async def _adopt_into(self, engine: TopicEngine, commit: Commit, topic: str) -> Commit:
         """Have a topic adopt its part of a commit.
 
-        Cancellation: it is adopted all the same.
+        Cancellation: it is adopted anyway.
         """
         done: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
 

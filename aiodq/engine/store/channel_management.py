@@ -36,10 +36,10 @@ _LONGEST_HOLD: Final = 0.5
 def create_channel(
     fs: FileSystem, engine: TopicEngine, channel_engine: ChannelEngine[Any], start: Callable[[TopicLog], int]
 ) -> None:
-    """Create a new channel's files; no put that comes later returns before they are durable. Then the channel delivers.
+    """Create a new channel's files, durably before any later put returns. Then the channel delivers.
 
-    If that fails, messages put meanwhile are refused, the next put retries it, and nothing that the channel is to see
-    is deleted.
+    If that fails, puts in progress are refused, the next put retries it, and no message that the channel is to see is
+    deleted.
 
     Args:
         fs: the file system for the channel's files; if it is not the topic's, the channel is not durable.
@@ -52,9 +52,9 @@ def create_channel(
 
 
 def make_now(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
-    """Hold up the event loop until a channel just named is on disk, for a caller that needs a message without waiting.
+    """Block the event loop until a new channel is on disk, for a caller that needs a message without waiting.
 
-    That takes a sync or two. If it takes more than those, or they take long, later turns of the loop finish it.
+    That takes a sync or two. If it takes more, or they take long, later turns of the loop finish it.
 
     Raises:
         StorageError: it could not be created.
@@ -122,7 +122,7 @@ class _NewChannel:
 
 
 def _require_no_files(fs: FileSystem, directory: str, name: str) -> None:
-    """Remove what a channel of that name has left, and ensure that its directory is not another one's.
+    """Remove what a deleted channel of that name has left, and ensure that its directory is not another channel's.
 
     Raises:
         InvalidNameError: the file system takes the name for another channel's.
@@ -158,8 +158,8 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
     """End a channel and delete its files; segments kept only for it may be deleted then. Repeating it does nothing.
 
     Raises:
-        StorageError: as mapped from the system's error. Either the channel is gone, and the next opening removes its
-            files, or it is still there: nothing is got from it any more, and it is to be deleted again.
+        StorageError: as mapped from the system's error. Either the channel is deleted, and the next opening removes its
+            files; or it still exists, delivers nothing, and is to be deleted again.
     """
     name = channel_engine.name
     if engine.channel_engines.get(name) is not channel_engine:
@@ -204,7 +204,7 @@ def _is_on_disk(engine: TopicEngine, name: str) -> bool:
 def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaited[None]:
     """Pause or resume all deliveries of a topic at once; await the result for that to be durable.
 
-    Cancellation: it becomes durable all the same.
+    Cancellation: it becomes durable anyway.
     """
     engine.check()
     engine.paused = paused
@@ -224,7 +224,7 @@ def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, pa
     Raises:
         QueueShutDown: it was deleted; a new channel of that name is not changed.
 
-    Cancellation: it becomes durable all the same.
+    Cancellation: it becomes durable anyway.
     """
     engine.check()
     check_channel(channel_engine)

@@ -1,4 +1,4 @@
-"""Deleting topics and channels: in tasks of their own, so that a cancelled caller does not leave half of it."""
+"""Deleting topics and channels, in tasks of their own: a cancelled caller does not leave a deletion half done."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Deletions:
     """The deletions of one store.
 
     Attributes:
-        ending: the topics being deleted, which are the store's until that is done.
+        ending: the topics being deleted, which belong to the store until that is done.
     """
 
     def __init__(self, host: WholeStore, backups: Backups) -> None:
-        """Start with nothing to delete; what is to be in a backup waits for it."""
+        """Start with nothing to delete; a deletion waits for the backups that include the topic."""
         self._host = host
         self._backups = backups
         self._topics: dict[str, asyncio.Task[None]] = {}
@@ -49,7 +49,7 @@ class Deletions:
         return self._topics.get(topic)
 
     async def over(self, topic: str) -> None:
-        """Wait until no topic of that name is being deleted: one named meanwhile begins only then."""
+        """Wait until no topic of that name is being deleted; only then is a new one of that name created."""
         while (deletion := self._topics.get(topic)) is not None:
             await asyncio.wait([deletion])
 
@@ -59,7 +59,7 @@ class Deletions:
         Raises:
             StorageError: as mapped from the system's error.
 
-        Cancellation: the topic is deleted all the same.
+        Cancellation: the topic is deleted anyway.
         """
         if engine is not None:
             for channel_engine in engine.channel_engines.values():
@@ -90,12 +90,12 @@ class Deletions:
             raise
 
     async def _keep(self, name: str, error: StorageError) -> None:
-        """Let nobody use what is left of a topic before it is deleted again, or opened with the store."""
+        """Make a half-deleted topic unusable until it is deleted again, or the store is opened again."""
         host, left = self._host, True
         with suppress(StorageError):
             left = await host.threads.call(has_topic, host.fs_of(name), host.path, name)
-        # INVARIANT: a topic is opened with all of its channels. Without those that nobody has named since, retention
-        # would delete what they have not had.
+        # INVARIANT: a topic is opened with all of its channels. Without those that were not named since, retention
+        # would delete messages that they still need.
         if left and self._topics.get(name) is asyncio.current_task() and not isinstance(error, StoreFailedError):
             unusable = copy(error)
             unusable.message = (
@@ -119,8 +119,8 @@ class Deletions:
                 identity = host.identity_for(engine.name)
                 await host.threads.call(_delete_files, host.fs_of(engine.name), host.path, engine.name, identity)
         except StorageError as error:
-            # There may be no room for what transactions have put into other topics. This deletion may be what makes
-            # room, but not before nothing in the transaction log could bring the topic back.
+            # There may be no room for the puts of transactions into other topics. This deletion may make the room, but
+            # it has to wait until nothing in the transaction log could bring the topic back.
             again = error.retriable and (not begun or isinstance(error, DiskFullError))
             if not again or engine.closed or host.closing:
                 if not (begun or isinstance(error, StoreFailedError) or host.closing):
@@ -137,7 +137,7 @@ class Deletions:
     async def channel(self, engine: TopicEngine, name: str) -> None:
         """See `aiodq.engine.store.channel_management.delete_channel`.
 
-        Cancellation: the channel is deleted all the same.
+        Cancellation: the channel is deleted anyway.
         """
         channel_engine = engine.channel_engines.get(name)
         if channel_engine is None:
@@ -158,8 +158,8 @@ class Deletions:
 
 
 def _delete_files(fs: FileSystem, store: str, name: str, identity: StoreIdentity | None) -> None:
-    """Delete a topic's files and what it is owed, and with the last topic the store's identity. Blocking."""
-    # What it is owed goes first: it would bring the topic back.
+    """Delete a topic's files and parked transactions, and with the last topic the store's identity. Blocking."""
+    # Parked transactions first: they would bring the topic back.
     drop_owed(fs, read_owed(fs, store).get(name, []))
     delete_topic(fs, store, name)
     if identity is not None:

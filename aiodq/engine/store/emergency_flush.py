@@ -1,4 +1,4 @@
-"""The emergency flush, if the event loop ends under a store: writes what was accepted, and closes everything."""
+"""The emergency flush, when the event loop ends while a store is open: writes what was accepted, closes everything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def flush_accepted(engine: TopicEngine, clock: Clock) -> None:
     # INVARIANT: puts not resolved here are failed when the ioLoop ends.
     parts = engine.in_writer = [*engine.in_writer, *engine.put_buffer.take_all()]
     if isinstance(engine.log, NoLog) or engine.log.closed:
-        return  # it has no files, or was being closed and wrote everything before
+        return  # it has no files, or was being closed and had written everything
     full: DiskFullError | None = None
     try:
         write_blocking(engine.log, parts, clock)
@@ -41,7 +41,7 @@ def flush_accepted(engine: TopicEngine, clock: Clock) -> None:
         engine.write_settled()
     finally:
         for part in (*unsynced, *parts):
-            with suppress(RuntimeError):  # who waits for it cannot be woken any more, as the loop is closed
+            with suppress(RuntimeError):  # the waiters cannot be woken any more, as the loop is closed
                 part.resolve()
     if full is not None:
         raise full

@@ -103,9 +103,8 @@ def open_store(
     with ExitStack() as undo:
         lock = _claim(fs, path, take, create=create)
         undo.callback(lock.release)
-        # CRASH: what an owner or another writer created, renamed or removed here before it was killed without a sync
-        # is as durable from here on as it looks. That includes the lock's own name: without it the directory of a
-        # half-created topic cannot be told from any other.
+        # CRASH: names that a killed owner or writer created, renamed or removed without a sync are durable from here
+        # on. That includes the lock's name: without it, the directory of a half-created topic looks like any other.
         sync_directory(fs, path)
         owed, identity = read_owed(fs, path), StoreIdentity(fs, path)
         sweep_deleted(fs, path)
@@ -216,9 +215,9 @@ def _claim(fs: FileSystem, path: str, take: Callable[[FileSystem, str], Lock], *
     if not create:
         require_store(fs, path)
     refuse_inside_store(fs, path)
-    # A process that waits for the lock comes here many times, and syncs the directory's name only as the owner.
+    # A process that waits for the lock comes here many times, but syncs the directory's name only as the owner.
     there = directory_exists(fs, path)
-    # Others may make it between any two of these questions: several processes often open a new store at once.
+    # Another process may create it between any two of these checks: several often open a new store at once.
     if not there and name_exists(fs, path) and not directory_exists(fs, path):
         raise NotAStoreError(NO_DIRECTORY, path)
     made = not there and _make_directory(fs, path)
@@ -246,9 +245,9 @@ def _make_directory(fs: FileSystem, path: str) -> bool:
 
 
 def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreOptions | None) -> bool:
-    """Own a store for a moment, so that it adopts what was committed; return False if it is owned already. Blocking.
+    """Own a store briefly to adopt committed bulk loads; return False if it is owned already. Blocking.
 
-    Processes that open it meanwhile wait. What an owner would log is logged: damage above all, and what it leaves.
+    Processes that open it meanwhile wait. This logs what an owner would log: damage, and commits that are left.
 
     Raises:
         StoreLockedError: others were committing for many seconds.
@@ -290,7 +289,7 @@ def brought_by(blocks: Iterable[Block]) -> dict[str, Brought]:
     for block in blocks:
         for puts in block.commit.puts:
             if (puts.topic, block.number) in known:
-                continue  # it was set aside, and its block is still in the file
+                continue  # it was parked, and its block is still in the transaction log
             known.add((puts.topic, block.number))
             puts.columns.transaction = block.number
             topics[puts.topic].puts.append((block.number, puts))
@@ -349,7 +348,7 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
 
 
 def _pass_over(fs: FileSystem, topic: OpenedTopic, puts: Sequence[tuple[int, Puts]]) -> None:
-    """Settle in each channel what transactions put for another channel alone."""
+    """Settle in each channel the messages that transactions addressed to another channel."""
     # CRASH: 19. Until the transaction log is emptied, the channels' journals may not record that.
     if not any(FOR in own for _, put in puts for own in put.columns.headers or ()):
         return
@@ -365,7 +364,7 @@ def _put_missing(fs: FileSystem, clock: Clock, log: TopicLog, puts: Sequence[tup
         return []
     since = min(put.since for _, put in puts)
     missing = _missing(fs, log, puts, since)
-    # CRASH: 19. If this is cut short, the next owner finds by the transactions' numbers how far it got.
+    # CRASH: 19. If this is interrupted, the transactions' numbers show the next owner how far it got.
     try:
         write_blocking(log, [Part(columns, [], atomic=True) for columns in missing], clock)
     except DiskFullError:
@@ -382,7 +381,9 @@ def _missing(fs: FileSystem, log: TopicLog, puts: Sequence[tuple[int, Puts]], si
 def make_log(  # noqa: PLR0917 - as `open_channel`
     fs: FileSystem, clock: Clock, store: str, name: str, record: StoredOptions, identity: StoreIdentity | None
 ) -> TopicLog:
-    """Create a topic's files, with what the topic is owed, and the store's identity with the first one. Blocking.
+    """Create a topic's files, apply its parked transactions, and with the first topic make the store's identity.
+
+    Blocking.
 
     Raises:
         InvalidNameError: the file system takes the name for another topic's.
@@ -409,14 +410,14 @@ def _make_identity(identity: StoreIdentity, topic: OpenedTopic) -> None:
 
 
 def _require_own_directory(fs: FileSystem, store: str, name: str) -> None:
-    """Ensure that a missing topic does not find what is not its own under its name."""
+    """Ensure that nothing else lies in the place of a topic that is to be created."""
     directory = os.path.join(store, name)
     with os_errors(store):
         there = fs.is_directory(directory)
         taken = there and name not in fs.listdir(store)
         # INVARIANT: no store lies in a topic's directory, with which it would be deleted.
         is_store = there and fs.exists(os.path.join(directory, LOCK_NAME))
-        # INVARIANT: nor does anything else of somebody's.
+        # INVARIANT: nor do any other files.
         is_other = there and holds_other_things(fs, store, name)
     if is_store:
         raise StorageError("another store lies where this topic would: use another name, or move that store", directory)

@@ -1,4 +1,4 @@
-"""When a store closes: as somebody asks for it, or because no handle of it is left."""
+"""The closing of a store: on request, or because no handle of it is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StoreClosing:
     __slots__ = ("_dropped", "_left", "_store", "_task")
 
     def __init__(self, store: WholeStore) -> None:
-        """Start with a store that nobody has asked to close."""
+        """Start with an open store."""
         self._store = store
         self._task: asyncio.Task[None] | None = None
         self._dropped = self._left = False
@@ -69,7 +69,7 @@ class StoreClosing:
             warnings.warn(f"store was never closed [{store.path}]", ResourceWarning, 3, source=store)
 
     def under_way(self) -> asyncio.Task[None] | None:
-        """Return the task that closes the store, if nobody waits for it who began it, on the running loop."""
+        """Return the task that closes the store, if it runs on the running loop and no caller waits for it."""
         if not (self._dropped or self._left) or self._store.loop is not asyncio.get_running_loop():
             return None
         if self._dropped:

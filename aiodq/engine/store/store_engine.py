@@ -1,4 +1,4 @@
-"""The engine of a store: what its topics share, which topics there are, and how it starts, fails and ends."""
+"""The engine of a store: what its topics share, the list of topics, and how the store starts, fails and ends."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class StoreEngine:
         draining: whether no topic accepts puts any more, including topics named from now on.
         reclaiming: whether messages in flight under an earlier owner may still be claimed; nothing is settled then.
         activity: see `TopicEngineHost`.
-        served: whether it is the owner's part of a shared store, of which the handles themselves warn.
+        served: whether it is the owner's part of a shared store, whose handles give the `ResourceWarning`.
         locked: see `LiveStore`.
         at_end: called when it is released, in whatever way it ends.
     """
@@ -219,8 +219,8 @@ class StoreEngine:
     @asynccontextmanager
     async def without_transactions(self, topic: str = "") -> AsyncIterator[None]:
         """See `TopicEngineHost.without_transactions`."""
-        # INVARIANT: nobody holds up transactions and waits for a topic that begins only once the one of that name
-        # before it is deleted: the deletion needs what is held.
+        # INVARIANT: transactions are not held up while waiting for a topic that begins only after the deletion of an
+        # earlier topic of its name: that deletion needs to hold them up itself.
         await self.deletions.over(topic)
         async with self.committer.without_transactions():
             yield
@@ -253,7 +253,7 @@ class StoreEngine:
         return self.add(TopicEngine(name, ephemeral(options) if is_ephemeral(name) else options, self, None))
 
     def unnamed(self, name: str) -> TopicEngine:
-        """Return the engine of a topic that was not named here, started if it is new."""
+        """Return the engine of a topic without naming options for it, started if it is new."""
         return self.topics.get(name) or self.new_topic(name)
 
     def add(self, engine: TopicEngine) -> TopicEngine:
@@ -282,7 +282,7 @@ class StoreEngine:
     async def delete_topic(self, name: str) -> None:
         """See `Deletions.topic`.
 
-        Cancellation: the topic is deleted all the same.
+        Cancellation: the topic is deleted anyway.
         """
         await self.deletions.topic(name, self.topics.pop(name, None))
 
@@ -359,19 +359,19 @@ class StoreEngine:
             raise QueueShutDown("the store is closed")
 
     def fail(self, error: BaseException) -> None:
-        """Stop the store for this reason, and fail everyone who waits."""
+        """Stop the store for this reason, and fail all waiters."""
         if self._cause is not None:
             return
-        # INVARIANT: it is noted before anything is called. On an exhausted stack a call fails, and the watch goes on.
+        # INVARIANT: it is noted before anything is called. If a call fails on an exhausted stack, the watch goes on.
         self._cause = error
         if isinstance(error, RecursionError):
-            # On such a stack, whoever is woken may never run: the future is done, and its callbacks are lost.
+            # On such a stack, a woken task might never run: the future is done, and its callbacks are lost.
             self.loop.call_soon(self._tell_failure)
         else:
             self._tell_failure()
 
     def _tell_failure(self) -> None:
-        """Fail everyone who waits, if the store is to stop and that has not been done yet."""
+        """Fail all waiters, if the store is to stop and that has not been done yet."""
         if self._cause is None or self.failure is not None:
             return
         failure = self.failure = as_failure(self._cause, self.path)
@@ -429,7 +429,7 @@ class StoreEngine:
                 if not engine.closed:
                     ending.callback(self._flush_accepted, engine)
         self.reporter.end()
-        if not self.loop.is_closed():  # on a closed loop nobody can be woken any more
+        if not self.loop.is_closed():  # on a closed loop no task can be woken
             self.reporter.listeners.end()
 
     def release_if_dead(self) -> None:

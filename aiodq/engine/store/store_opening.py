@@ -1,4 +1,4 @@
-"""The opening of a store's files in a thread, and their release, also if nobody waits for the opening any more."""
+"""The opening of a store's files in a thread, and their release, also after the caller was cancelled."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class StoreOpening:
         return opened
 
     def give_up(self) -> None:
-        """Close what was opened, as nobody waits for the store any more; a thread still opening it does so itself."""
+        """Close what was opened, as the caller was cancelled; a thread that is still opening it does so itself."""
         with self._opening:
             self._given_up = True
             self.release()
 
     def taken_over(self) -> None:
-        """Forget what was brought, which the engine has taken over: kept any longer, it would only take memory."""
+        """Drop the references to what the engine has taken over, which would only take memory."""
         if self._opened is not None:
             self._opened.transactions.found.clear()
             self._opened = self._opened._replace(topics={}, brought={})

@@ -1,4 +1,4 @@
-"""How the engine takes over a store's files as they were opened: each topic and channel that was found gets its own."""
+"""Starting a store's engine from its opened files: each topic and channel gets an engine of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["take_over"]
 
 
 def take_over(store: WholeStore, opened: OpenedStore, kind: type[InFlight], adopting: Adopting) -> Iterator[None]:
-    """Start all that was found, a channel a step, and leave to the committer what transactions bring to topics.
+    """Start all topics and channels, one channel a step, and hand unfinished transactions to the committer.
 
     Args:
         store: the store's engine.
@@ -73,7 +73,7 @@ def _start_topic(
 
 
 def _do_without(store: WholeStore, opened: OpenedStore, adopting: Adopting) -> None:
-    """Go on without the topics that cannot be used."""
+    """Mark the topics that cannot be used; the store works without them."""
     for name, error in opened.unusable.items():
         store.add(TopicEngine(name, store.options, store, None, unusable=error))
     for name, error in opened.owing.items():

@@ -1,4 +1,4 @@
-"""The watch: checks about once a second the disk space, the event loop, syncs that do not end, and the directories."""
+"""The watch: about once a second, checks the disk space, the event loop, syncs in progress, and the directories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INTERVAL: Final = 1.0
 
 
 class _Seen(NamedTuple):
-    """What a look at the disk has found: the free space, and which directories of topics are gone."""
+    """The result of a look at the disk: the free space, and which directories of topics are gone."""
 
     free: int | None
     gone: list[str]
@@ -40,11 +40,11 @@ class Watch:
         self._missing: Callable[[Iterable[str]], list[str]] = lambda _: []
 
     def stay(self, removed: Callable[[], bool], missing: Callable[[Iterable[str]], list[str]]) -> None:
-        """Tell the store of directories that somebody deletes.
+        """Watch for deleted directories from now on.
 
         Args:
-            removed: says, in a thread, whether its own is gone.
-            missing: says, in a thread, which names are in it no more.
+            removed: returns whether the store's directory is gone; called in a thread.
+            missing: returns which names are no longer in it; called in a thread.
         """
         self._removed, self._missing = removed, missing
 
@@ -68,12 +68,12 @@ class Watch:
             self._host.threads.start(partial(self._look, list(topics)), partial(self._sampled, topics))
 
     def _look(self, topics: list[str]) -> _Seen:
-        """Return what there is to see.
+        """Look at the disk. Blocking.
 
         Raises:
             _RemovedError: the store's directory was deleted.
         """
-        # INVARIANT: nothing more is promised once it is known that the files being written have no names any more.
+        # INVARIANT: no put is acknowledged once it is known that the files being written have no names any more.
         if self._removed():
             raise _RemovedError("the store's directory was deleted while the store was open")
         self._look_elsewhere()

@@ -1,4 +1,4 @@
-"""A store as its parts see it: what they need of it that lies above them."""
+"""The store's engine as its parts see it: they are layered below it, so they declare what they need of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Deletions(Protocol):
 
 
 class WholeStore(TopicEngineHost, Protocol):
-    """What every part may need of its store: `aiodq.engine.store.store_engine.StoreEngine`, which says what it is."""
+    """What any part may need of its store: `aiodq.engine.store.store_engine.StoreEngine`, which describes each item."""
 
     fs: FileSystem
     options: StoreOptions
@@ -68,7 +68,7 @@ class WholeStore(TopicEngineHost, Protocol):
         ...
 
     def unnamed(self, name: str) -> TopicEngine:
-        """Return the engine of a topic that was not named here, started if it is new."""
+        """Return the engine of a topic without naming options for it, started if it is new."""
         ...
 
     def channel_engine(self, engine: TopicEngine, channel: str, kind: type[InFlight]) -> ChannelEngine[Any]:
@@ -76,7 +76,7 @@ class WholeStore(TopicEngineHost, Protocol):
         ...
 
     def keep(self, name: str, error: StorageError) -> None:
-        """Have a topic that was to be deleted, and cannot be used."""
+        """Keep a topic whose deletion has failed, as unusable."""
         ...
 
     def on_disk(self) -> dict[str, TopicEngine]:
@@ -84,7 +84,7 @@ class WholeStore(TopicEngineHost, Protocol):
         ...
 
     def lose(self, name: str, topic: TopicEngine) -> None:
-        """Have a topic end whose directory was deleted, if it is still in use."""
+        """End a topic whose directory was deleted, if it is still in use."""
         ...
 
     def begin_closing(self) -> None:

@@ -1,4 +1,4 @@
-"""A topic's backlog, and whether it has room: counted in memory, in constant time whatever the log and its channels."""
+"""Whether a topic's backlog has room: counted in memory, in constant time whatever the size of the log."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class BoundedTopic(WholeTopic, Protocol):
 class BacklogBound:
     """The bound of one topic's backlog.
 
-    All channels are looked at only if the result of the last look does not decide. Between two looks a depth grows by
-    no more than became visible, and a floor only rises: that shows when there is room for certain. The channel that was
-    deepest then, and the one that was furthest behind, show when there is none.
+    All channels are looked at only if the result of the last look is not enough. Between two looks, a depth grows by at
+    most the number of messages that became visible, and a floor only rises: this shows that there is room. The channel
+    that was deepest, or the one that was furthest behind, shows that there is none.
 
     Attributes:
         looks: the number of looks at all channels so far.
@@ -51,7 +51,7 @@ class BacklogBound:
         self._indexes: dict[int, SegmentIndex | None] = {}
 
     def forget(self) -> None:
-        """Forget the last look, as a channel is there, is gone, or goes on from another offset."""
+        """Forget the last look, as a channel was created, deleted or moved."""
         self._seen = -1
 
     def admits(self, messages: int, cost: int) -> bool:
@@ -78,12 +78,12 @@ class BacklogBound:
         return not self._look()[0]
 
     def too_deep(self, messages: int) -> bool:
-        """Return whether so many messages are too many for the bound on messages; else they are for that on bytes."""
+        """Return whether this many messages exceed the bound on messages; otherwise they exceed that on bytes."""
         most = self._engine.options.max_messages
         return most is not None and self._look()[0] + messages - self.credit > most
 
     def stuck(self, messages: int) -> bool:
-        """Return whether so many messages are too many beside what is in flight alone, which is not dropped."""
+        """Return whether this many messages exceed the bound together with the messages in flight, which stay."""
         flying = max((one.state.flying for one in self._engine.retention.holding() if one.state), default=0)
         most = self._engine.options.max_messages
         return bool(flying) and most is not None and flying + messages - self.credit > most

@@ -1,4 +1,4 @@
-"""The creation of a topic's files and channels: if it fails, what waits for it is refused, and it is retried."""
+"""The creation of a topic's files and channels: if it fails, waiting puts are refused, and it is retried later."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class _ChannelGroup:
         """Tell each channel its outcome."""
         with self._mutex:
             self._closed = True
-        # INVARIANT: a channel told that it is there is told nothing else if the next one's end stops the store.
+        # INVARIANT: a channel that was told of its creation is told nothing else if finishing the next one fails.
         while self._channels:
             channel = self._channels[0]
             channel.finish(error or self._errors.get(channel.name))
@@ -115,8 +115,8 @@ class _ChannelGroup:
 class Creation:
     """The creation of one topic's files and channels.
 
-    A put that returned before a channel is there would be lost to it, as what every other channel has consumed may be
-    deleted: so no put returns before all channels are there.
+    If a put returned before a new channel exists, the channel might never get the message, as messages that all other
+    channels have consumed may be deleted. So no put returns before all channels exist.
 
     Attributes:
         exists: whether the topic has files, or they are being created.
@@ -165,7 +165,7 @@ class Creation:
         Raises:
             StorageError: they could not be created.
 
-        Cancellation: they are created all the same.
+        Cancellation: they are created anyway.
         """
         self._engine.check()
         if not isinstance(self._engine.log, NoLog):
@@ -192,7 +192,7 @@ class Creation:
     def put_off(self, channel: str, again: Callable[[], None], error: Exception) -> None:
         """Note that a channel could not be created; `again` retries."""
         if isinstance(self._engine.log, NoLog) and self.exists:
-            again()  # somebody has put meanwhile, so that the topic is retried before this
+            again()  # there was a put meanwhile, so the topic is retried before this
             return
         self._channels[channel] = again, error
         self._engine.group_commit.hinder()

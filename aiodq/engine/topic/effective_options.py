@@ -1,12 +1,12 @@
 """The effective options of a topic and its channels, which are on disk before anything is deleted by them.
 
 The first of these that exists is effective: named for the topic in this process; named for it before, and stored; given
-to `open`; stored as the defaults it was created with; the library's. For a channel likewise, without the two defaults
-between.
+to `open`; stored as the defaults with which it was created; the library's. A channel has only the first two and the
+last.
 
 INVARIANT: nothing is deleted, dropped or skipped by options that are not durable. While the effective ones differ from
-those on disk, retention rests, an overflowing topic drops nothing, and a channel whose change could settle messages
-delivers none.
+those on disk, retention is suspended, an overflowing topic drops nothing, and a channel whose change could settle
+messages delivers none.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class EffectiveOptions:
 
     @property
     def at_rest(self) -> bool:
-        """Whether a put has no options to write: the effective ones act, and no write has failed."""
+        """Whether a put has no options to write: the effective ones apply, and no write has failed."""
         return self.acting and not self._unwritten and not self._failed
 
     def ask(self) -> None:
@@ -105,7 +105,7 @@ class EffectiveOptions:
         self.look()
 
     def named_again(self, options: StoreOptions) -> StoreOptions | None:
-        """Return what to name for somebody whose options were stored once, and may have been changed by others since.
+        """Return the options to name for a client whose options were stored, and may have been changed by others since.
 
         Args:
             options: theirs; what concerns the data is taken from disk, if it is there.
@@ -122,7 +122,7 @@ class EffectiveOptions:
             MissingExtraError: a codec is not installed.
             StorageError: they could not be written; the old ones stay effective.
 
-        Cancellation: they are written and applied all the same.
+        Cancellation: they are written and applied anyway.
         """
         codec_number(options.compression)
         if not self._creation.exists:
@@ -135,7 +135,7 @@ class EffectiveOptions:
                 self._take(options)
             settle(done, None, error)
 
-        # After this, a topic that is being created is there, and a change that was under way is written.
+        # After this, a topic that is being created exists, and a change in progress is written.
         await self._engine.operate(lambda: None)
         self._write(StoredOptions(named=True, options=kept(self._shaped(options))), finish)
         await done
@@ -160,7 +160,7 @@ class EffectiveOptions:
         return None if isinstance(log, NoLog) else log.meta.options
 
     def _compare(self) -> None:
-        """Let the options act if they are those on disk; a topic without files has nothing to lose."""
+        """Let the options apply if they are those on disk; a topic without files has nothing to lose."""
         stored = self._stored()
         self.acting = stored is not None and stored.options == kept(self._engine.options)
         self._host.activity.note(self._engine)
@@ -178,7 +178,7 @@ class EffectiveOptions:
     def look(self) -> None:
         """Write the options that are to be on disk and are not."""
         stored = self._stored()
-        # Asked at each turn of the ioLoop: what is wanted takes longer to tell than that it is there.
+        # Called in each turn of the ioLoop: finding that nothing is to be written must be quick.
         if stored is not None and self.acting and (stored.named or self.named is None):
             return
         wanted = self._wanted()

@@ -34,8 +34,8 @@ class Expirations:
     """The expirations of one topic, for all its channels.
 
     New messages are entered as they come. Stored ones are read by a thread, piece by piece, if segments say that they
-    hold messages with a time to live: after opening, and again from where a channel begins or goes on, as it may reach
-    back to messages that expired long ago.
+    hold messages with a time to live: after opening, and from the offset at which a channel begins or to which it is
+    moved, as that may be before messages that expired long ago.
     """
 
     def __init__(self, engine: WholeTopic) -> None:
@@ -67,7 +67,7 @@ class Expirations:
             self._read()
 
     def in_turn(self, work: Callable[[], None]) -> None:
-        """Do some work of a channel in a turn of the loop: one channel in each, however many there are."""
+        """Do some work of a channel in a later turn of the loop: one channel in each turn, however many there are."""
         self._works.append(work)
         if len(self._works) == 1:
             asyncio.get_running_loop().call_soon(self._engine.guarded(self._work))
@@ -84,7 +84,7 @@ class Expirations:
         self._to_enter.clear()
 
     def _enter(self) -> None:
-        """Enter some of the parts, and give way if there are more."""
+        """Enter some of the parts, and the others in later turns of the loop."""
         self._entering, left = False, _AT_ONCE
         now, end = monotonic_ns(self._engine.clock), self._engine.lifetimes.end
         while self._to_enter and left:
@@ -136,7 +136,7 @@ class Expirations:
         if self._engine.stopped:
             return
         if found is None:
-            # The getters of these messages are told what is wrong with the disk.
+            # The getters of these messages get the error of the disk.
             self._to_read.add(start, stop)
             self._not_before = monotonic_ns(self._engine.clock) + _AGAIN
             self._timer.set(self._not_before)

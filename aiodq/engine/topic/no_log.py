@@ -1,4 +1,4 @@
-"""The stand-in for the log of a topic that was named and has no files yet."""
+"""The substitute for the log of a topic that was named and has no files yet."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class TopicRetention:
         pinned: the offset from which on everything must stay, as the transaction log still refers to it, or None.
         written_at: when something was last put, in monotonic time.
         holds: the first offset that each hold keeps, by name, as last read.
-        undeleted: the paths of segments that nothing needs any more, and that may be there.
+        undeleted: the paths of segments that are no longer needed, and may still exist.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class TopicRetention:
         reader.damaged = self.met_damage
 
     def is_held(self) -> bool:
-        """Return whether `holding` returns any, without checking all of them: each channel that is named asks this."""
+        """Return whether `holding` returns any channel, without checking all: naming a channel calls this."""
         names = self._engine.channel_engines
         return bool(names) and (is_ephemeral(self._engine.name) or not all(map(is_ephemeral, names)))
 
@@ -146,11 +146,11 @@ class TopicRetention:
         return True
 
     def begin_round(self) -> None:
-        """Have each segment checked again, a few at each look, as something has changed."""
+        """Check each segment again, a few at each look, as something has changed."""
         self._to_ask = len(self._between())
 
     def look_for_bytes(self) -> None:
-        """Look at once for segments to delete behind one still needed, as a put waits for the bytes that they take."""
+        """Look at once for segments to delete after one that is still needed, as a put waits for their bytes."""
         if not self._bytes_wanted:
             self._bytes_wanted = True
             self._engine.retain_soon()
@@ -227,7 +227,7 @@ class TopicRetention:
         passed = min((state.floor for state in states), default=-1)
 
         def consumed(segment: Segment) -> bool:
-            # What all channels have passed, however many segments and channels, need not be asked of each.
+            # Segments that all channels have passed need not be checked channel by channel.
             return segment.end <= held_from and (segment.end <= passed or self._consumed(segment))
 
         listed, now_ns = engine.log.listed, self._host.clock.now_ns()
@@ -251,10 +251,10 @@ class TopicRetention:
         return None
 
     def _between(self) -> range:
-        """Return the numbers of the full segments after one still needed, which may be consumed all the same.
+        """Return the numbers of the full segments after one that is still needed, which may be consumed nevertheless.
 
-        Those before them, which all channels have passed, and those that some channel has not reached yet, need not be
-        checked one by one.
+        Segments before that, which all channels have passed, and those that some channel has not reached yet, need not
+        be checked one by one.
         """
         states, listed = self._states(), self._engine.log.listed
         if not states:
@@ -269,7 +269,7 @@ class TopicRetention:
         return known if len(known) == len(states) else []
 
     def _next_of(self, between: range) -> range:
-        """Return those to be checked in this look: up to a limit, and others the next time."""
+        """Return the segments to be checked in this look: up to a limit, and others the next time."""
         at = self._engine.log.listed.at(self._asked_to)
         first = at if at in between else between.start
         return range(first, min(first + _ASKED, between.stop))
@@ -348,7 +348,7 @@ class TopicRetention:
         )
 
     def _miss(self, segments: tuple[Segment, ...]) -> None:
-        """Have all channels settle what they have not had of segments that are given up."""
+        """Have all channels settle their undelivered messages of segments that are given up."""
         offsets = RangeSet()
         for segment in segments:
             offsets.add(segment.base, segment.end)
@@ -393,11 +393,11 @@ class TopicRetention:
         self._engine.put_buffer.freed()
 
     def keep_files(self) -> None:
-        """Let the files of segments stay, though nothing needs them any more, until `release_files`."""
+        """Keep the files of segments that are no longer needed, until `release_files`."""
         self._keepers += 1
 
     def release_files(self) -> None:
-        """End what `keep_files` began: the last one's end has the files deleted."""
+        """End what `keep_files` began; the last such call deletes the files."""
         self._keepers -= 1
         self._delete_kept()
 
@@ -408,7 +408,7 @@ class TopicRetention:
                 self._persister.submit(job)
 
     def met_damage(self, found: Iterable[Damage]) -> None:
-        """Quarantine what a read could not make sense of: its segment goes once the rest of it is acked."""
+        """Quarantine bytes that a read found damaged: their segment is deleted once the rest of it is acked."""
         log = self._engine.real_log()
         known = {(damage.path, damage.position) for damage in log.damages}
         for damage in found:
@@ -425,14 +425,14 @@ class TopicRetention:
         self.ignore(None, error)
 
     def ignore(self, _: object, error: Exception | None) -> None:
-        """Note the end of work that nobody waits for. A file that is still there is found again at the next open."""
+        """Ignore the end of work without a waiter. A file that still exists is found again at the next opening."""
         if isinstance(error, StoreFailedError):
             self._host.fail(error)
 
     async def purge(self) -> int:
         """Drop everything accepted so far; return the number of messages.
 
-        Cancellation: it is dropped all the same.
+        Cancellation: it is dropped anyway.
         """
         if not self._engine.creation.exists:
             return 0
@@ -478,12 +478,12 @@ class TopicRetention:
         """
         if not self._engine.effective_options.acting:
             self._engine.effective_options.used()
-            return 0  # those who wait for room go on as soon as the options are on disk
+            return 0  # waiting puts go on as soon as the options are on disk
         channel_engines = self.holding()
         if not channel_engines:
             return self._skip(count)
         if self._host.reclaiming:
-            return 0  # what is in flight is not known yet; those who wait for room go on once it is
+            return 0  # what is in flight is not known yet; waiting puts go on once it is
         states = [(one, one.state) for one in channel_engines if one.state is not None]
         deepest = max((state.depth for _, state in states), default=0)
         floor = min((state.floor for _, state in states), default=0)

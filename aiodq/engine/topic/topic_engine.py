@@ -1,4 +1,4 @@
-"""The engine of a topic: what it consists of, what its channels and handles ask of it, and how it ends."""
+"""The engine of a topic: its parts, its interface to channels and handles, and its end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TopicEngine:
 
     Attributes:
         name: the topic's name.
-        log: its log; an empty stand-in until the first message or channel creates its files.
+        log: its log; an empty substitute until the first message or channel creates its files.
         retention: deletes segments and drops messages.
         creation: creates its files and its channels.
         put_buffer: the open batch, and the puts that wait for room.
@@ -80,7 +80,7 @@ class TopicEngine:
         serial, taken: the serial numbers of the batch opened last, and of the one taken to be written last.
         stirred: whether the next tick is scheduled.
         writer: writes its segments.
-        exclusive_work: the operations that need the log for themselves.
+        exclusive_work: the operations that need exclusive use of the log.
         io_loop: decides what is done when.
         durably: whether a message becomes visible only once it is synced.
         group_commit: writes messages to the log.
@@ -91,8 +91,8 @@ class TopicEngine:
         activity: which topics may have changed, if somebody asks.
         backlog_bytes: returns the bytes of a channel's backlog.
         lifetimes, expirations: when messages expire, and what settles them then.
-        unusable: why the topic cannot be used until the store is opened again, though it has files, or that it was
-            deleted since; else None.
+        unusable: why the topic cannot be used until the store is opened again, although it has files, or that it was
+            deleted since; otherwise None.
     """
 
     serial: int = 0
@@ -182,7 +182,7 @@ class TopicEngine:
 
     @property
     def standing(self) -> str:
-        """The topic's state in a word, for status displays."""
+        """The topic's state as one word, for status displays."""
         standing = self._host.standing
         if standing != "open":
             return standing
@@ -228,7 +228,7 @@ class TopicEngine:
     def retain_if_idle(self) -> bool:
         """Look for segments to delete unless a thread is changing their list; return whether that was done.
 
-        A roll does, and an operation; a turn of the ioLoop follows both.
+        A roll and an operation change the list; a turn of the ioLoop follows both.
         """
         if self.writer.rolling or self.exclusive_work.running:
             return False
@@ -287,10 +287,10 @@ class TopicEngine:
         self.effective_options.check(channel)
 
     def catch_up(self) -> None:
-        """Do at once what the next turn of the ioLoop would do, for a caller that looks for what was just accepted.
+        """Do at once what the next turn of the ioLoop would do, for a caller that looks for just accepted messages.
 
-        It is one small write at most. Nothing is written under `"always"`, where messages become visible once they are
-        synced, and nothing is done for another thread, which may only read.
+        This is at most one small write. Nothing is written under `"always"`, where messages become visible once they
+        are synced, and nothing is done for another thread, which may only read.
         """
         if self.durably:
             self.hear()
@@ -302,8 +302,8 @@ class TopicEngine:
     def hear(self) -> None:
         """Take note of syncs that have ended, before the loop is woken for them; nothing is written.
 
-        INVARIANT: whoever was told of a put by the thread that synced it (`aiodq.shared.server.early_answers`), and
-        whoever hears of it from them, finds it in the topic.
+        INVARIANT: if the thread that synced a put has answered its producer (`aiodq.shared.server.early_answers`), then
+        the producer, and anyone whom it tells, finds the message in the topic.
         """
         if self.put_buffer.pending and not self.io_loop.in_turn:
             with suppress(WrongContextError):
@@ -333,7 +333,7 @@ class TopicEngine:
         return self.options.memory_bytes // 4
 
     def _ahead(self) -> int:
-        """Return how much each channel may read ahead, in bytes, given how many there are."""
+        """Return how many bytes each channel may read ahead, given the number of channels."""
         return max(self._quarter // max(len(self.channel_engines), 1), _LEAST_AHEAD)
 
     def settled(self, channel_engine: ChannelCore) -> None:
@@ -392,7 +392,7 @@ class TopicEngine:
     def look_behind(self, channel_engine: ChannelCore) -> None:
         """Note that a channel has settled something: the oldest segment may be deleted now, others at the next tick.
 
-        If a put waits for bytes, these as well: all after a segment still needed count until they are deleted.
+        If a put waits for bytes, the others are looked at now, too: segments count until they are deleted.
         """
         if self.retention.passed(channel_engine):
             self.retain_soon()
@@ -403,7 +403,7 @@ class TopicEngine:
     async def sync(self) -> None:
         """Wait until everything accepted or settled before is on disk.
 
-        Cancellation: it is synced all the same.
+        Cancellation: it is synced anyway.
         """
         await self.sync_log()
         await self.persist(lambda: None, acks_first=True)
@@ -411,7 +411,7 @@ class TopicEngine:
     async def wait_durable(self) -> None:
         """Wait until every message visible to channels is as durable as the policy makes it.
 
-        Cancellation: it becomes durable all the same.
+        Cancellation: it becomes durable anyway.
         """
         if self.log.durable < self.visible and (self.durably or self.retention.pinned is not None):
             await self.sync_log()
@@ -419,7 +419,7 @@ class TopicEngine:
     async def sync_log(self) -> None:
         """Wait until everything accepted before is on disk.
 
-        Cancellation: it is synced all the same.
+        Cancellation: it is synced anyway.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.io_loop.requests.ask(SyncWanted(done))
@@ -428,7 +428,7 @@ class TopicEngine:
     async def operate(self, work: Callable[[], T]) -> T:
         """Do `work` with the log at rest, everything accepted before being durable.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.submit(work, lambda result, error: settle(done, result, error))
@@ -447,7 +447,7 @@ class TopicEngine:
     async def persist(self, work: Callable[[], T], *, acks_first: bool = False, anyhow: bool = False) -> T:
         """Have the metadata persister do a job.
 
-        Cancellation: it is done all the same.
+        Cancellation: it is completed anyway.
         """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._persister.submit(Job(work, lambda result, error: settle(done, result, error), acks_first, anyhow=anyhow))
@@ -483,7 +483,7 @@ class TopicEngine:
         self.fail(over)
 
     def fail(self, error: Exception) -> None:
-        """End: those who wait get `error`, and so does whatever is asked later."""
+        """End: all waiters, and all later calls, get `error`."""
         self.stopped = True
         self.activity.note(self)
         self.expirations.stop()

@@ -1,4 +1,4 @@
-"""A topic as its parts see it: what all of them share, and what they ask of it that lies above them."""
+"""The topic's engine as its parts see it: they are layered below it, so they declare what they need of it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class _GroupCommit(Protocol):
 
 
 class WholeTopic(Protocol):
-    """What every part may need of its topic: `aiodq.engine.topic.topic_engine.TopicEngine`, which says what it is.
+    """What any part may need of its topic: `aiodq.engine.topic.topic_engine.TopicEngine`, which describes each item.
 
-    A part that needs others, of lower layers or of its own, names them in a Protocol of its own.
+    A part that needs more extends this in a Protocol of its own.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""Transactions as their users begin them, before they are committed."""
+"""Transactions before they are committed: what they consist of, and which task is in which."""

@@ -1,6 +1,6 @@
 """What a transaction consists of, whichever process owns its store.
 
-The topics and channels are Protocols, as what stands in for them where another process owns the store has them, too.
+The topics and channels are Protocols, because their remote substitutes have them, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a transaction puts into one topic, until it commits."""
+"""A transaction's puts into one topic, until it commits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AT_ONCE: Final = 500
 
 
 class PendingPuts:
-    """What a transaction puts into one topic.
+    """A transaction's puts into one topic.
 
     Attributes:
         engine: the topic.
@@ -52,7 +52,7 @@ class PendingPuts:
         self.cost += cost
 
     async def columns(self) -> Columns:
-        """Return the messages column by column: a few in each turn of the loop, as very many would hold it up."""
+        """Return the messages column by column; a few in each turn of the loop, as very many would block it."""
         parts: list[Columns] = []
         worked = False
         for piece in self._pieces:

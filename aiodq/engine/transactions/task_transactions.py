@@ -50,14 +50,14 @@ class _Committer(Protocol):
 
 
 class TransactionHost(Protocol):
-    """What a transaction needs of its store's engine, or of what stands in where another process owns the store."""
+    """What a transaction needs of its store's engine, or of its remote substitute if another process owns the store."""
 
     path: str
     transactions: OpenTransactions
 
     @property
     def inherited(self) -> bool:
-        """Whether this is a forked child, which leaves its copies of blocks: what they hold is the parent's."""
+        """Whether this is a forked child, which only leaves its blocks: the messages in them are the parent's."""
         ...
 
     @property

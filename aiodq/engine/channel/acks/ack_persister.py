@@ -29,7 +29,7 @@ _FOLD_AT: Final = 32_768
 _FOLD_PART: Final = 4
 """They are that part of its entries, too: so an ack costs the same share of the next one, however many there are."""
 _LULL: Final = 0.01
-"""Seconds for which acks that nobody waits for gather before they are written."""
+"""Seconds for which acks that are not awaited gather before they are written."""
 
 _PIECE: Final = 1000
 """The ranges of acks, and the requeues, written in one turn of the loop: about two milliseconds."""
@@ -53,8 +53,8 @@ class Job:
         work: done in a thread.
         report: called on the loop with the result, or with None and the error.
         acks_first: everything settled so far has to be durable before it; what cannot be written fails it.
-        patient: it waits until that is written.
-        anyhow: it is done even so.
+        patient: if that cannot be written, the job waits until it can.
+        anyhow: if that cannot be written, the job is done all the same.
     """
 
     work: Callable[[], object]
@@ -71,7 +71,7 @@ class AckPersister:
         durable: whether acks are synced as soon as they are written, or with the next tick.
         worker: does the work.
         syncs: how many syncs there were.
-        closing: whether the journals are about to be closed; what was put off is left for the next owner then.
+        closing: whether the journals are about to be closed; postponed jobs are then left to the next owner.
     """
 
     def __init__(
@@ -102,26 +102,26 @@ class AckPersister:
         self.worker: OnDemand = OnDemand(self._run)
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[Job] = deque()
-        # INVARIANT: all of these are by channel, not by name: a deleted one is not taken for a new one of its name.
+        # INVARIANT: the keys are channels, not names: a deleted channel is not confused with a new one of its name.
         self._dirty: dict[ChannelCore, None] = {}
         self._unsynced: dict[ChannelCore, None] = {}
         self._held: dict[ChannelCore, list[Op]] = {}
-        # Of those held: which are, as a thread had the journal when they were to be written.
+        # Those of `_held` that could not be written because a thread was using the journal.
         self._busy: set[ChannelCore] = set()
-        # Why the others could not be written.
+        # Why the others in `_held` could not be written.
         self._refused: dict[ChannelCore, AiodqError] = {}
-        # For which a full disk has no room for a checkpoint, why, and the loop's time at which to try again.
+        # Channels whose checkpoint found no room on a full disk: the error, and the loop's time of the next attempt.
         self._cramped: dict[ChannelCore, tuple[DiskFullError, float]] = {}
         self._folding: ChannelCore | None = None
         self._flush_queued = False
         self._over: Exception | None = None
-        # Ends the time for which acks gather that nobody waits for.
+        # The timer that ends the time for which unawaited acks gather.
         self._lull: asyncio.TimerHandle | None = None
         self._urgent = False
         self.syncs: int = 0
 
     def settled(self, channel_engine: ChannelCore) -> None:
-        """Note that a channel has something to write; it is written soon if somebody waits for it."""
+        """Note that a channel has something to write; it is written soon if a caller awaits it."""
         self._dirty[channel_engine] = None
         if channel_engine.ack_waiters:
             self._urgent = True
@@ -140,7 +140,7 @@ class AckPersister:
         self._dirty[channel_engine] = None
 
     def write_now(self, channel_engine: ChannelCore) -> None:
-        """Write what a channel has unwritten, on the caller's time; it is synced with the channel's next sync.
+        """Write a channel's unwritten operations in the caller's step; they are synced with the channel's next sync.
 
         If it cannot be written (a full disk), it is retried later: consuming goes on, as that makes room. If a thread
         is writing the journal at this moment, it is written right afterwards or with the next call, whichever is first:
@@ -196,7 +196,7 @@ class AckPersister:
             job.report(result, None)
 
     async def _take_room(self) -> None:
-        """Let cramped journals have what a deletion has given back, before others do."""
+        """Let cramped journals reserve the space that a deletion has freed, before other files take it."""
         for journal in [channel_engine.journal for channel_engine in self._cramped]:
             if journal is not None:
                 await self._threads.call(journal.top_up)
@@ -208,7 +208,7 @@ class AckPersister:
             StorageError: what was settled could not be written, and the job does not wait for it.
             StoreFailedError: a sync failed.
         """
-        # The last of a cramped journal is for what makes room, or is never asked for again.
+        # The last of a cramped journal's reserve is for jobs that make room, or that are not repeated.
         await self.flush(sync=True, last=job.patient or job.anyhow)
         for channel_engine in list(self._dirty):
             if channel_engine in self._refused and channel_engine not in self._cramped:
@@ -223,7 +223,7 @@ class AckPersister:
         return False
 
     def _again(self, job: Job, error: AiodqError) -> None:
-        """Do a job that was put off, unless the journals are being closed, which say nothing any more."""
+        """Do a postponed job, unless the journals are being closed."""
         if self.closing:
             job.report(None, error)
         else:
@@ -283,10 +283,10 @@ class AckPersister:
             await self._gather(sum(len(waiters) for _, waiters in waiting))
 
     async def _gather(self, told: int) -> None:
-        """Let the tasks just told ack again before the next write, unless more than they are waiting for it already.
+        """Let the tasks just woken ack again before the next write, unless more tasks than those already wait for it.
 
         Otherwise they would split into two groups that wait for each other's syncs (see `GroupCommit.synced` for puts).
-        They are told and get the next message within one turn of the loop, or within two if `get` gives way to others.
+        They wake up and get the next message within one turn of the loop, or within two if `get` yields to others.
         """
         for _ in range(_TURNS_TO_GATHER):
             if not 0 < sum(len(channel_engine.ack_waiters) for channel_engine in self._dirty) <= told:
@@ -296,7 +296,7 @@ class AckPersister:
     def _not_written(
         self, waiting: list[tuple[ChannelCore, list[asyncio.Future[None]]]], raised: BaseException
     ) -> None:
-        """Fail those who wait for their acks; if the store is about to stop, keep them waiting to be told of that."""
+        """Fail the waiters of acks; if the store is about to stop, leave them to be failed with its error."""
         error = self._over or (raised if isinstance(raised, AiodqError) else None)
         for channel_engine, waiters in waiting:
             if error is None:
@@ -341,7 +341,7 @@ class AckPersister:
         self.syncs += len(journals)
 
     async def _write_all(self, channel_engine: ChannelCore, *, last: bool) -> AiodqError | None:
-        """Write what a channel has unwritten by now, one piece per turn of the loop; later additions may wait."""
+        """Write a channel's present unwritten operations, one piece per turn of the loop; later ones may wait."""
         error, state = self._write(channel_engine, last=last), channel_engine.state
         pieces = 0 if state is None else -(-state.unnoted // _PIECE)
         while pieces and error is None:
@@ -361,7 +361,7 @@ class AckPersister:
                 self._refused.pop(channel_engine, None)
             return None
         if channel_engine in self._cramped:
-            # In memory acks become few operations: the last of the reserve holds what lets a segment go, many times.
+            # Acks gathered in memory become few operations: the last of the reserve lasts for many deletable segments.
             if not last and channel_engine.journal.spent:
                 return self._refused.setdefault(channel_engine, self._cramped[channel_engine][0])
             if self._held.pop(channel_engine, None) is not None:
@@ -382,14 +382,14 @@ class AckPersister:
         return None
 
     def _put_off(self, channel_engine: ChannelCore, waiters: list[asyncio.Future[None]], error: AiodqError) -> None:
-        """Keep for later what could not be written. It stays settled; those who wait learn that it is not durable."""
+        """Keep for later what could not be written. It stays settled; its waiters learn that it is not durable."""
         settle_all(waiters, error)
         # A flush that needs all acks to be durable, such as that of a close, does not wait for the timer.
         self._dirty[channel_engine] = None
         asyncio.get_running_loop().call_later(_RETRY, self.settled, channel_engine)
 
     def write_blocking(self, channel_engine: ChannelCore) -> None:
-        """Write what a channel has unwritten, or what was put off, and sync it. Blocking; nobody else writes any more.
+        """Write and sync a channel's unwritten and postponed operations. Blocking; the persister has ended by then.
 
         Raises:
             StorageError: it could not be written, or it is unknown what is on disk.
@@ -398,7 +398,7 @@ class AckPersister:
         if journal is None or state is None:
             return
         if channel_engine is self._folding:
-            state.renote()  # nobody was told whether the checkpoint holds it
+            state.renote()  # it is unknown whether the checkpoint holds it
         if ops := [*self._held.pop(channel_engine, ()), *state.take_ops(*channel_engine.times())]:
             journal.append(ops)
             journal.sync()
@@ -434,7 +434,7 @@ class AckPersister:
 
 
 def _tell(waiting: list[tuple[ChannelCore, list[asyncio.Future[None]]]]) -> None:
-    """Tell those who wait that their acks are written; in the next turn of the loop they ask for more messages."""
+    """Wake the waiters of written acks; in the next turn of the loop they ask for more messages."""
     for _, waiters in waiting:
         settle_all(waiters)
     for channel_engine, waiters in waiting:

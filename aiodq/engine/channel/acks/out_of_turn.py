@@ -23,7 +23,7 @@ _SLACK: Final = 64
 
 
 class OutOfTurn:
-    """The messages of one channel to be given up out of turn.
+    """The messages of one channel that are to be given up out of turn.
 
     Attributes:
         ended: ranges of expired messages, as the topic reported them: all its channels share these sequences.
@@ -116,13 +116,13 @@ class OutOfTurn:
         self.reading = True
 
     def outlived(self, offsets: Iterable[int], state: ChannelState) -> None:
-        """Note that messages in flight have expired: they are checked once they are in flight no more."""
+        """Note that messages in flight have expired: they are checked once they are no longer in flight."""
         self._outlived.update(offsets)
         if len(self._outlived) > 2 * state.flying + _SLACK:
             self._outlived = {offset for offset in self._outlived if state.delivery(offset) is not None}
 
     def back(self, offset: int) -> bool:
-        """Note that a message is in flight no more, but not settled; return whether that has it checked."""
+        """Note that a message is no longer in flight, but not settled; return whether it is now to be checked."""
         if offset not in self._outlived:
             return False
         self._outlived.discard(offset)

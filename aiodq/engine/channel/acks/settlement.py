@@ -1,4 +1,4 @@
-"""Settlement: how a channel's messages come back, acked, requeued, given up or timed out."""
+"""Settlement: a channel's messages are acked, requeued, given up or timed out."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Settlement(ChannelCore):
 
     Attributes:
         source: where messages come from.
-        undeliverable: what becomes of messages that are not to be delivered.
-        counting: whether deliveries are written down before the getter has the message.
+        undeliverable: handles messages that are not to be delivered.
+        counting: whether deliveries are journaled before the getter gets the message.
     """
 
     def __init__(self, name: str, host: ChannelEngineHost[ChannelCore], clock: Clock) -> None:
@@ -84,7 +84,7 @@ class Settlement(ChannelCore):
     def _supplied(self, error: Exception | None) -> None:
         """Go on: something was read, or could not be read."""
         if error is not None and self._wait_queue.line:
-            # If nobody waits, it is dropped: the next getter has the read repeated.
+            # If no getter waits, the error is dropped: the next getter repeats the read.
             self._fetch_error = error
         self.undeliverable.supplied(error)
         self.wake(everybody=error is not None)
@@ -92,7 +92,7 @@ class Settlement(ChannelCore):
     # --- time
 
     def _rung(self) -> int | None:
-        """Do as `_ring` for the event loop: an exception stops the store, and so does Ctrl-C."""
+        """Call `_ring` as a callback of the event loop: any exception stops the store, Ctrl-C included."""
         try:
             return self._ring()
         except BaseException as error:
@@ -278,10 +278,10 @@ class Settlement(ChannelCore):
     # --- messages that do not time out
 
     def renew(self, delivery: int) -> None:
-        """Let a message in flight not time out until `renew_no_more` was called as often.
+        """Keep a message in flight from timing out, until `renew_no_more` was called as many times.
 
-        No task runs for that: a message whose timeout is over is simply left in flight. So nothing that holds up the
-        loop, for however long, takes a message away from its consumer.
+        No task runs for that: a message whose timeout is over is simply left in flight. So a blocked loop, for however
+        long, does not take a message away from its consumer.
         """
         self._renewed[delivery] = self._renewed.get(delivery, 0) + 1
 
@@ -332,7 +332,7 @@ class Settlement(ChannelCore):
 
 
 def _standing(state: ChannelState | None, offset: int) -> str:
-    """Return the state, in words, of a message that is not deferred."""
+    """Describe the state of a message that is not deferred."""
     if state is None or offset >= state.end:
         return "not written yet"
     if state.delivery(offset) is not None:

@@ -16,7 +16,7 @@ __all__ = ["TransactionHolds"]
 class TransactionHolds:
     """The holds of one channel. Messages are held and settled in runs: neighbours delivered one after the other.
 
-    A held message does not time out, and has another delivery number, so that nobody else can settle it.
+    A held message does not time out, and has another delivery number, so that only its transaction can settle it.
     """
 
     __slots__ = ("_channel",)
@@ -57,7 +57,7 @@ class TransactionHolds:
     def settle(self, start: int, stop: int, held: int) -> None:
         """Settle messages whose settlement is durable already; the journal may record it later.
 
-        Messages no longer held were taken away meanwhile.
+        Messages that are no longer held are left as they are.
         """
         channel, state = self._channel, self._channel.state
         if channel.over or state is None:

@@ -1,7 +1,7 @@
 """Messages that are not to be delivered: expired, out of attempts, for other channels, or not due yet.
 
-Some are met when it is their turn; those that expire or have had their last attempt are settled ahead of it. A message
-that is given up is settled at once, or once it is durable in the dead-letter topic if there is one.
+Some are found when it is their turn; expired messages and those that have had their last attempt are settled ahead of
+it. A message that is given up is settled at once, or if there is a dead-letter topic, once it is durable there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_AT_ONCE: Final = 100
 
 
 class Undeliverable:
-    """What becomes of the messages of one channel that are not to be delivered.
+    """Handles the messages of one channel that are not to be delivered.
 
     Attributes:
         filter: what the channel delivers.
@@ -57,7 +57,7 @@ class Undeliverable:
         timer: ClockTimer,
         source: MessageSource,
     ) -> None:
-        """Look after the messages of this channel.
+        """Handle the messages of this channel.
 
         Args:
             channel: the channel.
@@ -85,7 +85,7 @@ class Undeliverable:
             and columns.dues[number] > wall
             and not (state.passed(offset) or self.filter.is_over(batch, number, now))
         ):
-            # A wall clock that was set back does not prolong any wait.
+            # Setting the wall clock back does not prolong any wait.
             state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
             channel.set_timer(state)
         elif self.filter.is_for_others(columns, number):
@@ -134,7 +134,7 @@ class Undeliverable:
             self.settle_ahead()
 
     def settle_ahead(self) -> None:
-        """Settle out-of-attempts and expired messages before anybody asks for them, some in each turn of the loop."""
+        """Settle messages that are out of attempts or expired ahead of their turn, some in each turn of the loop."""
         if not self.out_of_turn.asked and (self.out_of_turn.ranges or self.out_of_turn.ended):
             self.out_of_turn.asked = True
             self._host.expirations.in_turn(self._settle_some)
@@ -207,8 +207,8 @@ class Undeliverable:
             state: the channel's.
             batch: a batch with the message in it.
             number: which of its messages.
-            reason: in words.
-            attempts: how often it was delivered, if a consumer gives it up that has it in hand.
+            reason: as text.
+            attempts: how often it was delivered, if it is in flight and its consumer gives it up.
             error: type and text of the exception that the last attempt ended with, or empty.
 
         Returns:
@@ -232,7 +232,7 @@ class Undeliverable:
             state.count(offset, attempts)
 
         def failed() -> None:
-            # It counts as expired only once it is settled. With `attempts`, a consumer gave it up that had it in hand.
+            # It counts as expired only once it is settled. With `attempts`, its consumer gave it up.
             state.counters.expired -= attempts is None and reason == _EXPIRED
             if not channel.over:
                 self._try_again_later(state, offset, delivered)

@@ -1,1 +1,1 @@
-"""Dead letters: where messages go that a channel has given up, and why it did."""
+"""Dead letters: messages that a channel has given up, with the reasons."""

@@ -1,4 +1,4 @@
-"""The one message in hand that may have ended a process before."""
+"""Messages that may have killed a process before: only one of them is in flight at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead-lettering: a message given up is settled once it is durable in the dead-letter topic, if there is one."""
+"""Dead-lettering: a message that is given up is put into a dead-letter topic, and settled once it is durable there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DeadLetter(NamedTuple):
         topic, channel: where it was given up.
         batch: the message, as a batch of one.
         attempts: how often it was delivered.
-        reason: in words.
+        reason: as text.
         error: type and text of the exception that the last attempt ended with, or empty.
     """
 
@@ -108,7 +108,7 @@ def send_dead_letter(
 
 
 def _refused(letter: DeadLetter, full: QueueFull) -> StorageError:
-    """Return the error for the caller that gave a message up while a dead-letter topic of policy `"reject"` is full."""
+    """Return the error for giving up a message while a dead-letter topic with the policy `"reject"` is full."""
     error = StorageError(
         f"the dead-letter topic {letter.target!r} could not take message {letter.batch.first} of {letter.topic!r} now: "
         f"{full}; the message is redelivered",

@@ -37,7 +37,7 @@ class Sequel(NamedTuple):
     """The consequence of a failed attempt.
 
     Attributes:
-        text: in words.
+        text: the consequence, as text.
         final: whether it was the last attempt.
     """
 
@@ -47,7 +47,7 @@ class Sequel(NamedTuple):
 
 @dataclass(slots=True)
 class Course:
-    """How `consume` treats one message, and what came of it.
+    """How `consume` treats one message, and the outcome.
 
     Attributes:
         backoff: how long the message waits after a failure if its channel has no backoff: without any wait, one
@@ -76,7 +76,7 @@ def described(error: BaseException) -> str:
 
 
 def reason_of(rejection: Reject) -> str:
-    """Return the reason that a handler gave, whatever it gave for one, as header text; empty if it gave none."""
+    """Return the reason that a handler gave, of whatever type, as header text; empty if it gave none."""
     reason: object = rejection.reason
     return "" if reason is None else header_text(reason)
 

@@ -39,7 +39,7 @@ class TakenByTask(Generic[T]):
         """Start with the first message."""
         self.last: T = first
         self.whose: ref[asyncio.Task[Any]] = whose
-        # The older ones in their order, in blocks, the last of which grows; and the block that is looked at next.
+        # The older ones in order, in blocks, of which the last one grows; and the block to be swept next.
         self._blocks: list[list[T]] = [[]]
         self._swept = 0
 
@@ -71,7 +71,7 @@ class TakenByTask(Generic[T]):
         return self.last
 
     def _begin_block(self, block: list[T]) -> None:
-        # Two looks for each block that is new: at most half of the messages are settled ones, and no call takes long.
+        # Two blocks are swept for each new one: at most half of the messages are settled, and no call takes long.
         self._blocks.append(block)
         self._sweep()
         self._sweep()
@@ -118,7 +118,7 @@ class HeldByTask(Generic[T]):
         task = task_of(self.loop)
         taken = self._by_id.get(id(task))
         if taken is None:
-            if task is not None:  # else a callback of the loop: it has to name the message it settles
+            if task is not None:  # otherwise a callback of the loop: it has to name the message that it settles
                 taken = self._by_id[id(task)] = TakenByTask(message, ref(task, self._forget(id(task))))
         elif is_settled(taken.last):
             taken.last = message
@@ -156,5 +156,5 @@ def _may_be_held(message: InFlight) -> bool:
     """Return whether a message has been neither settled nor taken away."""
     run: MessageLease = message._run  # noqa: SLF001 - as above
     mark = run.marks[message._index]  # noqa: SLF001 - as above
-    # What has an entry of its own has to be looked up; other marks are cheap to read.
+    # A message with an entry of its own has to be looked up; other marks are cheap to read.
     return message.held if mark == APART else mark < ACKED

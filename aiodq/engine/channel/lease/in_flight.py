@@ -1,4 +1,4 @@
-"""What a message in flight has beside its content: its place in a lease, and the ack of one that is simply held."""
+"""A message in flight: its place in a lease, and the fast path of an ack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOP: Final = _get_running_loop
 
 
 class InFlight(StoredMessage):
-    """A message that was handed out: the part of `Message` that is passed for every one."""
+    """A message that was handed out: the part of `Message` that runs for every message, and is compiled."""
 
     # As in `StoredMessage`: code that makes a message sets `_store_ref` as well, as `message_of` does.
     __slots__ = ("_course", "_store_ref")
@@ -48,7 +48,7 @@ class InFlight(StoredMessage):
         run: MessageLease = self._run
         index, home = self._index, run.home
         # INVARIANT: with the mark HELD, only the loop has to be checked: all else that forbids an ack changes the mark.
-        is_running = home.is_running  # Python calls what is in a variable sooner than what is in a slot
+        is_running = home.is_running  # calling a local variable is faster than calling an attribute
         if run.marks[index] == HELD and (
             _THREAD() == home.thread and is_running() if BY_THREAD else _LOOP() is home.loop
         ):
@@ -67,7 +67,7 @@ class InFlight(StoredMessage):
         return run.marks[self._index] < ACKED and engine is not None and engine.holds(offset, number)
 
     def _ack_otherwise(self) -> None:
-        """Ack what is not simply held here, or raise the error that says why not; `Message`, its subclass, does."""
+        """Ack a message that is not simply held here, or raise why it cannot be acked. `Message` implements it."""
         # No abstract method: a compiled class that has one cannot have a subclass that is not compiled.
         raise NotImplementedError
 
@@ -94,7 +94,7 @@ def messages_of(kind: type[M], run: MessageLease, first: int, bodies: Sequence[b
 
 
 def neighbours(messages: list[InFlight], at: int) -> int:
-    """Return where those end that follow the message at an index of a list in its lease as they do in the list."""
+    """Return the end of the run, from an index of a list on, of messages that are also neighbours in their lease."""
     lease, index = messages[at]._run, messages[at]._index  # noqa: SLF001
     end = len(messages)
     while at < end:

@@ -20,7 +20,7 @@ __all__ = ["MessageLease"]
 
 
 class MessageLease(Lease):
-    """A lease with the columns of its messages, but not their bodies: a message that is kept keeps no other in memory.
+    """A lease with the columns of its messages, but not their bodies: keeping one message keeps no other in memory.
 
     Attributes:
         topic: the topic's name.
@@ -80,7 +80,7 @@ class MessageLease(Lease):
         return lease
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Have a copy made of what the messages have in common. Only messages that were looked at are copied."""
+        """Return how to copy what the messages have in common. Only messages that were looked at are copied."""
         rest = self.time_ns, self.times, self.tags, self.keys, self.headers, self.dues, self.expiries
         return _looked_at, (self.topic, self.first, len(self.marks), self.attempts, rest)
 

@@ -1,4 +1,4 @@
-"""The lease that a channel hands out from, with what handing out the next message takes."""
+"""The lease that a channel hands out from, with everything that handing out the next message needs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ M = TypeVar("M", bound=InFlight)
 
 
 class OpenLease:
-    """The open lease of a channel: another one, as time goes by.
+    """The open lease of a channel, which is replaced by the next one when it is used up.
 
     Attributes:
         lease, bodies: the lease, and the bodies of its messages. Handing out the next one only takes incrementing an
             index, as long as that is below the lease's limit and it is not yet `until`.
         monotonic: the store's clock.
         until: the clock's monotonic time from which on the channel's state has to be checked first.
-        special: whether more is to be done with each message before the getter has it.
+        special: whether each message needs further work before the getter gets it.
     """
 
     __slots__ = ("bodies", "lease", "monotonic", "special", "until")
@@ -44,11 +44,11 @@ class OpenLease:
         self.special: bool = False
 
     def measure(self, latency: LatencyMeter, at: int, stop: int) -> int:
-        """Measure those that are to be measured of the messages that are handed out next, before index `stop`.
+        """Measure the latency of the sampled messages among those handed out next, before index `stop`.
 
         Args:
             latency: the channel's.
-            at: the delivery number from which on one is to be measured.
+            at: the delivery number from which on the next message is to be measured.
             stop: the index after the last.
 
         Returns:
@@ -79,7 +79,7 @@ class Taking(Generic[M]):
             opened: the channel's.
             kind: the class of its messages.
             store_ref: the reference that each message holds to keep the store open.
-            held_by_task: notes which task got a message; None if nobody needs to know.
+            held_by_task: notes which task got a message; None if that is not needed.
         """
         self._open = opened
         self._kind = kind

@@ -1,1 +1,1 @@
-"""Where a channel's messages come from, and which of them it delivers."""
+"""The source of a channel's messages, and the filter of those that it delivers."""

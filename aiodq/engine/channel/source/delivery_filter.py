@@ -1,4 +1,4 @@
-"""The filter of what a channel delivers: messages with its tags, addressed to it or to nobody, due and not expired."""
+"""The filter of what a channel delivers: messages with its tags, not addressed to another channel, due, unexpired."""
 
 from __future__ import annotations
 

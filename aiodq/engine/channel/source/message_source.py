@@ -153,7 +153,7 @@ class MessageSource:
         return True
 
     def end(self, error: Exception) -> None:
-        """Raise an error in those who wait for what is being read."""
+        """Raise an error in the tasks that wait for a read."""
         release(self._waiting, error)
 
     # --- for the prefetching reader
@@ -173,7 +173,7 @@ class MessageSource:
         self._supplied(error)
 
     def prepare(self, state: ChannelState) -> None:
-        """Read messages that are due, or due soon, before somebody asks for them."""
+        """Read messages that are due, or due soon, before they are asked for."""
         if len(self.requeue_cache.batches) < _AT_ONCE:
             self._want_missing(state)
 

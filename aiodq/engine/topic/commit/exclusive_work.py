@@ -1,4 +1,4 @@
-"""Exclusive work: operations that need a topic's log for themselves, one after the other."""
+"""Exclusive work: operations that need exclusive use of a topic's log, one after the other."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class ExclusiveWork:
         return self.running or bool(self.waiting)
 
     def comes_after(self, serial: int) -> bool:
-        """Return whether no batch beyond this one has to come before the first of those that wait."""
+        """Return whether the first waiting operation comes right after this batch."""
         return serial >= self.waiting[0].after
 
     def wake(self, taken: int) -> None:
-        """Give the ioLoop a turn if an operation is next: a batch that no sync follows causes no event."""
+        """Give the ioLoop a turn if an operation is next: a batch that needs no sync causes no other event."""
         if self.comes_after(taken):
             self._wake()
 
     def start_next(self, written: int) -> bool:
-        """Start the first of those that wait if what has to come before it is written; the log is at rest."""
+        """Start the first waiting operation if the batches before it are written; the log is at rest."""
         if not self.comes_after(written):
             return False
         self.running = True

@@ -1,4 +1,4 @@
-"""Group commit: a put is written at once if nothing is under way, or else in a batch with those that came meanwhile."""
+"""Group commit: a put is written at once if nothing is in progress; otherwise in one batch with other waiting puts."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ class GroupCommit:
 
     Attributes:
         inline: whether a plain put may be written in the caller's own step, without a future and without a turn of the
-            loop: nothing is written, waits or rolls, no operation runs or was asked for, the topic has its files, and
-            the policy does not ask for a sync. Puts of a crowd of tasks in one turn of the loop are batched anyway.
-        lone: likewise, if the policy asks for a sync: the put is written in the caller's step, and its sync is started.
-            This serves a task that puts one message after the other; several concurrent puts share their syncs.
+            loop: nothing is being written, waits or rolls, no operation runs or is queued, the topic has its files, and
+            the policy does not ask for a sync. Puts of many tasks in one turn of the loop are batched nevertheless.
+        lone: the same, if the policy asks for a sync: the put is written in the caller's step, and its sync is started.
+            This is for a task that puts one message after the other; several concurrent puts share their syncs.
         undisturbed: whether the sync of such a put is in flight, and nothing has reached the ioLoop since.
         writing: whether a batch is being written.
-        gathering: whether those who were told of a sync have a turn of the loop to put again, or until the next tick.
-        ready: whether a plain put may be accepted without checking anything but its body and the room there is.
-        returning: those who put from other processes, or None as long as nobody does.
+        gathering: whether tasks that were woken by a sync get a turn of the loop, or until the next tick, to put again.
+        ready: whether a plain put may be accepted without checking anything but its body and the room.
+        returning: the producers in other processes; None as long as there are none.
 
-    INVARIANT: whatever changes one of these conditions clears the flag before the next put; only `look`, at the end of
+    INVARIANT: code that changes one of these conditions clears the flag before the next put; only `look`, at the end of
     the ioLoop's turn, sets it.
     """
 
@@ -157,15 +157,15 @@ class GroupCommit:
             and not engine.retention.begun
         )
         durably = options.sync == "always"
-        # INVARIANT: what is written after the start of a sync, or after a tick, belongs to another batch than what was
-        # written before. Both happen within a turn, and this is at its end.
+        # INVARIANT: writes after the start of a sync, or after a tick, belong to another batch than those before it.
+        # Both happen within a turn, and this is at its end.
         self._count_from = 0
         self._due_from = engine.syncer.due_at() - 1 if options.sync == "interval" else NEVER
         self.inline = at_once and not durably and self._sharing <= _CROWD
         self.lone = at_once and durably and not engine.syncer.busy and self._sharing <= 1
 
     def accept(self, body: object) -> asyncio.Future[int] | None:
-        """Accept a plain message into the open batch; None if it has to take the long way, if only for its error."""
+        """Accept a plain message into the open batch; None if it has to take the slow path, if only for its error."""
         if not self.ready or type(body) is not bytes or not self._least <= len(body) <= self._most:
             return None
         home = self._home
@@ -193,7 +193,7 @@ class GroupCommit:
         Args:
             columns: the messages, checked.
             cost: their cost in bytes of memory.
-            gave_way: whether the caller has just given way.
+            gave_way: whether the caller has just yielded to the event loop.
 
         Raises:
             As `put_now`.
@@ -209,7 +209,7 @@ class GroupCommit:
         return self._stage_now(columns, cost, now, atomic=True)
 
     def put_labelled_now(self, message: Accepted, body: bytes, *, gave_way: bool = False) -> int:
-        """Do as `put_now` for a message that has more than a body, both checked."""
+        """Do as `put_now`, for a checked message with more than a body."""
         if not self.inline or get_ident() != self._home.thread:
             return NOT_NOW
         cost = accepted_cost(message, body)
@@ -269,9 +269,9 @@ class GroupCommit:
         # Of this loop: until 3.12, Python asks the system for the process's number each time to tell which loop runs.
         task = task_of(self._loop)
         now = self._monotonic()
-        # The task that put last belongs to the store's loop.
+        # The task of the last put is known to belong to the store's loop.
         if task is None or task is not self._task():
-            # It does not give way, as tasks that put after it would then come before it.
+            # It does not yield, as the messages of tasks that put after it would then come before its own.
             if not self._is_here() or self._crowded(task):
                 return NOT_NOW
         elif now >= self._turns.until and not gave_way and self._turns.over(now):
@@ -314,9 +314,9 @@ class GroupCommit:
         self._before, self._tasks = self._tasks, 0
 
     def _count(self, engine: WrittenTopic, stop: int) -> None:
-        """Count an inline write as a batch that nobody waits for: later ones belong to it until the next turn.
+        """Count an inline write as a batch without waiters: later ones belong to it until the next turn.
 
-        Once so many messages are written that a sync is due, that turn is asked for.
+        Once enough messages are written for a sync to be due, that turn is requested.
         """
         if not self._count_from:
             engine.serial = engine.taken = engine.syncer.written = engine.serial + 1
@@ -335,12 +335,12 @@ class GroupCommit:
             if isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
                 self._engine.metrics.written(self._engine.name, error)
             else:
-                self._stop(error)  # first: the rollback needs more of a stack that may be exhausted
+                self._stop(error)  # first, as the rollback needs more of a stack that may be exhausted
         finally:
             log.rollback()
 
     def _stop(self, error: BaseException) -> None:
-        """Stop the store, and raise the error that says so; for what is no error, such as Ctrl-C, that itself."""
+        """Stop the store, and raise the error that says so; Ctrl-C and the like are raised themselves."""
         self._host.fail(error)
         if not isinstance(error, Exception):
             raise error
@@ -374,7 +374,7 @@ class GroupCommit:
         return waiter
 
     def put_lone_labelled(self, message: Accepted, body: bytes) -> asyncio.Future[int] | None:
-        """Do as `put_lone` for a message that has more than a body, both checked."""
+        """Do as `put_lone`, for a checked message with more than a body."""
         if not self.lone or not self._is_here():
             return None
         waiter: asyncio.Future[int] = self._loop.create_future()
@@ -382,10 +382,10 @@ class GroupCommit:
         return waiter if self.place(Part(columns, [waiter], atomic=False, cost=cost)) else None
 
     def place(self, part: Part) -> bool:
-        """Write a part at once, and sync it if the policy asks for that; its waiter is told.
+        """Write a part at once, and sync it if the policy asks for that; its waiter is resolved.
 
         Returns:
-            Whether that was done: if not, it is not possible now, and nothing has happened.
+            Whether that was done; if it is not possible now, nothing has happened.
 
         Raises:
             As `put_now`.
@@ -431,7 +431,7 @@ class GroupCommit:
 
     def _sync_lone(self, engine: WrittenTopic, log: TopicLog, part: Part) -> None:
         """Start the sync of one put just written, nothing else being under way."""
-        # INVARIANT: a written part is in `unsynced` before anything else may fail: there its waiter is told.
+        # INVARIANT: a written part is in `unsynced` before anything else may fail, so that its waiter is resolved.
         engine.publisher.unsynced.append((part, Batch(part.first, part.time_ns, part.columns)))
         self.lone = False
         self.undisturbed = True
@@ -470,8 +470,9 @@ class GroupCommit:
             return
         self._sharing, batch = told, engine.put_buffer.next_batch()
         if batch is not None and batch.count <= told:
-            # Those who were told usually put again. If no more than they are waiting already, it is worth a turn of the
-            # loop that all share the next sync: otherwise they would split into two groups that wait for each other.
+            # Tasks that were woken usually put again. If no more tasks than those already wait, one turn of the loop
+            # lets all of them share the next sync. Otherwise they would split into two groups that wait for each
+            # other's syncs.
             self.gathering = True
             self._loop.call_soon(self._gathered)
 
@@ -480,7 +481,7 @@ class GroupCommit:
         self._engine.turn()
 
     def synced_lone(self) -> None:
-        """End the sync of a lone put after which nothing else has happened: the next one may go the same way."""
+        """End the sync of a lone put after which nothing else has happened: the next put may take the same path."""
         engine = self._engine
         self.undisturbed = False
         self.lone = True
@@ -510,7 +511,7 @@ class GroupCommit:
         return not self.returning.patient()
 
     def accompany(self) -> Returning:
-        """Have puts of other processes wait for each other: those who put are to be named to what this returns."""
+        """Have puts of other processes wait for each other; return the object that is to be told who puts."""
         if self.returning is None:
             self.returning = Returning(self._loop, self._monotonic, self._engine.turn)
         return self.returning
@@ -536,7 +537,7 @@ class GroupCommit:
         engine.publisher.written(serial, result, durably=engine.options.sync == "always")
         engine.in_writer = []
         if engine.options.sync != "always":
-            # A batch taken within a turn may be small although the crowd is still there.
+            # A batch taken within a turn may be small although many tasks still put.
             told = self._before + sum(len(part.waiters) for part in result.parts)
             self._sharing, self._before = max(told, self._sharing // 2), 0
         if not engine.effective_options.acting:

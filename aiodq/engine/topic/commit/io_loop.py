@@ -1,4 +1,4 @@
-"""A topic's ioLoop: decides what is written, synced, and done with the log, and when, in turns of the event loop."""
+"""A topic's ioLoop: decides, in turns of the event loop, what is written and synced, and which operations run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class DrivenTopic(WrittenTopic, Protocol):
 
 
 class IoLoop:
-    """The ioLoop of one topic. A turn of it takes what has happened meanwhile, and starts what may start now.
+    """The ioLoop of one topic. Each turn handles what has happened since the last one, and starts what may start now.
 
     Attributes:
-        requests: what it is asked for, and when it takes a turn.
+        requests: the requests to it, and the scheduling of its turns.
         ticker: its ticks.
-        in_turn: whether it takes a turn now.
+        in_turn: whether a turn runs now.
     """
 
     __slots__ = (
@@ -135,7 +135,7 @@ class IoLoop:
                 self._handle(asked.popleft())
             if not engine.stopped:
                 self._advance()
-                # Under "always" no put is written at once while others wait: the last look stands until they are told.
+                # Under "always" no put is written at once while others wait: until then the last look remains valid.
                 if not (engine.durably and engine.group_commit.ready and engine.put_buffer.pending):
                     engine.group_commit.look()
         finally:

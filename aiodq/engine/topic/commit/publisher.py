@@ -1,4 +1,4 @@
-"""The publisher: makes messages visible to channels as soon as allowed, and tells those who put them."""
+"""The publisher: makes messages visible to channels as soon as allowed, and resolves the futures of their puts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class ShownTopic(WholeTopic, Protocol):
 class Publisher:
     """The publisher of one topic.
 
-    What a transaction has put is durable before it is in the log: it need not wait for the log's sync, only for what
-    stands before it.
+    The messages of a transaction are durable before they are in the log: they need not wait for the log's sync, only
+    for the messages before them.
 
     Attributes:
         unsynced: the parts that are written and wait for a sync, oldest first.
@@ -82,12 +82,12 @@ class Publisher:
 
     @property
     def early(self) -> Callable[[], None] | None:
-        """What is to be called, in whatever thread, once all that is written is durable; None for nothing."""
+        """The function to be called, in any thread, once everything written is durable; None if there is none."""
         parts = [part for part, _ in self.unsynced if part.origin is not None]
         return partial(_tell_early, parts) if parts else None
 
     def synced(self) -> int:
-        """Publish what a sync has made durable, and what needed none; return how many were told."""
+        """Publish what a sync has made durable, and what needed none; return the number of resolved waiters."""
         told, durable = 0, self._engine.log.durable
         while self.unsynced:
             part, batch = self.unsynced[0]
@@ -111,19 +111,19 @@ class Publisher:
         if len(part.waiters) <= MOST_AT_ONCE:
             part.resolve()
         else:
-            part.resolve_receipts()  # whoever has one finds it done once a later `sync` has returned
+            part.resolve_receipts()  # a receipt is done once a later `sync` has returned
             self._resolve(part, 0)
         engine.put_buffer.done(part)
 
     def _resolve(self, part: Part, begin: int) -> None:
-        """Tell some of very many who wait for a part, and the others in later turns of the loop."""
+        """Resolve some of very many waiters of a part, and the others in later turns of the loop."""
         stop = begin + MOST_AT_ONCE
         if stop < len(part.waiters):
             self._engine.loop.call_soon(self._resolve, part, stop)
         part.resolve(begin, stop)
 
     def _tell(self, batch: Batch) -> None:
-        """Tell channels of dues, times to live and addresses in a batch, and wake those that wait."""
+        """Tell channels about due times, times to live and addresses in a batch, and wake their getters."""
         engine, columns = self._engine, batch.columns
         if columns.dues is not None:
             for channel_engine in engine.channel_engines.values():
@@ -137,12 +137,12 @@ class Publisher:
             self._wake()
 
     def _wake(self) -> None:
-        """Wake the getters for which there is something. If nobody waits, nobody is told."""
+        """Wake the getters for which there are messages."""
         waiting, self._engine.waiting = self._engine.waiting, {}
         self._wake_each(iter(waiting))
 
     def _wake_each(self, channel_engines: Iterator[ChannelEngine[Any]]) -> None:
-        """Wake getters channel by channel: where they are very many, those of other channels in a later turn."""
+        """Wake getters channel by channel; if there are very many, those of other channels in a later turn."""
         engine, most = self._engine, MOST_AT_ONCE
         for channel_engine in channel_engines:
             before = channel_engine.waits
@@ -167,11 +167,11 @@ class Publisher:
         engine.tail.trim(self._furthest.position)
 
     def moved(self) -> None:
-        """Note that a channel is there, is gone, or goes on from another offset."""
+        """Note that a channel was created, deleted or moved."""
         self._furthest = None
 
     def shown(self, *, trim: bool) -> None:
-        """Wake the getters for which there is something: a plain message that was written inline is in the tail.
+        """Wake the getters for which there are messages: a plain message that was written inline is in the tail.
 
         Args:
             trim: whether to drop from the tail what every channel has had.
@@ -196,7 +196,7 @@ class Publisher:
                 self._trim()
 
     def adopted(self) -> None:
-        """Publish what was added to the log without passing here: channels read it from disk."""
+        """Publish adopted segments, which did not come through the open batch: channels read them from disk."""
         engine = self._engine
         engine.lifetimes.note(engine.visible, engine.log.begin)
         before, engine.visible = engine.visible, engine.log.end

@@ -25,7 +25,7 @@ class SyncWanted:
 
 @dataclass(slots=True)
 class Operation:
-    """A request for work that needs the log for itself: nothing is being written or synced meanwhile.
+    """A request for work that needs exclusive use of the log: nothing is being written or synced meanwhile.
 
     Attributes:
         work: done in a thread.
@@ -42,18 +42,18 @@ Request = Operation | SyncWanted
 
 
 class RequestQueue:
-    """Gives the ioLoop a turn whenever there is something to do, and answers for it once it has ended.
+    """Schedules a turn of the ioLoop whenever there is something to do; once the ioLoop has ended, fails all requests.
 
-    A turn is a callback of the event loop: everything asked for before it runs is handled in the same turn.
+    A turn is a callback of the event loop: all requests made before it runs are handled in the same turn.
 
     Attributes:
-        over: the error with which requests are answered once the ioLoop has ended; None before.
+        over: the error with which requests fail once the ioLoop has ended; None before.
         asked: the requests not taken yet.
-        hear: called whenever a turn is asked for.
+        hear: called whenever a turn is requested.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
-        """Start with nothing asked for; `turn` is called from `begin` on."""
+        """Start without requests; `turn` is called from `begin` on."""
         self.over: Exception | None = None
         self.hear: Callable[[], None] = lambda: None
         self._loop = loop
@@ -86,7 +86,7 @@ class RequestQueue:
             self._turn()
 
     def turn_anyway(self) -> None:
-        """Do as `turn_now`, and let the next wake-up schedule one: a Ctrl-C may have come instead of that scheduled."""
+        """Do as `turn_now`, and let the next wake-up schedule a turn: a Ctrl-C may have replaced a scheduled one."""
         self._woken = False
         self.turn_now()
 
@@ -96,12 +96,12 @@ class RequestQueue:
             self._turn()
 
     def check(self) -> None:
-        """Raise the error with which requests are answered, if there is one."""
+        """Raise the error with which requests fail, if there is one."""
         if self.over is not None:
             raise again(self.over)
 
     def ask(self, request: Request) -> None:
-        """Queue a request that somebody waits for."""
+        """Queue a request that a caller waits for."""
         if self.over is None:
             self.asked.append(request)
             self.wake()
@@ -109,7 +109,7 @@ class RequestQueue:
             _refuse(request, self.over)
 
     def close(self, error: Exception) -> None:
-        """Answer all requests, and later ones, with `error`."""
+        """Fail all requests, and later ones, with `error`."""
         self.over = self.over or error
         while self.asked:
             _refuse(self.asked.popleft(), error)

@@ -77,7 +77,7 @@ class SegmentWriter:
             self._sync_over.set()
 
     def begin(self, serial: int, parts: list[Part]) -> None:
-        """Write a batch in turns of the loop to come, and report it under its serial number."""
+        """Write a batch in later turns of the loop, and report it under its serial number."""
         self._batch = serial, parts
         self.worker.want()
 
@@ -89,7 +89,7 @@ class SegmentWriter:
     def write_at_once(self, parts: list[Part]) -> Written | None:
         """Write a small batch within the caller's step; return None if that takes longer.
 
-        It does if the batch is long, the segment has to roll, or its file has to be opened again.
+        That is so if the batch is long, the segment has to roll, or its file has to be opened again.
         """
         log = self._opened()
         try:
@@ -138,9 +138,8 @@ class SegmentWriter:
     async def write(self, parts: list[Part]) -> Written:
         """Write a batch, part by part.
 
-        A call of the loop encodes and writes at most about 256 KiB, and 256 parts, before others get their turn. A part
-        that is larger, and may not be split over segments, is encoded and written by a thread: nobody else touches the
-        log meanwhile.
+        At most about 256 KiB, and 256 parts, are encoded and written in one turn of the loop. A larger part that may
+        not be split over segments is encoded and written by a thread: nothing else touches the log meanwhile.
         """
         log = self._opened()
         try:
@@ -162,7 +161,7 @@ class SegmentWriter:
 
     def _opened(self) -> TopicLog:
         if self.log is None:
-            raise StoreFailedError("a batch came before the topic's files were made")
+            raise StoreFailedError("a batch came before the topic's files were created")
         return self.log
 
     async def _write_part(self, part: Part) -> None:

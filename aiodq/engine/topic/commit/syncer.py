@@ -1,4 +1,4 @@
-"""The syncer: when the log is synced, and who waits for it."""
+"""The syncer: when the log is synced, and which batches wait for that."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Syncer:
 
     Attributes:
         busy: whether a sync is in flight.
-        due: whether a sync is due: by time under `"interval"`, or as somebody asked for it.
+        due: whether a sync is due: by time under `"interval"`, or on request.
         written: the serial number of the last batch written.
         count: the number of syncs so far.
         options: the topic's options.
-        waiting: those who wait for a batch to be on the device, with its serial number.
+        waiting: the futures of calls that wait for a batch to be durable, with its serial number.
         wake: gives the ioLoop a turn.
     """
 
@@ -112,7 +112,7 @@ class Syncer:
         return self.options.sync == "interval" and end >= self.due_at()
 
     def start(self, log: Synced, end: int, then: Callable[[], None] | None = None) -> None:
-        """Sync everything written so far, off the loop; a thread that does so calls `then`, before the loop knows.
+        """Sync everything written so far, off the loop; a thread that does so calls `then` before it notifies the loop.
 
         Args:
             log: the log.
@@ -144,7 +144,7 @@ class Syncer:
         self.waiting.append((serial, done))
 
     def resolve(self) -> None:
-        """Tell those whose batch is on the device."""
+        """Resolve the waiters of durable batches."""
         waiting, self.waiting = self.waiting, []
         for serial, done in waiting:
             if serial <= self._synced:
@@ -153,7 +153,7 @@ class Syncer:
                 self.waiting.append((serial, done))
 
     def fail(self, error: Exception) -> None:
-        """Fail everyone who waits."""
+        """Fail all waiters."""
         for _, done in self.waiting:
             settle(done, None, error)
         self.waiting.clear()

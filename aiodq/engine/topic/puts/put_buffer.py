@@ -1,4 +1,4 @@
-"""The put buffer: checks, the open batch, what there is room for, and the three policies for a full backlog."""
+"""The put buffer: checks messages, gathers them in the open batch, counts the room, applies the overflow policies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PutBuffer(Acceptance):
         cost: their cost in bytes of memory.
         shut: whether nothing more is accepted.
         bounded: whether the backlog has a bound.
-        bound: the bound, which tells whether the backlog has room.
+        bound: the bound of the backlog.
     """
 
     __slots__ = (
@@ -126,7 +126,7 @@ class PutBuffer(Acceptance):
         return waiter
 
     async def enter_one(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
-        """Do as `accept` as soon as there is room, after those that came before; see `enter`."""
+        """Do as `accept` as soon as there is room, after earlier puts; see `enter`."""
         cost = len(body) + OVERHEAD if message is PLAIN else accepted_cost(message, body)
         if not (self.at_rest and self.has_room(1, cost)):
             return await self.enter(partial(self.accept, message, body))
@@ -145,7 +145,7 @@ class PutBuffer(Acceptance):
         return waiter
 
     def accept_of(self, columns: Columns, origin: Origin) -> asyncio.Future[range]:
-        """Do as `accept_columns` for messages whose producer may put them again; the log will recognize them.
+        """Do as `accept_columns` for messages that their producer may put again; the log will recognise them.
 
         Raises:
             QueueFull: there is no room now.
@@ -189,8 +189,8 @@ class PutBuffer(Acceptance):
             messages: their number.
             cost: their cost in bytes of memory.
             pressing: even if nothing more is accepted from outside.
-            covered: the transaction settles as many in every channel: so they fit, even where the backlog is over its
-                bound on messages.
+            covered: the transaction settles as many in every channel, so they fit even if the backlog is over its bound
+                on messages.
 
         Raises:
             QueueFull: there is no room now.
@@ -219,7 +219,7 @@ class PutBuffer(Acceptance):
         return waiter
 
     def close_batch(self) -> None:
-        """Close the open batch, so that what is accepted later is written after what the ioLoop is now asked to do."""
+        """Close the open batch: messages accepted later are written after what the ioLoop is now asked to do."""
         if self.batch.count:
             self._closed.append(self.batch)
             self.batch = OpenBatch()
@@ -236,7 +236,7 @@ class PutBuffer(Acceptance):
             self.close_batch()
         if not self._closed:
             return []
-        # INVARIANT: what is not returned stays here, where `fail` finds it.
+        # INVARIANT: a batch that is not returned stays here, where `fail` finds it.
         batch = self._closed[0]
         parts = batch.take()
         self._closed.popleft()
@@ -262,7 +262,7 @@ class PutBuffer(Acceptance):
             batch.cancelled = True
 
     def done(self, part: Part) -> None:
-        """Count a part no longer, as it is visible, or failed."""
+        """Stop counting a part, as it is visible or has failed."""
         self.pending -= len(part.columns.bodies)
         self.cost -= part.cost
         if self._waiting.line:
@@ -270,7 +270,7 @@ class PutBuffer(Acceptance):
         self._tell_of_the_end()
 
     def _tell_of_the_end(self) -> None:
-        """Wake those who wait for more where nothing comes any more."""
+        """Wake the getters of a topic that was shut down, as no more messages will come."""
         if self.shut and not self.pending:
             for channel_engine in self._engine.channel_engines.values():
                 channel_engine.wake()
@@ -284,12 +284,12 @@ class PutBuffer(Acceptance):
 
     @property
     def at_rest(self) -> bool:
-        """Whether nobody waits for room, and messages are accepted."""
+        """Whether no put waits for room, and messages are accepted."""
         return not (self.shut or self._waiting.line or self._waiting.turn)
 
     @property
     def lacks_bytes(self) -> bool:
-        """Whether a put waits for room that the bound on bytes may deny it."""
+        """Whether a put may be waiting for room because of the bound on bytes."""
         return self._options.max_bytes is not None and bool(self._waiting.line)
 
     def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> Coroutine[Any, Any, T]:
@@ -368,7 +368,7 @@ class PutBuffer(Acceptance):
         step = messages
         while not self._within_bounds(messages, cost):
             deep = self.bound.too_deep(self.pending + messages)
-            # INVARIANT: nothing is dropped where what is in flight leaves no room, whatever else goes.
+            # INVARIANT: nothing is dropped if the messages in flight leave no room anyway.
             stuck = deep and self.bound.stuck(self.pending + messages)
             dropped = 0 if stuck else self._engine.retention.drop_oldest(step, furthest=not deep)
             self.dropped += dropped

@@ -1,7 +1,7 @@
 """What handles need of a topic's engine.
 
-Two have it: the engine of a topic, and what stands in for it where another process owns the store. As these are
-Protocols, a type checker notices where a handle uses what only one of them has.
+There are two implementations: a topic's engine, and its remote substitute if another process owns the store. With these
+Protocols, a type checker notices a handle that uses what only one of the two has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class PutAtOnce(Protocol):
-    """The short ways of a put: `aiodq.engine.topic.commit.group_commit.GroupCommit` has them.
+    """The fast paths of a put: `aiodq.engine.topic.commit.group_commit.GroupCommit` has them.
 
     Attributes:
         inline: whether `put_now` may have an offset; it is not called otherwise.
@@ -37,7 +37,7 @@ class PutAtOnce(Protocol):
 
     @property
     def accept(self) -> Callable[[object], asyncio.Future[int] | None]:
-        """Accepts a plain message; None if it has to take the long way, if only for its error."""
+        """Accepts a plain message; None if it has to take the slow path, if only for its error."""
         ...
 
     def accept_nowait(self, body: object, /) -> PutResult | None:
@@ -66,7 +66,7 @@ class PutAtOnce(Protocol):
 
 
 class PutBuffering(Protocol):
-    """The long way of a put: `aiodq.engine.topic.puts.put_buffer.PutBuffer` has it.
+    """The slow path of a put: `aiodq.engine.topic.puts.put_buffer.PutBuffer` has it.
 
     Attributes:
         pending: the number of messages accepted whose outcome is unknown.
@@ -119,7 +119,7 @@ class PutBuffering(Protocol):
         ...
 
     def shut_down(self, over: QueueShutDown | None = None) -> None:
-        """Accept no more, and tell those that wait for room."""
+        """Accept no more, and fail the puts that wait for room."""
         ...
 
 
@@ -151,12 +151,12 @@ class OpenTopic(Protocol):
 
     @property
     def group_commit(self) -> PutAtOnce:
-        """The short ways of a put."""
+        """The fast paths of a put."""
         ...
 
     @property
     def put_buffer(self) -> PutBuffering:
-        """The long way."""
+        """The slow path of a put."""
         ...
 
     @property
@@ -186,7 +186,7 @@ class OpenTopic(Protocol):
 
     @property
     def standing(self) -> str:
-        """The state of the topic, in a word."""
+        """The state of the topic, as one word."""
         ...
 
     def check(self) -> None:

@@ -35,18 +35,18 @@ class Receipt(Awaited[int]):
         if not self.done():
             if result.future is None:
                 result.future = self._loop.create_future()
-                result.future.add_done_callback(mark_retrieved)  # all tasks that await it may be cancelled
+                result.future.add_done_callback(mark_retrieved)  # all tasks that awaited it may have been cancelled
             return (yield from asyncio.shield(result.future).__await__())
         return self._outcome()
 
     def _outcome(self) -> int:
-        """Return or raise what the put that is done came to."""
+        """Return the offset of a put that is done, or raise its error."""
         if self._result.error is not None:
             raise self._result.error
         return self._result.offset
 
     def __repr__(self) -> str:
-        """Return the state of the message, in words."""
+        """Show the state of the message."""
         result = self._result
         if not self.done():
             return "<Receipt not durable yet>"

@@ -1,7 +1,7 @@
-"""Who puts from another process and usually puts again once told: it is worth a moment that all of them share a sync.
+"""Producers in other processes that usually put again once they are answered: waiting briefly lets all share a sync.
 
-Tasks of this process that are told of a sync put again in the same turn of the loop. Another process needs its turn of
-a processor first. If nobody waited for it, processes would fall into groups that wait for each other's syncs.
+Tasks of this process that are woken by a sync put again in the same turn of the loop. Another process has to be
+scheduled first. If a sync did not wait for it, processes would split into groups that wait for each other's syncs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _TICK: Final = 0.001
 
 
 class _Habit:
-    """How soon somebody puts again.
+    """How soon a producer puts again.
 
     Attributes:
-        told: when they were told last; None if they have put since.
-        soon: how often in a row they have put again soon.
+        told: when it was answered last; None if it has put since.
+        soon: how often in a row it has put again soon.
     """
 
     __slots__ = ("soon", "told")
@@ -44,10 +44,10 @@ class _Habit:
 
 
 class Returning:
-    """Those who put into one topic from other processes, where a put waits for its sync. They are told by identity.
+    """The producers in other processes of one topic whose puts wait for their syncs. They are compared by identity.
 
     Attributes:
-        away: those who were told, are likely to put again soon, and have not yet.
+        away: the producers that were answered, are likely to put again soon, and have not yet.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Returning:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, monotonic: Callable[[], float], again: Callable[[], None]
     ) -> None:
-        """Start with nobody; `again` is called when nobody is waited for any more, once `patient` has been true."""
+        """Start without producers. `again` is called when the wait is over, after `patient` has returned true."""
         self.away: set[object] = set()
         self._loop = loop
         self._monotonic = monotonic
@@ -72,15 +72,15 @@ class Returning:
         self._began = self._monotonic()
 
     def sync_ended(self) -> None:
-        """Note that it has ended, before anybody is told."""
+        """Note that it has ended, before any producer is answered."""
         took = self._monotonic() - self._began
-        # A device that hangs for once says nothing of the next sync.
+        # A single slow sync says nothing about the next one.
         self._sync += (min(took, 2 * self._sync) - self._sync) / 4 if self._sync else took
         self._soon = min(self._sync, _LONGEST)
         self._together = 0
 
     def told(self, who: object) -> None:
-        """Note that somebody is told of a put."""
+        """Note that a producer is answered."""
         habit = self._habits.get(who)
         if habit is None:
             habit = self._habits[who] = _Habit()
@@ -90,7 +90,7 @@ class Returning:
             self.away.add(who)
 
     def came(self, who: object) -> None:
-        """Note that somebody puts."""
+        """Note that a producer puts."""
         habit = self._habits.get(who)
         if habit is None or habit.told is None:
             return
@@ -100,7 +100,7 @@ class Returning:
             self._arrived(who)
 
     def left(self, who: object) -> None:
-        """Forget somebody, who is gone."""
+        """Forget a producer that has disconnected."""
         self._habits.pop(who, None)
         if who in self.away:
             self._arrived(who)
@@ -112,7 +112,7 @@ class Returning:
             self._loop.call_soon(self._again)
 
     def patient(self) -> bool:
-        """Return whether what there is should wait for those who are away; `again` will be called then."""
+        """Return whether the sync should wait for the producers in `away`; `again` is called when the wait is over."""
         if not self.away:
             return False
         share = min(1.0, _WORTH * len(self.away) / max(self._together, 1))

@@ -1,4 +1,4 @@
-"""The puts that wait for room in a topic, in their order."""
+"""The puts that wait for room in a topic, in order of arrival."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BufferFull(QueueFull):
 
 
 class Room(Protocol):
-    """What there is to wait for: `aiodq.engine.topic.puts.put_buffer.PutBuffer` has it.
+    """The room that puts wait for: `aiodq.engine.topic.puts.put_buffer.PutBuffer` has it.
 
     Attributes:
         shut: whether nothing more is accepted.
@@ -32,7 +32,7 @@ class Room(Protocol):
 
     @property
     def refuses(self) -> bool:
-        """Whether a put that finds the backlog full is refused rather than let wait."""
+        """Whether a put that finds the backlog full is refused instead of waiting."""
         ...
 
     def check(self) -> None:
@@ -44,11 +44,11 @@ class Room(Protocol):
         ...
 
     def may_try(self) -> bool:
-        """Return whether a put may find room, make room, or is to be refused."""
+        """Return whether a put need not wait: it may find room, may make room, or is to be refused."""
         ...
 
     def waits(self) -> None:
-        """Note that a put waits: until the ioLoop's next turn, no other may pass by it."""
+        """Note that a put waits: until the ioLoop's next turn, no other put may overtake it."""
         ...
 
 
@@ -56,22 +56,22 @@ class WaitingPuts:
     """The puts that wait for room in one topic. They have their turns one at a time.
 
     Attributes:
-        line: those that wait, in their order. Whoever gives up leaves it in constant time.
+        line: the waiting puts, in order. A cancelled one is removed in constant time.
         turn: whether one of them, or one that need not wait, has its turn.
     """
 
     __slots__ = ("_draining", "_room", "line", "turn")
 
     def __init__(self, room: Room) -> None:
-        """Start with nobody waiting."""
+        """Start without waiting puts."""
         self._room = room
         self.line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        # Those of them who wait for the write buffer alone.
+        # Those that wait only for the write buffer.
         self._draining: set[asyncio.Future[None]] = set()
         self.turn: bool = False
 
     async def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> T:
-        """Call `accept` as soon as there is room, after those that came before, or with `ahead` before them.
+        """Call `accept` as soon as there is room, after the puts that came before, or with `ahead` before them.
 
         Raises:
             QueueFull: the backlog's bound is reached and the policy is `"reject"`.
@@ -95,7 +95,7 @@ class WaitingPuts:
             turn = True
 
     def fits(self, accept: Callable[[], object], *, ahead: bool = False) -> bool:
-        """Do as `enter` if that need not wait, for room or for others; return whether `accept` did what it does.
+        """Do as `enter` if it need not wait, for room or for other puts; return whether `accept` has succeeded.
 
         Raises:
             QueueShutDown, StoreFailedError: nothing more is accepted.
@@ -113,12 +113,12 @@ class WaitingPuts:
         return ahead or not (self.line or self.turn) or self._room.shut
 
     def _try(self, accept: Callable[[], T]) -> T:
-        """Call `accept`; unless its caller is about to wait for room, those who wait may have room after it.
+        """Call `accept`; unless its caller is about to wait for room, the next waiting put gets its turn.
 
         Raises:
             QueueFull: there is no room now.
         """
-        # INVARIANT: while one caller makes room, nobody else takes that room.
+        # INVARIANT: while one caller makes room, no other put takes that room.
         given, self.turn, waits = self.turn, True, False
         try:
             return accept()
@@ -143,7 +143,7 @@ class WaitingPuts:
         await waiter
 
     def _left(self, waiter: asyncio.Future[None]) -> None:
-        """Let those go on that a cancelled one was ahead of: they may fit in where it did not."""
+        """Give the puts after a cancelled one their turn: they may fit where it did not."""
         self._draining.discard(waiter)
         if waiter in self.line:
             del self.line[waiter]
@@ -153,19 +153,19 @@ class WaitingPuts:
         """Give the turn to the first one waiting, as there may be room: one at a time, to keep the order.
 
         Args:
-            anyhow: even if there seems to be no room: what is in the way may be dropped from now on.
+            anyhow: even if there seems to be no room, because messages may be dropped from now on.
         """
         while self.line and not self.turn and (anyhow or self._first_may_try()):
             ready_to_wake()
             waiter, _ = self.line.popitem(last=False)
             if not waiter.done():
                 self.turn = True
-                # INVARIANT: this runs right after the step of the task that is woken, whatever becomes of that step.
+                # INVARIANT: this runs right after the step of the woken task, however that step ends.
                 waiter.add_done_callback(self._had_turn)
                 waiter.set_result(None)
 
     def _had_turn(self, _: asyncio.Future[None]) -> None:
-        """Pass the turn on, unless whoever had it waits again."""
+        """Pass the turn on, unless its holder waits again."""
         if self.turn:
             self.turn = False
             self.freed()
