@@ -1,7 +1,7 @@
 """The command line: `aiodq put`, `get`, `tail`, `stat`, `verify`, `repair`, `dump` and `demo`.
 
 Exit codes: 0 done, 1 something is wrong (with the store, the input, or the demonstration's proof), 2 misuse (arguments,
-paths, names, a store that another process has open). Interrupted: 128 and the signal's number.
+paths, names, a store that another process has open). After a signal: 128 plus its number.
 """
 
 from __future__ import annotations

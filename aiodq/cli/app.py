@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
-# Imported for its absence to be noticed here, and not half-way through a command.
+# Imported so that its absence is noticed here, and not half-way through a command.
 from rich.console import Console
 
 from aiodq.cli.exits import DONE, INTERRUPTED, MISUSE, WRONG, CommandError, complain, exit_code, forget
@@ -64,7 +64,7 @@ _NO_DOCSTRINGS: Final = 2
 
 
 def _version() -> str:
-    # Not `from aiodq import …`: nothing inside comes in through the front door, and this is its plate.
+    # Not `from aiodq import …`: no module of the package imports plain `aiodq`.
     package = importlib.import_module("aiodq")
     return f"{package.__version__}, compiled" if package.__compiled__ else str(package.__version__)
 
@@ -73,7 +73,7 @@ def app(chosen: str = "") -> App:
     """Return the command line. A command's module is imported when the command is run.
 
     Args:
-        chosen: the command that will be; its help is its docstring's, that of the others one line.
+        chosen: the command to be run, whose help is its docstring; the others get one line.
     """
     commands = App(
         name="aiodq",
@@ -90,7 +90,7 @@ def app(chosen: str = "") -> App:
 
 
 def _documented(name: str) -> bool:
-    """Give a module's functions the docstrings that `-OO` took from them; return whether its source has told them."""
+    """Restore the docstrings of a module's functions, which `-OO` removed, from its source; return if that worked."""
     module = importlib.import_module(name)
     try:
         source = inspect.getsource(module)
@@ -103,11 +103,11 @@ def _documented(name: str) -> bool:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; no error leaves a traceback that the user could have caused."""
+    """Run one command and return its exit code. Errors that a user can cause show no traceback."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     if sys.stdin is None or sys.stdout is None:
-        # The next file that is opened would take its number, and what is meant for the stream would go there.
+        # Otherwise the next file that is opened would get its number, and output for the stream would go there.
         complain("standard input or output is closed; /dev/null will do")
         return MISUSE
     for stream in (sys.stdout, sys.stderr):
@@ -118,13 +118,13 @@ def run(arguments: Sequence[str]) -> int:
         with whole_output():
             return _run(arguments)
     except BrokenPipeError:
-        # Who reads has seen enough.
+        # The reader has closed the pipe.
         forget(sys.stdout)
         return DONE
 
 
 def _told(error: CycloptsError) -> str:
-    """Return what cyclopts found wrong; it shows surplus arguments as a list of Python's."""
+    """Return the message of an error that cyclopts found; it shows surplus arguments as a Python list."""
     if isinstance(error, UnusedCliTokensError):
         return f"There are more arguments than it takes: {' '.join(error.unused_tokens or ())}."
     return str(error)

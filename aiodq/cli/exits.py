@@ -40,7 +40,7 @@ _MISUSES: Final = (
 
 
 class CommandError(Exception):
-    """A command cannot go on; its text is all that the user is told.
+    """A command cannot go on; the user sees only its text.
 
     Attributes:
         code: the exit code.
@@ -53,12 +53,12 @@ class CommandError(Exception):
 
 
 def exit_code(error: AiodqError) -> int:
-    """Return whether the caller is to blame (2), or what was found or happened (1)."""
+    """Return 2 if the caller misused the command, otherwise 1."""
     return MISUSE if isinstance(error, _MISUSES) else WRONG
 
 
 def complain(message: object) -> None:
-    """Write one line to standard error. If that cannot be written to, the exit code alone tells."""
+    """Write one line to standard error. If that is impossible, only the exit code shows the failure."""
     try:
         sys.stderr.write(f"aiodq: {printable(' '.join(str(message).split()))}\n")
     except OSError:
@@ -66,5 +66,5 @@ def complain(message: object) -> None:
 
 
 def forget(stream: TextIO) -> None:
-    """Have what is still buffered go nowhere, as Python would try to write it again at its end."""
+    """Discard a stream's buffer, which Python would otherwise try to write again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""Running a command on an event loop: uvloop where there is one, and signals that end it in good order."""
+"""Running a command on an event loop, uvloop if it is installed; signals end the command in order."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ async def _until_signalled(command: Coroutine[Any, Any, int]) -> int:
 
 
 class Aside:
-    """A thread for calls that block for as long as a terminal or a pipe pleases; one call at a time.
+    """A thread for calls that may block for ever on a terminal or a pipe; one call at a time.
 
-    It is a daemon, unlike those of an executor: a read from a terminal where nobody types must not keep a process from
-    ending. So what it calls may hold no lock of Python's: file descriptors, never `sys.stdout`.
+    It is a daemon, unlike an executor's threads: a read from an idle terminal must not keep the process from ending. So
+    the calls must hold no lock of Python: they use file descriptors, never `sys.stdout`.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Aside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it once the call under way is over, whenever that is."""
+        """End the thread once its call is over, whenever that is."""
         self._calls.put(None)
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -85,7 +85,7 @@ class Aside:
         Raises:
             Exception: what it raises.
 
-        Cancellation: the call goes on, and nobody learns its result.
+        Cancellation: the call goes on, and its result is dropped.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         self._calls.put((function, future))

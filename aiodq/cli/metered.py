@@ -1,4 +1,4 @@
-"""A file system that tells a meter what is read through it."""
+"""A file system that counts the bytes read through it in a progress meter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that a command is given: of what is there, or the nearest that is."""
+"""Checks of names given to a command: the topic or channel exists, or the error suggests a similar one."""
 
 from __future__ import annotations
 

@@ -29,16 +29,16 @@ _LOCK_WAIT_SECONDS: Final = 0.5
 
 @asynccontextmanager
 async def open_store(path: str, *, create: bool = False) -> AsyncIterator[Store]:
-    """Have a store for a while: own it, or ask its owner, where that serves others (mode `"shared"`, `aiodq serve`).
+    """Use a store in the block: own it, or ask its owner if that serves others (mode `"shared"`, `aiodq serve`).
 
     Args:
         path: its directory.
-        create: it is made if it is not there.
+        create: whether a missing store is created.
 
     Raises:
         CommandError: as `check_parent`.
-        StoreLockedError: another owner has it for half a second, and serves nobody.
-        StoreNotFoundError: it is not there, and not to be made.
+        StoreLockedError: another owner has it in mode "exclusive", for half a second.
+        StoreNotFoundError: there is none, and none is to be created.
         StorageError: as `aiodq.open`.
     """
     if create:
@@ -48,13 +48,13 @@ async def open_store(path: str, *, create: bool = False) -> AsyncIterator[Store]
 
 
 def check_parent(path: str) -> None:
-    """Make sure that a store can be made there: its directory is made, those above it are not.
+    """Check that a store can be created there: its parent directory has to exist.
 
     Raises:
-        CommandError: the one above it is not there.
+        CommandError: the parent directory does not exist.
     """
     parent = os.path.dirname(os.path.abspath(path))
-    if not os.path.lexists(parent) and not path.startswith("~"):  # of that, `open` has more to say
+    if not os.path.lexists(parent) and not path.startswith("~"):  # `open` has a better error for that
         raise CommandError(f"there is no directory {parent}, in which to make the store")
 
 
@@ -62,15 +62,15 @@ async def _own_or_ask(path: str, *, create: bool) -> Store:
     try:
         return await open_to_tend(path, create=create, wait=0.0)
     except StoreLockedError:
-        pass  # it is somebody's, who may serve others
+        pass  # it has an owner, which may serve others
     try:
         return await open_to_tend(path, create=False, wait=0.0, mode="client", failover=_LOCK_WAIT_SECONDS)
     except OwnerLostError:
-        return await open_to_tend(path, create=create, wait=0.0)  # by now it may be nobody's; else this says whose
+        return await open_to_tend(path, create=create, wait=0.0)  # it may be free by now; or the error names the owner
 
 
 def made_to_get(store: Store, name: str) -> Topic:
-    """Return a topic to put into; one that is made gets the channel `default`, as no command that takes makes one.
+    """Return a topic to put into; a new one gets the channel `default`, as `get` does not create channels.
 
     Raises:
         CommandError: as `check_kept`.
@@ -84,7 +84,7 @@ def made_to_get(store: Store, name: str) -> Topic:
 
 
 def check_kept(store: Store, name: str, what: str) -> None:
-    """Make sure that a topic or channel is there when the command has ended.
+    """Check that a topic or channel outlives the command.
 
     Raises:
         CommandError: it is ephemeral, and this process owns the store.
@@ -97,7 +97,7 @@ def check_kept(store: Store, name: str, what: str) -> None:
 
 
 async def figures_of(store: Store, channel: Channel) -> ChannelStats:
-    """Return a channel's figures as they are now, whoever owns the store."""
+    """Return a channel's present figures, whichever process owns the store."""
     if isinstance(store, SharedStore):
         await channel.refresh()
         await look_anew(store)

@@ -1,4 +1,4 @@
-"""The console that commands and their help are written to, and what takes all of what they write."""
+"""The console for the output of commands and their help, and an output stream that loses nothing."""
 
 from __future__ import annotations
 
@@ -24,28 +24,25 @@ _STEERING: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202
 
 
 def printable(text: str) -> str:
-    """Return text in which nothing steers a terminal: such characters as JSON escapes them, so that JSON stays JSON."""
+    """Return text with control characters of terminals escaped, as in JSON, so that JSON stays JSON."""
     return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class Output(Console):
-    """A console that shows of text, in tables too, what else would steer the terminal.
-
-    It leaves it to the caller what it means that nobody reads any more.
-    """
+    """A console that escapes control characters in text, in tables too, and raises if the pipe is closed."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:  # noqa: ANN401 - rich's, handed on
-        """Print text without a break of rich's: paths are whole in a pipe, and a terminal breaks lines by itself."""
+        """Print text without rich's line breaks: paths stay whole in a pipe, and a terminal wraps lines itself."""
         if soft_wrap is None:
             soft_wrap = all(isinstance(each, (str, Text)) for each in objects)
         super().print(*objects, soft_wrap=soft_wrap, **how)
 
     def render_str(self, text: str, **how: Any) -> Text:  # noqa: ANN401 - rich's, handed on
-        """Return text as it is to be shown."""
+        """Render text with control characters escaped."""
         return super().render_str(printable(text), **how)
 
     def on_broken_pipe(self) -> None:
-        """Let the error pass that is being handled.
+        """Raise the error that is being handled.
 
         Raises:
             BrokenPipeError: always.
@@ -54,7 +51,7 @@ class Output(Console):
 
 
 class _Whole(io.RawIOBase):
-    """A file without a buffer, of which each write takes all, however little the system takes at a time."""
+    """An unbuffered file whose writes are complete, however little the system accepts at a time."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self._raw = raw
@@ -81,10 +78,10 @@ class _Whole(io.RawIOBase):
 
 @contextmanager
 def whole_output() -> Iterator[None]:
-    """Lose nothing of what is printed where Python is told not to buffer, as by `PYTHONUNBUFFERED` in many containers.
+    """Lose no output if Python is told not to buffer, as by `PYTHONUNBUFFERED` in many containers.
 
-    Python takes each write for a whole one there. But a pipe takes a part if the process is stopped and continued, by
-    Ctrl-Z and `fg` or by the machine's being suspended.
+    Python then assumes that each write is complete. But a pipe accepts only a part if the process is stopped and
+    continued, by Ctrl-Z and `fg` or because the machine is suspended.
     """
     plain = sys.stdout
     raw = getattr(plain, "buffer", None)

@@ -1,4 +1,4 @@
-"""Cutting a stream of bytes into messages, with no more of it in memory than one chunk and one unfinished line."""
+"""Cutting a stream of bytes into messages; memory holds one chunk and one unfinished line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and machines read: sizes, rates, JSON, consoles, and progress of what takes its time."""
+"""Output for people and programs: sizes, rates, tables, JSON, consoles, and progress."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ __all__ = [
 _SECONDS_BEFORE_BAR: Final = 1.0
 """Seconds before a progress bar appears."""
 
+_STEP: Final = 1000
+"""One unit of a size in the next smaller one."""
+
 _WIDTH: Final = 160
 """Columns where there is no terminal to ask."""
 
@@ -50,17 +53,17 @@ _NARROWEST: Final = 8
 
 
 def stdout() -> Console:
-    """Return a console on standard output that takes text as it is."""
+    """Return a console on standard output, without markup."""
     width = None if sys.stdout.isatty() else _WIDTH
     return Output(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
 def human_bytes(size: float) -> str:
-    """Return bytes as people say them, in steps of 1000."""
+    """Return a size as text, in units of powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 1000:  # noqa: PLR2004 - the step
+        if abs(size) < _STEP:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
+        size /= _STEP
     return f"{size:.1f} TB"
 
 
@@ -70,12 +73,12 @@ def counted(number: int, thing: str) -> str:
 
 
 def rate(amount: float, seconds: float) -> float:
-    """Return amount by second, without tripping over no time at all."""
+    """Return the amount per second, even if no time has passed."""
     return amount / max(seconds, 1e-9)
 
 
 def figures_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table of names and figures: with room between the columns, where they leave any."""
+    """Return a table of names and figures, with space between the columns if there is any."""
     headers = [names[0], *(name.replace(" ", "\n") for name in names[1:])]
     columns = list(zip(headers, *rows, strict=True))
     wide = _NARROWEST + sum(max(len(part) for cell in column for part in cell.split("\n")) for column in columns[1:])
@@ -90,7 +93,7 @@ def figures_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def body_fields(body: bytes) -> dict[str, str]:
-    """Return a body for JSON: as text where it is UTF-8, else in base64."""
+    """Return a body for JSON: as text if it is UTF-8, otherwise in base64."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -98,7 +101,7 @@ def body_fields(body: bytes) -> dict[str, str]:
 
 
 def body_form() -> Callable[[bytes], bytes]:
-    """Return what makes a body a line of standard output: on a terminal, one that does not steer it; else as it is."""
+    """Return the function that makes a body a line of output: on a terminal with control characters escaped."""
     return _shown_line if sys.stdout.isatty() else _line
 
 
@@ -127,12 +130,12 @@ def message_fields(message: StoredMessage) -> dict[str, Any]:
 
 
 def print_json(value: object, *, indent: int | None = 2) -> None:
-    """Write a value, of dataclasses and named tuples perhaps, to standard output as one JSON document and a newline."""
+    """Write a value to standard output as one JSON document; it may consist of dataclasses and named tuples."""
     sys.stdout.write(json.dumps(_plain(value), indent=indent) + "\n")
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON knows it: whatever has names is an object."""
+    """Return a value in JSON's types: dataclasses and named tuples as objects."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -152,7 +155,7 @@ class Meter:
 
         Args:
             what: what is being done.
-            total: bytes; None where nobody knows.
+            total: bytes; None if unknown.
         """
         self._what = what
         self._total = total
@@ -172,7 +175,7 @@ class Meter:
             self._progress.stop()
 
     def advance(self, size: int, detail: str = "") -> None:
-        """Count bytes; `detail` replaces what stands behind the bar."""
+        """Count bytes; `detail` replaces the text after the bar."""
         self._done += size
         if self._progress is None:
             if time.monotonic() - self._began < _SECONDS_BEFORE_BAR or not sys.stderr.isatty():

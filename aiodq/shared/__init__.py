@@ -7,8 +7,8 @@ channel of a connection by a `lending`. If nothing else is in progress, a put is
 requests are calls by name (`calls`). The owner tells every process of changes of options and pauses (`changes`,
 `watching`).
 
-Every process, the owner's included, talks to the owner over such a connection (`link`), which looks for the next owner
-when one is gone. If that is this very process (`remote_store`), packets pass without a socket (`inside`).
+Every process, the owner's included, talks to the owner through a `link`, which looks for the next owner when one is
+gone. If this process becomes the owner itself (`remote_store`), packets pass without a socket (`inside`).
 Users hold the same objects as with an exclusive store; in place of the engine, these use objects that ask the owner:
 `remote_topic` with `remote_puts`, `remote_channel` with `remote_settlement`, `remote_transactions` and `remote_events`,
 whose counterparts in the owner are `client_puts`, `client_transactions` and `client_events`. Methods that would look
@@ -24,16 +24,16 @@ When the owner changes:
   stopped waiting, is withdrawn and not sent again (`putting`).
 - Topics and channels are opened again, in turns of the loop, with the options on disk if they were stored
   (`reopening`).
-- A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was there before
+- A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was put before
   until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five seconds for
-  clients whose process is alive but late.
-- A process that was cut off from an owner that goes on claims what it holds in the same way. The messages are kept for
-  it as long as the process lives, up to five seconds (`cut_off`). A process that leaves says so (BYE), and what it
-  holds is given to others at once.
-- What a process held when it left or was killed counts as delivered in channels with `max_attempts`, as it does across
-  the runs of an exclusive store: a message that kills every process that gets it is given up in the end.
+  clients whose process is alive but has not claimed yet.
+- A process whose connection was cut, although its owner goes on, claims its messages in the same way. They are kept for
+  it as long as the process lives, up to five seconds (`cut_off`). A process that leaves says so (BYE), and its
+  messages are given to others at once.
+- Messages that a process held when it left or was killed count as delivered in channels with `max_attempts`, as they do
+  across the runs of an exclusive store: a message that kills every process that gets it is given up in the end.
 - A settlement is sent until an owner has confirmed it. Messages that the next owner finds settled count as
-  settled by it; an ack of those that it has given to others, as their holder was too late, is refused.
+  settled by it. An ack of messages that it has already given to others, as their holder claimed too late, is refused.
 - A transaction is sent until an owner has reported its outcome. Committed transactions are listed in the transaction
   log, by each block, and in `#origins` once the log has forgotten them: so a repeated transaction counts once. One that
   is not committed, and whose messages this process no longer holds, fails like a stale ack.

@@ -1,7 +1,7 @@
 """The public objects of a shared store: a `Store`, `Topic`, `Channel` and `Queue` that ask the owner.
 
-Waiting, taking and settling are the inherited code: it calls an engine, which another object replaces. Methods that
-look into an engine are overridden here.
+Waiting, taking and settling are inherited: that code calls an engine, in whose place there is an object that asks the
+owner. Methods that need more of an engine are overridden here.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SharedChannel(Channel):
 
     def __init__(self, topic: RemoteTopic, channel: RemoteChannel) -> None:
         """Made by the topic."""
-        # Not `super()`: that is of a channel with its state at hand, and in a queue, of a topic and a channel.
+        # Not `super()`: that needs a channel's state, and in a queue, a topic and a channel.
         ChannelHandle.__init__(self, topic, channel)
         self._remote_topic = topic
         self._remote = channel
@@ -132,7 +132,8 @@ class SharedChannel(Channel):
         raise QueueEmpty("nothing may be delivered now")
 
     def _take_late(self, wait: float) -> Message | None:
-        # As `get_nowait`, a wait shorter than the way to the owner and back asks for one that the next may find.
+        # Like `get_nowait`, a wait shorter than a round trip to the owner asks for a message that the next call may
+        # find.
         message: Message | None = self._channel_engine.take(self._store_ref, cold=wait < _SHORT)
         return message
 
@@ -197,7 +198,7 @@ class SharedChannel(Channel):
         history = History(self._remote_topic)
         number, last = 0, -1
         while True:
-            # An owner of an earlier aiodq goes by the number of those before.
+            # An owner of an earlier aiodq expects the number of messages to skip.
             page, last = await self._ask("deferred", read_deferred, {"from": number, "after": last})
             if not page:
                 return
@@ -268,7 +269,7 @@ class SharedTopic(Topic):
 
     def __init__(self, store: RemoteStore, topic: RemoteTopic) -> None:
         """Made by the store."""
-        # Not `super()`: that is of a topic with its log at hand.
+        # Not `super()`: that needs a topic's log.
         TopicHandle.__init__(self, topic, store.store_ref())
         self._store = store
         self._remote = topic
@@ -412,7 +413,7 @@ class SharedStore(Store):
 
     def __init__(self, store: RemoteStore) -> None:
         """Made by `aiodq.open`."""
-        # Not `super()`: that is of a store with its engine at hand.
+        # Not `super()`: that needs a store's engine.
         StoreHandle.__init__(self, store)
         self._remote = store
 
@@ -439,7 +440,7 @@ class SharedStore(Store):
         except (OwnerLostError, OwnerStalledError, StoreFailedError):
             raise
         except StorageError:
-            # Its owner has ended it anyway: who names it again is told what is left of it.
+            # The owner has ended it nevertheless: naming it again raises what is left of it.
             self._remote.forget(name)
             raise
         self._remote.forget(name)
@@ -494,7 +495,7 @@ class SharedStore(Store):
     def events(self) -> Events:
         """See `Store.events`. During a change of owners, some may be reported twice or not at all.
 
-        As long as no owner answers, there are none, and no error: `health` tells that.
+        As long as no owner answers, there are no events, and no error; `health` shows that.
         """
         self._remote.check_context()
         return self._remote.events.listen()
@@ -519,7 +520,7 @@ class SharedStore(Store):
         return StoreStats(self.path, failed, topics, committed, syncs)
 
     async def backup(self, path: str | PathLike[str]) -> BackupReport:
-        """See `Store.backup`. If the owner goes meanwhile, `OwnerLostError`: there is none, or it is there whole."""
+        """See `Store.backup`. If the owner ends meanwhile, `OwnerLostError`: there is a complete backup, or none."""
         target = absolute_path(path)
         self._remote.check()
         return await self._remote.link.result("backup", read_backup, {"path": target}, once=True, waits=True)

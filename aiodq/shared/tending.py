@@ -27,7 +27,7 @@ async def look_anew(store: SharedStore) -> None:
 
 
 async def visitors_of(store: SharedStore) -> Mapping[str, Any]:
-    """Return who has the store open, as `aiodq.shared.requests.visitors.ask_visitors` does; this process included.
+    """Return which processes have the store open, this one included; see `ask_visitors`.
 
     Raises:
         AiodqError: there is no owner to ask.
@@ -39,5 +39,5 @@ async def visitors_of(store: SharedStore) -> Mapping[str, Any]:
 
 
 def serves(store: SharedStore) -> bool:
-    """Return whether this process owns the store and serves it: the owner's pid may be equal in two containers."""
+    """Return whether this process owns the store and serves it. Pids cannot tell: two containers may use the same."""
     return store._remote.owner is not None  # noqa: SLF001 - as above

@@ -2,7 +2,7 @@
 
 A shared store is owned by one process; the others talk to it over a Unix stream socket, `#socket` in the store's
 directory. A connection carries packets in both directions, one after the other. This page is about their bytes,
-version 1; who connects when, and what is repeated after an owner is gone, `aiodq.shared` describes. All numbers are
+version 1; `aiodq.shared` describes who connects when, and what is repeated after a change of owners. All numbers are
 little-endian. u8, u16, u32, u64 are unsigned, i32 and i64 signed; times are i64 nanoseconds. `tests/wire/test_spec.py`
 reads the tables below and checks them against the code: neither changes without the other.
 
@@ -41,7 +41,7 @@ OPERATIONS
     CALL       0x0B    client  anything rare, by name. Answer: DONE
     RESUME     0x0C    client  what it held of a channel before it connected. Answer: DONE with what is left to it
     PING       0x0D    client  asks whether the owner's loop runs. Answer: PONG
-    BYE        0x0E    client  it leaves; what it holds goes back. No answer
+    BYE        0x0E    client  it leaves; its messages are made ready again. No answer
     WELCOME    0x81    owner   the answer to HELLO
     DONE       0x82    owner   a request was done
     FAIL       0x83    owner   a request was not done, and why
@@ -84,9 +84,9 @@ OPEN: 8 bytes, then the topic's name, the channel's, and options as JSON
          6     2  zero      reserved, 0
 
 The options are those of `aiodq.shared.encoding.options_json`. Those of a topic may say `stored`: they were on disk
-once, as named for it. What concerns its data is then taken from disk, and the rest as others have named it since. The
-answer has the effective options, `paused` and `stored`; the CALL `changed` with the handle is answered likewise as soon
-as one of them is another.
+once, as named for it. The options that concern its data are then taken from disk, and the others as they were last
+named by any client. The answer has the effective options, `paused` and `stored`; the CALL `changed` with the handle is
+answered in the same way as soon as one of them changes.
 
 PUT: 16 bytes, then FRAMES
 
@@ -105,8 +105,8 @@ WANT: 12 bytes
          0     4  handle    a channel's
          4     8  total     messages that the client is ready to receive by this handle in all, those received included
 
-It may be less than before: the client releases what was already on its way. A client wants none ahead of who asks for
-it before it has wanted PREFETCHED in all.
+It may be less than before: the client releases messages that were already on their way. Before a client has wanted
+PREFETCHED messages in all, it wants none ahead of its getters.
 
 ACK, RELEASE, GONE: 16 bytes, then ranges
 
@@ -115,8 +115,8 @@ ACK, RELEASE, GONE: 16 bytes, then ranges
          4     4  count     ranges, at least 1
          8     8  epoch     of the owner that delivered them
 
-Of several messages, here and in NACK and TOUCH, only those taken away meanwhile are refused, and FAIL is the answer;
-of an ACK's, GONE names them first.
+If some of several messages, here or in NACK and TOUCH, were taken from the client before, only these are refused, and
+the answer is FAIL; for an ACK, GONE names them first.
 
 RANGE: 20 bytes
 
@@ -133,9 +133,9 @@ HELD: 24 bytes
          0    20  range     RANGE
         20     4  attempts  how often each was delivered
 
-DONE has, as `held`, the messages that are in flight in the client's hands again: rows of a first offset, its new
-delivery number, and a count. The others were settled, or are somebody else's. Who has said all that it holds makes the
-CALL `back`, for which this owner waits before it delivers what was there before, though not for ever.
+DONE has, as `held`, the messages that the client holds again: rows of a first offset, its new delivery number, and a
+count. The others were settled, or another client has them. A client that has claimed all of its messages makes the
+CALL `back`. The owner waits for these calls, for a limited time, before it delivers messages from before its start.
 
 NACK, TOUCH: 16 bytes as ACK, then items
 
@@ -167,10 +167,10 @@ TXN: 12 bytes, then the payloads of ACK, then those of PUT, each after its u32 l
         10     2  puts      number of PUTs
 
 The upper 24 bits of the sequence are a lane of the client, which has one transaction at a time in flight; the sequences
-of a lane rise. All of it is done, or nothing; nothing if the client no longer holds one of the messages; `sequence` of
-its PUTs is 0, and no topic is in two of them. FIGURES report its changes before DONE. Repeated, it is answered with
-DONE if it was committed, whatever became of its messages and topics since. The CALL `withdraw` with a `sequence` gives
-up one that waits for room: DONE says in `result` whether it was committed.
+of a lane rise. All of it is done, or nothing; nothing if the client no longer holds one of the messages. The `sequence`
+of its PUTs is 0, and no topic is in two of them. FIGURES report its changes before DONE. If it is repeated, the answer
+is DONE if it was committed, even if its topics were deleted since. The CALL `withdraw` with a `sequence` withdraws one
+that waits for room: DONE says in `result` whether it was committed.
 
 CALL: 2 bytes, then the name and its arguments as JSON
 
@@ -179,10 +179,10 @@ CALL: 2 bytes, then the name and its arguments as JSON
 
 `aiodq.shared.requests.calls` has most of them; DONE has what one returns as `result`. One with a handle is done after
 the client's earlier PUTs into that topic, except those that wait for room; an owner that knows this order says
-`orderly` in its answer to OPEN of a topic. The CALL `withdraw` with a topic's handle and `sequences` gives up PUTs that
-wait for room: each is answered with FAIL. The CALL `forget` with a `request` gives up a `join`, `drain` or `backup`
-that nobody waits for any more, which is answered with FAIL. `ended` with a channel's handle is answered with FAIL once
-the channel no longer exists, and with DONE, which has the fields of FAIL as the reason, when it cannot deliver what a
+`orderly` in its answer to OPEN of a topic. The CALL `withdraw` with a topic's handle and `sequences` withdraws PUTs
+that wait for room: each is answered with FAIL. The CALL `forget` with a `request` ends a `join`, `drain` or `backup`
+whose caller was cancelled, which is answered with FAIL. `ended` with a channel's handle is answered with FAIL once the
+channel no longer exists, and with DONE, which has the fields of FAIL as the reason, when it cannot deliver what a
 client wants.
 
 DONE: nothing, PLACED if the request was PUT, or JSON if it was OPEN, RESUME or CALL: see its flags
@@ -237,9 +237,9 @@ HANDOVER: 8 bytes
     offset  size  name      meaning
          0     8  epoch     of the owner that ends
 
-BYE has no payload. What a client holds that leaves, but for what it was sent beyond the last WANT, counts as delivered
-in channels with `max_attempts`, as does what a process had that was killed: so no message goes from one to the next for
-ever. Of what a killed one had, only the oldest message counts if it had wanted PREFETCHED or more.
+BYE has no payload. In channels with `max_attempts`, the messages of a client that leaves count as delivered, except
+those sent beyond its last WANT, and so do those of a killed process: otherwise a message that kills its process would
+go from one to the next for ever. If a killed process had wanted PREFETCHED or more, only its oldest message counts.
 
 FRAMES are frames of messages as in a segment (`aiodq.format`), with a base and a salt of 0: the first message is number
 0. JSON is an object in UTF-8, of at most JSON bytes; at the end of a payload, it may be absent if it is empty.
@@ -254,7 +254,7 @@ NUMBERS
     LARGEST       0x7FFFFFFF  the largest value of `largest`
     JSON          65536       bytes of JSON in a packet
     TEXT          65536       bytes of a text
-    PREFETCHED    16          messages of a channel in all, below which none is wanted before somebody has asked for it
+    PREFETCHED    16          messages of a channel in all, below which none is wanted ahead of a getter
     UNSAID        -1          a span that is not given
     EACH          0x01        flag of PUT
     PLACES        0x01        flag of DONE: PLACED follows

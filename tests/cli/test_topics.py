@@ -219,7 +219,7 @@ class TestDeleteTopic:
         ok("get", tmp_path, "t")  # opens it
         assert any(".damaged-" in name for name in tree(tmp_path))
         (line,) = ok("delete-topic", tmp_path, "t", "--yes").lines
-        assert line.endswith(b" and 1 file set aside as damaged")
+        assert line.endswith(b" and 1 quarantined file")
         assert not any(".damaged-" in name for name in tree(tmp_path))
 
     def test_where_nobody_can_be_asked_it_says_so(self, tmp_path: Path) -> None:

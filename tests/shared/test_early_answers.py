@@ -40,7 +40,7 @@ BY_THREADS = aiodq.StoreOptions(sync_backend="thread")
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     one, other = socket.socketpair()
     for each in (one, other):
-        each.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
+        each.settimeout(0)
     with one, other:
         yield one, other
 

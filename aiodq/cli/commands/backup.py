@@ -25,11 +25,10 @@ _LOOK_EVERY: Final = 0.2
 
 
 def backup(store: Place, target: Place, /, *, json: bool = False) -> int:
-    """Copy a store, as it is at one moment, into a new directory, which is a store, too. It may be in use meanwhile.
+    """Copy a store, as it is at one moment, into a new directory, which is a store, too. The store may be in use.
 
-    Nothing that was put or acked before is missing. The directory has its name only once all of it is on disk. A store
-    that a program has open for itself cannot be asked for it: the program can (store.backup), or it opens the store in
-    mode "shared".
+    Nothing that was put or acked before is missing. The directory gets its name once all of it is on disk. If a program
+    has the store open in mode "exclusive", only that program can make a backup (store.backup).
 
     Args:
         store: the store's directory.
@@ -53,7 +52,7 @@ def backup(store: Place, target: Place, /, *, json: bool = False) -> int:
 
 
 async def _metered(store: Store, target: str) -> BackupReport:
-    """Make a backup, perhaps by another process, and show how many bytes are there."""
+    """Make a backup, here or in the owner's process, and show the progress in bytes."""
     making = asyncio.ensure_future(store.backup(target))
     seen = 0
     try:
@@ -69,7 +68,7 @@ async def _metered(store: Store, target: str) -> BackupReport:
 
 
 def _bytes_in(directory: str) -> int:
-    """Return how many bytes the files of a directory have, as far as they can be seen."""
+    """Return the total size of the files in a directory, as far as they can be read."""
     found = 0
     for place, _, names in os.walk(directory):
         for name in names:

@@ -33,16 +33,16 @@ _PREFIX: Final = "aiodq-bench-"
 
 
 class Result(NamedTuple):
-    """What one part of the measurement came to.
+    """The result of one part of the measurement.
 
     Attributes:
         name: what was done.
-        messages: with how many.
-        bytes: of their bodies.
-        seconds: how long it took.
+        messages: the number of messages.
+        bytes: the total size of their bodies.
+        seconds: the time it took.
         messages_per_second, bytes_per_second: the speed.
-        p50_ms, p99_ms: how long a call took, milliseconds: half of them less, and 99 of a hundred.
-        fsyncs: how often the log was synced.
+        p50_ms, p99_ms: the median and the 99th percentile of the time of a call, milliseconds.
+        fsyncs: the number of syncs of the log.
     """
 
     name: str
@@ -71,11 +71,11 @@ def bench(
     """Measure how fast messages are put, taken and acked on this disk: in a queue of its own, removed at the end.
 
     Args:
-        directory: where the queue is made; what is measured is the disk that this is on.
+        directory: where the queue is created; this measures the disk that it is on.
         size: bytes of a message.
-        tasks: how many put, or get, at once.
-        seconds: how long each of the four parts goes on, at most.
-        sync: when what is put counts as stored: always, interval or os, as in StoreOptions.
+        tasks: how many tasks put, or get, at once.
+        seconds: the most time for each of the four parts.
+        sync: when a put counts as stored: always, interval or os, as in StoreOptions.
         json: print the figures as JSON.
     """
     if not os.path.isdir(directory):

@@ -1,4 +1,4 @@
-"""`aiodq channels`, `peek`, `seek` and `requeue-dead`: what channels have before them, and where they are."""
+"""`aiodq channels`, `peek`, `seek` and `requeue-dead`: looking at channels, and moving them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def channels(
     delete: str | None = None,
     json: bool = False,
 ) -> int:
-    """Show a topic's channels, make one, or delete one. To show them, the store may be open in another process.
+    """Show a topic's channels, create one, or delete one. To show them, the store may be open in another process.
 
     Args:
         store: the store's directory.
         topic: the topic's name.
-        create: the name of a channel to make; one that is there is fine.
-        start: where it begins: earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00. Unless that is
-            said, a topic's first channel begins at its first message, a later one at its end. For an offset that the
-            topic does not have, it is the nearest end.
-        delete: the name of a channel to delete, for good; messages that only it held back may go.
+        create: the name of a channel to create; an existing one is left as it is.
+        start: where it begins: earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00. By default, a
+            topic's first channel begins at its first message, a later one at its end. An offset that the topic does not
+            have means the nearest end.
+        delete: the name of a channel to delete for good; messages that were kept only for it may be deleted.
         json: print them as JSON.
     """
     if create is not None and delete is not None:
@@ -69,7 +69,7 @@ async def _create(store: str, topic: str, name: str, start: Position | None, *, 
         check_kept(opened, name, "channel")
         found = opened.topic(topic)
         new = name not in found.channels()
-        # Where it begins is no option to be kept: none are named where that is not asked for.
+        # Where it begins is not a stored option: without --start, no options are named.
         channel = found.channel(name, None if start is None or not new else ChannelOptions(start=start))
         await found.settle_in()
         figures = await figures_of(opened, channel)
@@ -113,13 +113,13 @@ def peek(
 ) -> int:
     """Write a channel's next messages to standard output, without taking them.
 
-    What is in flight or deferred counts as well. The store may be open in another process meanwhile.
+    Messages in flight and deferred ones are included. The store may be open in another process.
 
     Args:
         store: the store's directory.
         topic: the topic's name.
         channel: the channel's name.
-        number: how many at most.
+        number: the most messages to write.
         json: write each message as a line of JSON, with its offset, time, tag, key and headers.
     """
     reader = known_topic(store, topic)
@@ -134,14 +134,14 @@ def peek(
 
 
 def seek(store: Place, topic: str, channel: str, position: str, /, *, json: bool = False) -> int:
-    """Let a channel go on from another place: what is before it counts as acked, the rest is redelivered.
+    """Move a channel to another position: earlier messages count as acked, later ones are delivered (again).
 
     Args:
         store: the store's directory.
         topic: the topic's name.
         channel: the channel's name.
         position: earliest, latest, an offset, or a time such as 2026-01-31T12:00:00+00:00.
-        json: print where it stands as JSON.
+        json: print the new position as JSON.
     """
     target = _position(position)
     known_channel(store, known_topic(store, topic), channel)
@@ -184,16 +184,16 @@ def requeue_dead(
     number: Annotated[int | None, Parameter(name="-n", converter=whole, validator=validators.Number(gte=0))] = None,
     json: bool = False,
 ) -> int:
-    """Put dead letters back to the channels that gave them up, each to that one alone, as they were, and ack them here.
+    """Put dead letters back for the channels that gave them up, and ack them in the dead-letter topic.
 
-    Other channels do not see them again. Interrupted anywhere, a letter is here or back there. What has no header that
-    tells which channel it comes from stays, and so does what comes from a channel that is not there any more.
+    Other channels do not get them again. After an interruption, each letter is in one of the two places. Letters stay
+    if their headers do not name a channel, or if that channel no longer exists.
 
     Args:
         store: the store's directory.
         topic: the dead-letter topic's name.
-        number: how many at most.
-        json: print how many went back, and how many stayed, as JSON.
+        number: the most letters to put back.
+        json: print how many were put back, and how many stayed, as JSON.
     """
     known_topic(store, topic)
 

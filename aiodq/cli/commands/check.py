@@ -14,10 +14,10 @@ __all__ = ["repair", "verify"]
 
 
 def verify(store: Place, /, *, json: bool = False) -> int:
-    """Read every byte of a store and say what is wrong, by file and position. Nothing is written.
+    """Read every byte of a store and report what is wrong, by file and position. Nothing is written.
 
-    The exit code is 1 where there is damage; what repair cannot settle is told apart. Messages that are gone, settled
-    before, and unfinished writes are told, and are no damage.
+    The exit code is 1 if there is damage; damage that repair cannot settle is marked. Lost messages that were settled
+    before, and unfinished writes, are reported, but are not damage.
 
     Args:
         store: the store's directory.
@@ -64,10 +64,10 @@ def _finding_text(found: Finding) -> str:
 
 
 def repair(store: Place, /, *, json: bool = False) -> int:
-    """Settle what verify calls damage, and say what was done.
+    """Settle what verify calls damage, and report what was done.
 
-    Nobody else may have the store open. No byte is destroyed: what cannot be read is quarantined first. The exit code
-    is 1 where something was left alone, as the system refuses it.
+    No other process may have the store open. No byte is destroyed: what cannot be read is quarantined first. The exit
+    code is 1 if something was left alone because the system refuses access to it.
 
     Args:
         store: the store's directory.

@@ -36,17 +36,17 @@ def import_diskqueue(
     min_message_bytes: Annotated[int, Parameter(converter=whole, validator=validators.Number(gte=0))] = 0,
     json: bool = False,
 ) -> int:
-    """Put what a go-diskqueue holds unread into a topic. Its files are only read.
+    """Put the unread messages of a go-diskqueue into a topic. Its files are only read.
 
-    What is wrong with them is said, and where; the exit code is 1 if messages are lost by it. If the import is cut
-    short, the topic holds the first of the messages, in order; the next import begins at the first again.
+    Damage is reported with its position; the exit code is 1 if messages are lost by it. If the import is interrupted,
+    the topic holds the first of the messages, in order; the next import begins at the first one again.
 
     Args:
         directory: where the queue's files are.
-        name: the queue's, as in NAME.diskqueue.meta.dat.
-        store: the store's directory; made if there is none.
+        name: the queue's name, as in NAME.diskqueue.meta.dat.
+        store: the store's directory; created if missing.
         topic: the topic's name.
-        min_message_bytes: the smallest message that there can be; 26 for nsqd's. It tells zeros from messages.
+        min_message_bytes: the smallest possible message; 26 for nsqd's. It distinguishes zeros from messages.
         json: print how many messages there were, and what is wrong with the files, as JSON.
     """
     if is_ephemeral(check_name(topic)):
@@ -74,7 +74,7 @@ async def _import(queue: DiskQueueReader, store: str, topic: str, *, json: bool)
 async def taken_over(
     queue: DiskQueueReader, put_many: Callable[[list[bytes]], Awaitable[object]], at_once: int = _AT_ONCE
 ) -> AsyncIterator[list[bytes]]:
-    """Put a queue's messages in its order, and yield what was put, as soon as it is on disk."""
+    """Put a queue's messages in order, and yield the numbers put, as soon as they are on disk."""
     messages = iter(queue)
     while bodies := [message.body for message in islice(messages, at_once)]:
         await put_many(bodies)
@@ -94,18 +94,18 @@ def export_diskqueue(
     ] = NSQD_MAX_BYTES_PER_FILE,
     json: bool = False,
 ) -> int:
-    """Write a topic's messages as the files of a go-diskqueue, to the byte as it would have written them.
+    """Write a topic's messages as the files of a go-diskqueue, byte for byte as it would write them.
 
-    The store may be open in another process meanwhile; nothing in it is acked. Only bodies are written.
+    The store may be open in another process; nothing in it is acked. Only bodies are written.
 
     Args:
         store: the store's directory.
         topic: the topic's name.
-        directory: where to; it must be there, without files of such a queue.
-        name: the queue's.
-        channel: only what this channel has not acked; else all that is kept.
+        directory: the target directory; it must exist, without files of a queue of that name.
+        name: the queue's name.
+        channel: write only messages that this channel has not acked; by default all that are kept.
         max_bytes_per_file: as the queue's own option.
-        json: print how many messages there were, and what damage was met, as JSON.
+        json: print how many messages there were, and what damage was found, as JSON.
     """
     reader = known_topic(store, topic)
     found = reader.scan() if channel is None else reader.waiting(check_name(channel, "channel"))

@@ -34,10 +34,10 @@ _KINDS: Final = {KIND_BATCH: "batch", KIND_COMPACT: "compact"}
 
 
 def dump(segment: Place, /, *, json: bool = False, bodies: bool = False) -> int:
-    """Show one segment file: header, frames, footer, and what of it does not check.
+    """Show one segment file: header, frames, footer, and everything that fails its check.
 
-    The exit code is 1 where something does not; at the end of a segment that is being written, that may be a frame that
-    is not finished.
+    The exit code is 1 if something fails; at the end of a segment that is being written, that may be an unfinished
+    frame.
 
     Args:
         segment: the file.
@@ -62,7 +62,7 @@ class _Dump:
         self._bodies = bodies
 
     def parts(self) -> Iterator[Part]:
-        """Yield what there is, from the first byte to the last."""
+        """Yield the parts of the file, from the first byte to the last."""
         with os_errors(self._path):
             file = OsFileSystem().open(self._path)
             try:
@@ -104,7 +104,7 @@ class _Dump:
             return None, error
 
     def _context(self, header: SegmentHeader | None, tail: FooterTail | None) -> FrameContext | None:
-        """Return what frames are read with; where the header is lost, from the name, the footer or the topic."""
+        """Return the context to read frames; if the header is lost, by the file's name, the footer or the topic."""
         if header is not None:
             return header.context
         named = _NAME.fullmatch(os.path.basename(self._path))
@@ -203,7 +203,7 @@ def _footer_part(tail: FooterTail) -> Part:
 
 
 def _time(time_ns: int) -> str:
-    """Return a time in UTC; as a number where no calendar has it, as a damaged or hostile file may say anything."""
+    """Return a time in UTC; as a number if it is out of a calendar's range, as in a damaged or hostile file."""
     try:
         seconds, rest = divmod(time_ns, 1_000_000_000)
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000).isoformat()
@@ -212,7 +212,7 @@ def _time(time_ns: int) -> str:
 
 
 def _lines(part: Part) -> Iterator[str]:
-    """Yield a part as people read it."""
+    """Yield a part as lines of text."""
     kind, position = part["part"], part["position"]
     if kind == "damage":
         text = f"to {part['end']}: {part['reason']}"

@@ -1,4 +1,4 @@
-"""`aiodq get`: messages out of a channel, acked once they were written."""
+"""`aiodq get`: takes messages from a channel, and acks them once they were written."""
 
 import asyncio
 import json as json_text
@@ -61,17 +61,17 @@ def get(
 ) -> int:
     """Take messages from a channel, write each and a newline to standard output, and ack it.
 
-    A message is acked once it was written, so what an interruption or a closed pipe catches in between is redelivered
-    with the next get. The other end of a pipe is given a second to read it, though one like `head -100` may read more
-    than it shows: -n 100 takes no more. Without -n and --follow: everything that is ready. A topic or channel that is
-    not there is not made: put does that, and channels --create.
+    A message is acked once it was written, so messages that are interrupted in between, or by a closed pipe, are
+    redelivered by the next get. The other end of a pipe gets a second to read it. A command like `head -100` may read
+    more than it shows; -n 100 takes no more. Without -n and --follow: everything that is ready. Missing topics and
+    channels are not created: use put, or channels --create.
 
     Args:
         store: the store's directory.
         topic: the topic's name.
         channel: the channel's name.
-        number: how many at most.
-        follow: wait for more, and for the topic and the channel. In between, the store is free for others to put.
+        number: the most messages to take.
+        follow: wait for more, and for the topic and the channel. In between, other processes can open the store.
         json: write each message as a line of JSON, with its offset, time, tag, key and headers.
     """
     check_name(topic)
@@ -118,7 +118,7 @@ class _Getting:
                 await self._until_more()
 
     async def _drained(self, aside: Aside, *, wait: bool) -> bool:
-        """Have the store until nothing is ready; return False if somebody else has it for itself and we may wait."""
+        """Take messages until none is ready; return False if another process owns the store and this may wait."""
         try:
             async with open_store(self._store) as opened:
                 topic = opened.topic(self._topic)
@@ -159,7 +159,7 @@ class _Getting:
 
     async def _hand_out(self, aside: Aside, messages: list[Message]) -> None:
         data = b"".join(map(self._form, messages))
-        # Not `sys.stdout`: its buffer would have what is acked, the pipe would not.
+        # Not `sys.stdout`: acked messages could still be in its buffer, and not in the pipe.
         await aside.call(lambda: _write_all(sys.stdout.fileno(), data))
         if self._watched:
             self._watched = await aside.call(lambda: was_read(sys.stdout.fileno()))
@@ -174,12 +174,12 @@ class _Getting:
         while topic.end_offset <= self._seen:
             await asyncio.sleep(_POLL)
             topic.refresh()
-        # Whoever put it may still have the store.
+        # The process that put it may still own the store.
         await asyncio.sleep(_POLL)
 
 
 async def _ready(channel: Channel, limit: int) -> list[Message]:
-    """Take what may be delivered now, as much of it as shall be in memory at once."""
+    """Take messages that are ready, as many as may be in memory at once."""
     if isinstance(channel, SharedChannel):
         return await _ready_elsewhere(channel, min(limit, _BATCH_MESSAGES))
     messages: list[Message] = []
@@ -192,7 +192,7 @@ async def _ready(channel: Channel, limit: int) -> list[Message]:
 
 
 async def _ready_elsewhere(channel: SharedChannel, limit: int) -> list[Message]:
-    """As `_ready`, of what the owner says is ready, unless others take it first."""
+    """Do as `_ready` if another process owns the store: take what it reports as ready, unless others are faster."""
     await channel.refresh()
     with suppress(TimeoutError):
         async with asyncio.timeout(_OTHERS):
@@ -217,10 +217,10 @@ def _is_into_pipe() -> bool:
 
 
 def was_read(descriptor: int) -> bool:
-    """Wait until the other end of a pipe has read all that was written; return whether it does so soon.
+    """Wait briefly until the other end of a pipe has read everything written; return whether it has.
 
     Raises:
-        BrokenPipeError: it is closed, and did not read all.
+        BrokenPipeError: it was closed before it had read everything.
     """
     poll = select.poll()
     poll.register(descriptor, 0)  # errors are told in any case
@@ -236,7 +236,7 @@ def was_read(descriptor: int) -> bool:
 
 
 def _unread(descriptor: int) -> int:
-    """Return how many bytes a pipe holds; 0 if the system does not tell."""
+    """Return how many bytes a pipe holds; 0 if that is unknown."""
     import fcntl  # noqa: PLC0415 - not on Windows
     import termios  # noqa: PLC0415 - as above
 

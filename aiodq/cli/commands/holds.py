@@ -1,4 +1,4 @@
-"""`aiodq holds`: what readers that are no channels, Spark's streams for one, have a store keep for them."""
+"""`aiodq holds`: the messages that a store keeps for readers that are not channels, such as Spark's streams."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["holds"]
 
 
 def holds(store: Place, /, *, release: str | None = None, json: bool = False) -> int:
-    """Show a store's holds, or release one. The store may be open in another process meanwhile.
+    """Show a store's holds, or release one. The store may be open in another process.
 
-    What only that hold kept is deleted then; a query that still needs it ends with an error.
+    Messages that only a released hold kept are deleted; a query that still needs them ends with an error.
 
     Args:
         store: the store's directory.

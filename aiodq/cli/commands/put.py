@@ -1,4 +1,4 @@
-"""`aiodq put`: files and pipes into a topic."""
+"""`aiodq put`: puts files and the output of pipes into a topic."""
 
 import asyncio
 import os
@@ -41,21 +41,21 @@ def put(
     tag: str | None = None,
     json: bool = False,
 ) -> int:
-    """Put messages into a topic and say how many, once all of them are on disk.
+    """Put messages into a topic and report how many, once all of them are on disk.
 
-    The store and the topic are made where they are missing, the topic with a channel `default` for get. An ephemeral
-    topic has nothing on disk: its messages go into the memory of the store's owner, which has to be another process.
+    A missing store or topic is created, the topic with a channel `default` for get. An ephemeral topic has nothing on
+    disk: its messages go into the memory of the store's owner, which has to be another process.
 
-    Messages are put in batches as they are read, so a file may be larger than memory; what was put before bad input or
-    an interruption stays.
+    Messages are put in batches as they are read, so a file may be larger than memory. What was put before invalid input
+    or an interruption stays.
 
     Args:
         store: the store's directory.
         topic: the topic's name.
-        files: what to read; "-" or nothing is standard input.
-        lines: each line is a message, without its newline. This is what happens unless said otherwise.
+        files: the files to read; "-", or none, is standard input.
+        lines: each line is a message, without its newline. This is the default.
         whole: each file is one message.
-        jsonl: as --lines, and each line has to be JSON.
+        jsonl: as --lines, but each line has to be JSON.
         tag: a short text that each message carries, for channels to filter by.
         json: print the count as JSON.
     """
@@ -170,7 +170,7 @@ async def _chunks(aside: Aside, descriptor: int) -> AsyncIterator[bytes]:
             while chunk := await file.read(_CHUNK):
                 yield chunk
         return
-    # A terminal or a pipe, where nothing may come for ever: that must not keep the process from ending.
+    # A terminal or a pipe may stay silent for ever, which must not keep the process from ending.
     while chunk := await aside.call(lambda: os.read(descriptor, _CHUNK)):
         yield chunk
 

@@ -1,4 +1,4 @@
-"""`aiodq serve`: a process that owns a store and does nothing else, beside busy ones."""
+"""`aiodq serve`: a process that only owns a store, and serves it to other processes."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def serve(
 ) -> int:
     """Own a store and serve it, over a Unix socket in its directory, to programs that open it with mode="shared".
 
-    A program that owns its store itself holds the others up whenever it blocks its event loop; this one has nothing
-    else to do. Where another process owns the store already, this one waits and takes over when that ends. It ends in
-    good order at SIGTERM and Ctrl-C: what was accepted is on disk, and programs in mode "shared" go on by themselves.
-    It goes on where nobody reads what it prints.
+    A program that owns a store itself delays all others whenever it blocks its event loop; this process does nothing
+    else. If another process owns the store already, this one waits, and takes over when that one ends. At SIGTERM and
+    Ctrl-C it ends in order: what was accepted is on disk, and another program in mode "shared" takes over. It keeps
+    serving if its output can no longer be written.
 
     Args:
         store: the store's directory.
-        create: make the store where it is missing.
-        failover: seconds to look for an owner that this process cannot be itself, before it gives up.
-        json: print as lines of JSON who owns the store, and whenever that changes.
+        create: create a missing store.
+        failover: seconds to look for an owner, if this process cannot become it, before giving up.
+        json: print the owner as lines of JSON, now and whenever it changes.
     """
     if create:
         check_parent(store)
@@ -75,7 +75,7 @@ class _Serving:
         return DONE
 
     async def _watch(self, store: SharedStore) -> None:
-        """Say who owns the store, whenever that changes; on a terminal, who is there, in place."""
+        """Report the owner whenever it changes; on a terminal, also the clients, updated in place."""
         console = stdout()
         if self._json or not console.is_terminal:
             while True:
@@ -94,7 +94,7 @@ class _Serving:
         if facts is None or owner is None:
             return
         pid = owner["pid"]
-        # Not by the pid alone: equal ones may be two containers'.
+        # Not by the pid alone: processes in two containers may have the same.
         serving = serves(store) and pid == os.getpid()
         if self._owner == (pid, serving):
             return
@@ -114,11 +114,11 @@ class _Serving:
                 stdout().print(text)
             stdout().file.flush()
         except OSError:
-            forget(sys.stdout)  # that nobody reads it any more, or a disk is full, is no reason to serve no more
+            forget(sys.stdout)  # a closed pipe or a full disk is no reason to stop serving
 
 
 async def _look(store: SharedStore) -> Mapping[str, Any] | None:
-    """Return who is there, or None between two owners: the store itself goes on looking for one."""
+    """Return the owner and the clients, or None between two owners, while the store looks for one."""
     with suppress(OwnerLostError, OwnerStalledError):
         return await visitors_of(store)
     return None

@@ -1,4 +1,4 @@
-"""`aiodq stat`: what a store holds, while its owner runs, too."""
+"""`aiodq stat`: what a store holds, also while its owner runs."""
 
 import sys
 import time
@@ -26,14 +26,14 @@ _INTERVAL: Final = 1.0
 def stat(store: Place, /, *, json: bool = False, watch: bool = False) -> int:
     """Show what a store holds, by topic and channel.
 
-    The store may be open in another process meanwhile. What is in flight, has timed out or was given up since it was
-    opened, that process shows about once a second; without one there is "-". The figures have the names that they have
-    in --json and in the stats of a program. The exit code is 1 where a topic may not be read; the others are shown.
+    The store may be open in another process. The numbers of messages in flight, timed out or given up come from that
+    process, about once a second; without one, "-" is shown. Columns are named as in --json and in the stats of a
+    program. The exit code is 1 if a topic may not be read; the others are shown.
 
     Args:
         store: the store's directory.
         json: print it as JSON.
-        watch: show it again every second, with what has come and gone.
+        watch: show it again every second, with rates.
     """
     if json and watch:
         raise CommandError("--json and --watch exclude each other")
@@ -49,7 +49,7 @@ def stat(store: Place, /, *, json: bool = False, watch: bool = False) -> int:
 
 
 def _watch(summary: StoreSummary, look: Callable[[], StoreSummary]) -> None:
-    """Show figures until interrupted: in place on a terminal, else one below the other."""
+    """Show the figures until interrupted: updated in place on a terminal, otherwise one below the other."""
     console = stdout()
     if not console.is_terminal:
         for shown in _looks(summary, look):
@@ -75,7 +75,7 @@ def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: f
 
     Args:
         summary: the figures.
-        before: older ones, to tell rates by; None for no rates.
+        before: older ones, to compute rates; None for no rates.
         seconds: the time between them.
     """
     refused = [Text(f"topic {name!r} is refused: {why}", overflow="fold") for name, why in summary.refused.items()]
@@ -102,7 +102,7 @@ def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: f
 
 
 def _topics(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
-    """Show the topics; what is not on the device yet, where there is anything, unless rates take its place."""
+    """Show the topics, with rates, or else with what is not on the device yet, if there is anything."""
     behind = before is None and any(topic.durable_offset != topic.end_offset for topic in summary.topics.values())
     names = ["topic", "messages", "begin offset", "end offset", *["durable offset"] * behind, "segments", "disk bytes"]
     names += ["put/s"] * (before is not None)
@@ -124,7 +124,7 @@ def _channels(summary: StoreSummary) -> Iterator[tuple[str, TopicSummary, Channe
 
 
 def _waiting(summary: StoreSummary) -> Table:
-    """Show what channels have before them."""
+    """Show the unsettled messages of channels."""
     rows = []
     for name, _, channel in _channels(summary):
         counts = channel.depth, channel.ready, channel.in_flight, channel.deferred, channel.returned
@@ -134,7 +134,7 @@ def _waiting(summary: StoreSummary) -> Table:
 
 
 def _settled(summary: StoreSummary, before: StoreSummary | None, seconds: float) -> Table:
-    """Show what channels have behind them, and what they hold back."""
+    """Show the settled messages of channels, and the segments that they hold back."""
     rows = []
     for name, topic, channel in _channels(summary):
         held = sum(channel.name in segment.by for segment in topic.held)
@@ -148,7 +148,7 @@ def _settled(summary: StoreSummary, before: StoreSummary | None, seconds: float)
 
 
 def _latencies(summary: StoreSummary) -> Table:
-    """Show how long messages took in about the last minute, of channels that had some."""
+    """Show the latencies of about the last minute, for channels that had messages."""
     rows = []
     for name, _, channel in _channels(summary):
         if channel.put_to_deliver or channel.put_to_ack:
@@ -174,7 +174,7 @@ def _number(value: int | None) -> str:
 
 
 def _age(put_ns: int | None) -> str:
-    """Return how long ago that was, in words."""
+    """Return how long ago that was, as text."""
     if put_ns is None:
         return "-"
     seconds = max(time.time_ns() - put_ns, 0) // 1_000_000_000

@@ -1,4 +1,4 @@
-"""`aiodq tail`: looking at a topic's newest messages while its owner runs, too."""
+"""`aiodq tail`: a topic's newest messages, also while its owner runs."""
 
 import json as json_text
 import sys
@@ -31,14 +31,14 @@ def tail(
 ) -> int:
     """Write a topic's newest messages to standard output, without consuming them.
 
-    The store may be open in another process meanwhile. Each message is followed by a newline. On a terminal, what would
-    steer it is shown instead, as an escape of JSON.
+    The store may be open in another process. Each message is followed by a newline. On a terminal, control characters
+    are shown escaped, as in JSON.
 
     Args:
         store: the store's directory.
         topic: the topic's name.
-        number: how many offsets from the end to begin.
-        follow: go on with what is put from then on.
+        number: how many offsets before the end to begin.
+        follow: go on with messages that are put later.
         json: write each message as a line of JSON, with its offset, time, tag, key and headers.
     """
     reader = known_topic(store, topic)

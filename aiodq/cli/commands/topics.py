@@ -1,4 +1,4 @@
-"""`aiodq purge` and `delete-topic`: giving up what a topic holds."""
+"""`aiodq purge` and `delete-topic`: dropping what a topic holds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["delete_topic", "purge"]
 
 
 def purge(store: Place, topic: str, /, *, channel: str | None = None, json: bool = False) -> int:
-    """Drop every message of a topic, or settle all that one channel has before it.
+    """Drop every message of a topic, or settle all unsettled messages of one channel.
 
-    The topic and its channels stay. It is done whole or not at all, also when the machine dies meanwhile.
+    The topic and its channels stay. All of it is done or nothing, even if the machine crashes meanwhile.
 
     Args:
         store: the store's directory.
         topic: the topic's name.
-        channel: settle the messages of this channel alone; the topic keeps them for the others.
-        json: print how many messages that were as JSON.
+        channel: settle the messages only in this channel; the topic keeps them for the others.
+        json: print the number of messages as JSON.
     """
     reader = known_topic(store, topic)
     if channel is not None:
@@ -46,9 +46,9 @@ def purge(store: Place, topic: str, /, *, channel: str | None = None, json: bool
 
 
 def delete_topic(store: Place, topic: str, /, *, yes: bool = False, json: bool = False) -> int:
-    """Delete a topic with its channels, its options and every message in it. Nothing brings it back.
+    """Delete a topic with its channels, its options and every message in it, for good.
 
-    Files with damage that were set aside go, too. On a terminal it asks first; elsewhere it needs --yes.
+    Quarantined files are deleted, too. On a terminal it asks first; elsewhere it needs --yes.
 
     Args:
         store: the store's directory.
@@ -60,7 +60,7 @@ def delete_topic(store: Place, topic: str, /, *, yes: bool = False, json: bool =
     parts = [counted(summary.messages, "message"), counted(len(summary.channels), "channel")]
     aside = sum(is_quarantined(name) for *_, names in os.walk(os.path.join(store, topic)) for name in names)
     if aside:
-        parts.append(f"{counted(aside, 'file')} set aside as damaged")
+        parts.append(f"{counted(aside, 'quarantined file')}")
     what = f"{', '.join(parts[:-1])} and {parts[-1]}"
     if not yes and not _confirmed(f"Delete topic {topic} of {store} with {what}? [y/N] "):
         complain("nothing was deleted")

@@ -1,4 +1,4 @@
-"""`aiodq who`: who owns a store, and who has it open."""
+"""`aiodq who`: which process owns a store, and which have it open."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["facts_of", "table", "who"]
 
 
 def who(store: Place, /, *, json: bool = False) -> int:
-    """Show which process owns a store, how late its event loop is, and who else has it open with what in hand.
+    """Show which process owns a store, how late its event loop is, and which others have it open and hold messages.
 
-    Readers (stat, tail, Spark) need no owner, and nobody knows of them. A store that nobody has open is shown as such.
+    Readers (stat, tail, Spark) need no owner, and are not shown.
 
     Args:
         store: the store's directory.
@@ -45,9 +45,9 @@ def who(store: Place, /, *, json: bool = False) -> int:
 
 
 async def facts_of(store: str) -> Mapping[str, Any]:
-    """Return who has a store open: as `ask_visitors`, and `owner` is None where nobody owns it.
+    """Return which processes have a store open, as `ask_visitors` does; `owner` is None if there is none.
 
-    An owner that serves nobody has `"exclusive": true`, and no `lag`.
+    An owner in mode "exclusive" has `"exclusive": true`, and no `lag`.
 
     Raises:
         OwnerStalledError: its owner does not answer.
@@ -61,7 +61,7 @@ async def facts_of(store: str) -> Mapping[str, Any]:
 
 
 def table(facts: Mapping[str, Any]) -> RenderableType:
-    """Return who has a store open, for people."""
+    """Return the processes that have a store open, as text."""
     owner = facts["owner"]
     if owner is None:
         return "nobody has it open"

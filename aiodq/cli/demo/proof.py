@@ -16,6 +16,8 @@ __all__ = ["Ledger", "Problem", "Script", "Verdict", "digest", "prove"]
 Kind: TypeAlias = Literal["lost", "changed", "out of order", "foreign", "stored twice", "delivered after its ack"]
 
 _NEVER: Final = -1
+_HASHED_AT_ONCE: Final = 1000
+"""Messages that one call hashes: a call for each would cost more than the hashing."""
 _TOLD: Final = 10
 """Problems of each kind that are named; all are counted."""
 
@@ -96,7 +98,7 @@ def digest(messages: Iterable[bytes]) -> str:
     pending: list[bytes] = []
     for message in messages:
         pending.append(message)
-        if len(pending) >= 1000:  # noqa: PLR2004 - one call for many: a call each would cost more than the hashing
+        if len(pending) >= _HASHED_AT_ONCE:
             total.update(b"\n".join(pending) + b"\n")
             pending.clear()
     if pending:

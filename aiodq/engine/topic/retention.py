@@ -137,7 +137,7 @@ class TopicRetention:
     def passed(self, channel_engine: ChannelCore) -> bool:
         """Return whether a channel has settled everything in the oldest segment, for the first time."""
         segments = self._engine.log.segments
-        if len(segments) < 2 or channel_engine.state is None:  # noqa: PLR2004 - the last one does not go
+        if len(segments) <= 1 or channel_engine.state is None:  # the last one is never deleted
             return False
         end = segments[0].end
         if channel_engine.state.floor < end or channel_engine.passed == end:

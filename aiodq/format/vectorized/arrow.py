@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
     from aiodq.format.frame import Frame, FrameContext
     from aiodq.format.layout import BytesLike
+    from aiodq.format.vectorized.frame_arrays import Array
 
-__all__ = ["COLUMNS", "ArrowDecoder", "ArrowRows", "joined", "schema_of"]
+__all__ = ["COLUMNS", "Arrow", "ArrowDecoder", "ArrowRows", "joined", "schema_of"]
 
-_TYPES: Final[dict[str, Any]] = {
+Arrow: TypeAlias = Any
+"""An array, a type, a schema or a table of pyarrow, which has no types of its own."""
+
+_TYPES: Final[dict[str, Arrow]] = {
     "topic": pa.string(),
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
@@ -49,7 +53,7 @@ _LARGEST: Final = 2**31 - 1
 """Most bytes that one array of `binary` can hold."""
 
 
-def schema_of(columns: Collection[str] = COLUMNS) -> Any:  # noqa: ANN401 - pyarrow has no types
+def schema_of(columns: Collection[str] = COLUMNS) -> Arrow:
     """Return the schema of these columns, in canonical order.
 
     Returns:
@@ -81,8 +85,8 @@ class ArrowRows:
     length: int
     size: int
     flags: int
-    times: Any
-    arrays: dict[str, Any]
+    times: Array | int
+    arrays: dict[str, Arrow]
 
     def cut(self, start: int, stop: int) -> ArrowRows:
         """Return the part between two offsets."""
@@ -96,7 +100,7 @@ class ArrowRows:
         return replace(self, first=first, stop=stop, size=size, times=times, arrays=arrays)
 
 
-def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Arrow:
     """Return one of the `COLUMNS` of all these rows as one array."""
     count = sum(one.stop - one.first for one in rows)
     if name == "topic":
@@ -112,7 +116,7 @@ def joined(rows: Sequence[ArrowRows], name: str, topic: str) -> Any:  # noqa: AN
     arrays = [one.arrays[name] for one in rows]
     if all(array is None for array in arrays):
         return _nulls(name, _at_least(count)).slice(0, count)
-    pieces: list[Any] = []
+    pieces: list[Arrow] = []
     for one, array in zip(rows, arrays, strict=True):
         if isinstance(array, pa.ChunkedArray):
             pieces += array.chunks
@@ -127,16 +131,16 @@ def _at_least(count: int) -> int:
 
 
 @lru_cache(maxsize=8)
-def _same(topic: str, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
+def _same(topic: str, count: int) -> Arrow:
     return pa.repeat(topic, count)
 
 
 @lru_cache(maxsize=8)
-def _nulls(name: str, count: int) -> Any:  # noqa: ANN401 - likewise
+def _nulls(name: str, count: int) -> Arrow:
     return pa.nulls(count, _TYPES[name])
 
 
-def _numbers(name: str, values: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
+def _numbers(name: str, values: Array) -> Arrow:
     """Return numbers as an array; `pyarrow.array` would look for pandas at each call."""
     return pa.Array.from_buffers(_TYPES[name], len(values), [None, pa.py_buffer(values)])
 
@@ -210,7 +214,7 @@ class ArrowDecoder:
         count = high - low
         records = frames.records[low:high]
         times = frames.times(low, high)
-        arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
+        arrays: dict[str, Arrow] = dict.fromkeys(("tag", "key", "headers"))
         if "body" in self._wanted:
             offsets = offsets[: heads[count - 1] + records[-1] + 1]
             arrays["body"] = _bodies(frames.view, offsets, heads[:count], None if kind == COMPACT else records)
@@ -220,10 +224,10 @@ class ArrowDecoder:
         return count, ArrowRows(first, stop, position + at, length, length, frames.run_flags(low, high), times, arrays)
 
     def _frame(self, view: memoryview, at: int, frame: Frame, context: FrameContext, path: str) -> ArrowRows:
-        times: Any = frame.time_ns
+        times: Array | int = frame.time_ns
         if frame.kind != KIND_BATCH:
             batch = decode_frame(view, at, frame, context, path=path)
-            arrays: dict[str, Any] = dict.fromkeys(("tag", "key", "headers"))
+            arrays: dict[str, Arrow] = dict.fromkeys(("tag", "key", "headers"))
             if "body" in self._wanted:
                 arrays["body"] = pa.array(batch.columns.bodies, _TYPES["body"])
             return ArrowRows(
@@ -242,7 +246,7 @@ class ArrowDecoder:
         return ArrowRows(frame.first, frame.stop, frame.position, frame.length, size, frame.flags, times, arrays)
 
 
-def _bodies(view: memoryview, offsets: Any, heads: Any, counts: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
+def _bodies(view: memoryview, offsets: Array, heads: Array, counts: Array) -> Arrow:
     """Return bodies as an array, in pieces if frames have several each.
 
     They and the bytes between them form one array without a copy.
@@ -264,11 +268,11 @@ def _bodies(view: memoryview, offsets: Any, heads: Any, counts: Any) -> Any:  # 
     return pa.chunked_array(map(all_of_it.slice, heads.tolist(), counts.tolist()), _TYPES["body"])
 
 
-def _columns(wanted: frozenset[str], payload: BytesLike, count: int, flags: int) -> tuple[Any, dict[str, Any]]:
+def _columns(wanted: frozenset[str], payload: BytesLike, count: int, flags: int) -> tuple[Array, dict[str, Arrow]]:
     """Return the times, if records have their own, and the arrays."""
     places = column_places(len(payload), count, flags)
     times = None if places.times is None else np.frombuffer(payload, "<i8", count, places.times)
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Arrow] = {}
     cursor = places.values
     for name, at in (("tag", places.tags), ("key", places.keys), ("headers", places.headers), ("body", places.bodies)):
         if at is None:
@@ -294,7 +298,7 @@ def _columns(wanted: frozenset[str], payload: BytesLike, count: int, flags: int)
     return times, arrays
 
 
-def _values(name: str, payload: BytesLike, offsets: Any, missing: Any) -> Any:  # noqa: ANN401 - numpy's, pyarrow's
+def _values(name: str, payload: BytesLike, offsets: Array, missing: Array) -> Arrow:
     nulls = 0 if missing is None else int(missing.sum())
     valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if nulls else None
     buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(payload)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from aiodq.format.footer import SegmentIndex
     from aiodq.format.frame import FrameContext
 
-__all__ = ["COMPACT", "OTHER", "PLAIN", "FrameArrays", "index_singles", "leading"]
+__all__ = ["COMPACT", "OTHER", "PLAIN", "Array", "FrameArrays", "index_singles", "leading"]
+
+Array: TypeAlias = Any
+"""A numpy array: numpy's own type says neither what is in it nor how many dimensions it has."""
 
 OTHER: Final = 0
 COMPACT: Final = 1
@@ -73,19 +76,19 @@ class FrameArrays:
         """Find the frames that begin before `end`, if even the smallest frame would fit there."""
         self.view: memoryview = memoryview(data)
         self._table = np.frombuffer(data, "<u4", len(data) // _WORD)
-        self.starts: Any = _starts(data, self._table, end)
+        self.starts: Array = _starts(data, self._table, end)
         self._word = self.starts >> 2
         lengths = self._table[self._word].astype(np.int64)
-        self.ends: Any = self.starts + lengths
+        self.ends: Array = self.starts + lengths
         self._third = self._table[self._word + 2]
         self._continues = (self._third & CONTINUES << 16) != 0
         self._continued = (self._third & CONTINUED << 16) != 0
         fits = (lengths % ALIGNMENT == 0) & (self.ends <= min(end, _LARGEST))
         plain = fits & (self._third & _RUN_FLAGS == KIND_BATCH) & (lengths >= BATCH_MIN)
-        self.kinds: Any = np.where(
+        self.kinds: Array = np.where(
             plain, PLAIN, np.where(fits & (self._third & _ANY_FLAGS == KIND_COMPACT), COMPACT, OTHER)
         )
-        self.records: Any = np.ones(len(lengths), np.int64)
+        self.records: Array = np.ones(len(lengths), np.int64)
         self.records[plain] = self._table[self._word[plain] + _COUNT_AT]
         self._relative = self._table[self._word + 3].astype(np.int64)
 
@@ -117,12 +120,12 @@ class FrameArrays:
         """Return the relative offset of a frame's first record."""
         return int(self._relative[low])
 
-    def times(self, low: int, high: int) -> Any:  # noqa: ANN401 - numpy has types that say nothing
+    def times(self, low: int, high: int) -> Array:
         """Return the put time of each frame, nanoseconds since the epoch."""
         word = self._word[low:high]
         return self._table[word + 5].astype(np.int64) | self._table[word + 6].astype(np.int64) << 32
 
-    def bodies(self, low: int, high: int) -> tuple[Any, Any, Any]:
+    def bodies(self, low: int, high: int) -> tuple[Array, Array, Array]:
         """Locate the bodies of a group's frames.
 
         Returns:
@@ -133,7 +136,7 @@ class FrameArrays:
         offsets, heads, sound = (self._compact_bodies if self.kinds[low] == COMPACT else self._plain_bodies)(low, high)
         return offsets, heads, sound & self._framed(low, high)
 
-    def _compact_bodies(self, low: int, high: int) -> tuple[Any, Any, Any]:
+    def _compact_bodies(self, low: int, high: int) -> tuple[Array, Array, Array]:
         padding = (self._third[low:high] >> 8 & 0xFF).astype(np.int64)
         offsets = np.empty(2 * (high - low), np.int64)
         starts, ends = offsets[0::2], offsets[1::2]
@@ -142,7 +145,7 @@ class FrameArrays:
         sound = (padding < ALIGNMENT) & (ends >= starts)
         return offsets, np.arange(0, len(offsets), 2), sound
 
-    def _plain_bodies(self, low: int, high: int) -> tuple[Any, Any, Any]:
+    def _plain_bodies(self, low: int, high: int) -> tuple[Array, Array, Array]:
         word, counts = self._word[low:high], self.records[low:high]
         stored, raw = (self._table[word + at].astype(np.int64) for at in (_STORED_AT, _RAW_AT))
         unused = self.ends[low:high] - self.starts[low:high] - _BATCH - TRAILER.size - stored
@@ -162,7 +165,7 @@ class FrameArrays:
         sound[:known] &= offsets[behind - 1] == ends
         return offsets, heads, sound
 
-    def _framed(self, low: int, high: int) -> Any:  # noqa: ANN401 - likewise
+    def _framed(self, low: int, high: int) -> Array:
         """Return for each frame whether its two lengths are the same."""
         trailing = self._table[self.ends[low:high] - TRAILER.size >> 2]
         return trailing == self._table[self._word[low:high]]
@@ -189,7 +192,7 @@ class FrameArrays:
         checksum; damage in several would have to cancel out in 32 bits.
         """
         begin, end = int(self.starts[low]) >> 2, int(self.ends[high - 1]) >> 2
-        copy: Any = self._table[begin:end].copy()
+        copy: Array = self._table[begin:end].copy()
         crcs = self._table[self._word[low:high] + 1]
         at = self._word[low + 1 : high] - begin
         copy[at] = crcs[:-1] ^ _ALL_BITS
@@ -214,7 +217,7 @@ def index_singles(
     return count, int(frames.ends[count - 1])
 
 
-def _add_to(index: SegmentIndex, starts: Any, times: Any, first: int, raw: int) -> None:  # noqa: ANN401 - arrays
+def _add_to(index: SegmentIndex, starts: Array, times: Array, first: int, raw: int) -> None:
     """Add frames of one record each to an index, as if added one after the other."""
     count, at = len(starts), 0
     if index.positions:
@@ -235,15 +238,15 @@ def _add_to(index: SegmentIndex, starts: Any, times: Any, first: int, raw: int) 
     index.extend(entries, raw_bytes=raw, oldest_ns=int(times.min()))
 
 
-def leading(sound: Any) -> int:  # noqa: ANN401 - an array of bool
+def leading(sound: Array) -> int:
     """Return the number of leading true values."""
     return len(sound) if sound.all() else int(sound.argmin())
 
 
-def _starts(data: bytes, table: Any, end: int) -> Any:  # noqa: ANN401 - arrays of numpy
+def _starts(data: bytes, table: Array, end: int) -> Array:
     """Return the starts of consecutive frames, by their lengths."""
     numbers = words(memoryview(data)[: len(data) // _WORD * _WORD], "I")
-    found: list[Any] = []
+    found: list[Array] = []
     single: list[int] = []
     linked: _Linked | None = None
     at, last = 0, end - COMPACT_MIN
@@ -266,7 +269,7 @@ def _starts(data: bytes, table: Any, end: int) -> Any:  # noqa: ANN401 - arrays 
 class _Linked:
     """What looks like compact records anywhere in some data, and which of them end where the next one begins."""
 
-    def __init__(self, table: Any, start: int, end: int) -> None:  # noqa: ANN401 - likewise
+    def __init__(self, table: Array, start: int, end: int) -> None:
         """Find them from `start` on, in half the time of going from one to the next."""
         third = table[(start >> 2) + 2 : max(end - COMPACT_MIN, 0) // _WORD + 3 : ALIGNMENT // _WORD]
         word = (np.flatnonzero(third & _ANY_FLAGS == KIND_COMPACT) << 1) + (start >> 2)
@@ -277,7 +280,7 @@ class _Linked:
         self._ends = self._starts + lengths[possible]
         self._breaks = np.append(np.flatnonzero(self._ends[:-1] != self._starts[1:]), len(self._starts) - 1)
 
-    def following(self, at: int) -> tuple[Any, int]:
+    def following(self, at: int) -> tuple[Array, int]:
         """Return the starts of consecutive ones from `at` on, and their end; `at` if there are none."""
         number = int(np.searchsorted(self._starts, at))
         if number == len(self._starts) or self._starts[number] != at:

@@ -70,7 +70,7 @@ class History:
         await topic.threads.call(self._snapshot.refresh)
         found = scan_log(
             topic.name, topic.fs, topic.threads, lambda: self._snapshot.view, range(low, high), reverse=reverse,
-            damaged=lambda _: None,  # it is the owner's, who reports it
+            damaged=lambda _: None,  # the owner reports it
         )  # fmt: skip
         async with aclosing(found):
             async for message in found:

@@ -38,7 +38,7 @@ class RemoteEvents:
         self._over = False
 
     def listen(self) -> Events:
-        """Return a new listener's events, which end with the store, or once nobody refers to them."""
+        """Return a new listener's events, which end with the store, or once the listener is garbage collected."""
         stream = Events(EventBuffer())
         if self._over:
             stream.end()

@@ -167,7 +167,7 @@ class RemotePuts(Acceptance):
         """Accept a message that is only a body; None if it has to wait, if only for its error."""
         loop = self._loop
         if self._crowd is not None and type(body) is bytes and self._least <= (size := len(body)) <= self._most:
-            # What does not change within a turn of the loop was looked at for the first put of it.
+            # What cannot change within a turn of the loop was checked for the first put of this turn.
             if _get_running_loop() is loop and self._has_room():
                 self.pending += 1
                 self._cost += size + OVERHEAD
@@ -178,7 +178,7 @@ class RemotePuts(Acceptance):
         return self._accept_first(body)
 
     def _accept_first(self, body: object) -> asyncio.Future[int] | None:
-        """Do as `accept_plain` for the first put of a turn of the loop, and for what is none at all."""
+        """Do as `accept_plain` for the first put of a turn of the loop, and for anything that is not a valid body."""
         pending, loop = self.pending, self._loop
         topic = self._topic
         options = topic.options
@@ -243,7 +243,7 @@ class RemotePuts(Acceptance):
 
         Cancellation: nothing was accepted, and the turn goes to the next waiter.
         """
-        self._crowd = None  # nobody passes by those who wait here
+        self._crowd = None  # puts that wait here are not overtaken
         async with self._gate:
             while not (self._has_room() or self.shut):
                 self._roomy.clear()
@@ -317,7 +317,7 @@ class RemotePuts(Acceptance):
             self._told(part, number, error)
 
     def _is_given_up(self, part: Part) -> bool:
-        """Return whether a put is not to wait for room: its callers are cancelled, or to be told of the shutdown."""
+        """Return whether a put is not to wait for room: its callers were cancelled, or it is refused by a shutdown."""
         return part.cancelled or (self.shut and not any(isinstance(waiter, PutResult) for waiter in part.waiters))
 
     def _told(self, part: Part, number: int, found: range | Exception) -> None:
@@ -325,7 +325,7 @@ class RemotePuts(Acceptance):
         if isinstance(found, WithdrawnError) and self.shut:
             found = copy(self._over)
         if isinstance(found, QueueShutDown) and self._topic.usable and not self.shut:
-            # Its waiters may open the topic anew, if it was deleted. A drain leaves it as it is.
+            # Its waiters may open the topic again, if it was deleted. A drain leaves it as it is.
             self._topic.find_out(partial(self._tell, part, number, found))
         else:
             self._tell(part, number, found)
@@ -370,7 +370,7 @@ class RemotePuts(Acceptance):
             settle(waiter, None, None)
 
     def shut_down(self, over: QueueShutDown | None = None) -> None:
-        """Accept no more, and tell those that wait for room."""
+        """Accept no more, and fail the puts that wait for room."""
         self.shut = True
         self._crowd = None
         self._over = over or self._over

@@ -1,6 +1,6 @@
 """A shared store: it replaces the engine behind a `Store`.
 
-Whoever owns the store, everything goes over the link to the owner, which may be this very process.
+Everything goes over the link to the owner, which may be this process.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ class RemoteStore:
         """Find the owner, or own the store.
 
         Args:
-            may_own: whether this process may own the store if nobody else does.
+            may_own: whether this process may own the store if no other process does.
 
         Raises:
-            StoreNotFoundError: there is none, and none is to be created, or nobody has created it meanwhile.
-            OwnerLostError: nobody serves it, and this process may not.
-            StoreLockedError: it has an owner that serves nobody.
+            StoreNotFoundError: there is none, and none is to be created, or none was created within `failover`.
+            OwnerLostError: no process serves it, and this process may not.
+            StoreLockedError: it is open in mode "exclusive".
             ProtocolError: the process found is not an owner.
             InvalidOptionError: the options differ from the owner's.
             StorageError: as mapped from the system's error.
@@ -133,7 +133,7 @@ class RemoteStore:
             if not self._create:
                 self._check_there()
             elif not may_own:
-                with suppress(StoreNotFoundError):  # who owns it makes it, and is waited for
+                with suppress(StoreNotFoundError):  # an owner creates it, and this waits for that
                     self._check_there()
             release_dead(self.path)
             await self._find_owner()
@@ -161,7 +161,7 @@ class RemoteStore:
             raise StoreLockedError(text, self.path, pid=self._locked.pid) from error
 
     def _nobody_serves(self, error: OwnerLostError) -> StorageError:
-        """Return what a client is told that has found no owner.
+        """Return the error for a client that has found no owner.
 
         Raises:
             StorageError: as `_check_there`, of anything but a missing store.
@@ -196,7 +196,7 @@ class RemoteStore:
             raise StoreNotFoundError("there is no store in this directory, which is empty", self.path)
 
     async def _own(self) -> bool:
-        """Own the store if nobody does, and serve it; return whether this process owns it now."""
+        """Own the store if no process does, and serve it; return whether this process owns it now."""
         if not self._may_own or self._closing:
             return False
         await self._let_go_of_failed()
@@ -225,7 +225,7 @@ class RemoteStore:
     async def _opened(self, engine: StoreEngine) -> None:
         """Open an engine.
 
-        Cancellation: the engine is open no more when this ends: until then the store would be locked.
+        Cancellation: the engine is closed before this ends, as the store would otherwise stay locked.
         """
         opening = self.loop.create_task(engine.open(Message, create=self._create))
         try:
@@ -323,7 +323,7 @@ class RemoteStore:
 
     @property
     def standing(self) -> str:
-        """The state of the store, in a word, for reprs."""
+        """The state of the store, as one word, for reprs."""
         if self.inherited:
             return "of the parent process"
         if self._closed is not None and self._closed.done():
@@ -339,7 +339,7 @@ class RemoteStore:
         """Raise if the store cannot be used from here and now.
 
         Raises:
-            OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
+            OwnerLostError, OwnerStalledError: there is no owner, or it does not answer.
             QueueShutDown: it is closed.
             WrongContextError: see `check_context`.
         """
@@ -392,7 +392,7 @@ class RemoteStore:
         return channel
 
     def let_go(self, topic: RemoteTopic) -> None:
-        """See `TopicHost`. Whoever named it keeps it; its channels, and what they have in memory, go with it."""
+        """See `TopicHost`. Existing handles keep it; its channels are forgotten with it."""
         if isinstance(topic.error, QueueShutDown) and not self._closing and self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
 
@@ -434,7 +434,7 @@ class RemoteStore:
         """Finish what was accepted, and leave the store to others. Repeated calls wait for the same end.
 
         Raises:
-            OwnerLostError: there was nobody to take what was accepted.
+            OwnerLostError: there was no owner to take what was accepted.
 
         Cancellation: closing continues in the store's own task.
         """
@@ -453,7 +453,7 @@ class RemoteStore:
                 await self._settled(topic)
                 for channel in list(topic.channel_engines.values()):
                     if channel.rejecting:
-                        await self.link.call("closing")  # its owner, this one or the next, has heard of it
+                        await self.link.call("closing")  # this owner or the next one knows of it
                     await channel.all_settled()
         except AiodqError as error:
             failure = error
@@ -506,7 +506,7 @@ class RemoteStore:
 
 
 def _is_over(what: str, known: RemoteTopic | RemoteChannel, options: Options | None, how: str) -> bool:
-    """Return whether a topic or channel was deleted or refused, so that it is to be opened anew.
+    """Return whether a topic or channel was deleted or refused, so that it is to be opened again.
 
     Raises:
         InvalidOptionError: other options were given for it before.

@@ -52,7 +52,7 @@ class TopicHost(Protocol):
 
     @property
     def standing(self) -> str:
-        """The state of the store, in a word."""
+        """The state of the store, as one word."""
         ...
 
     @property
@@ -140,11 +140,11 @@ class RemoteTopic:
             return
         self.options = read_topic_options(facts["options"])
         if self.named is not None:
-            # What is on disk a later owner takes from there: others may have changed it again by then.
+            # A later owner reads stored options from disk: other processes may have changed them by then.
             self.link.opened.name(self.name, "", {**facts["options"], "stored": facts.get("stored") is True})
 
     def refused(self, error: Exception) -> None:
-        """Make the topic unusable, as the owner refuses to open it or it was deleted."""
+        """Make the topic unusable, because the owner refuses to open it or it was deleted."""
         self.error = self.error or error
         self.link.let_go(self.name, "", self)
         self._host.let_go(self)
@@ -158,7 +158,7 @@ class RemoteTopic:
             self.log = _Log(said.begin, said.end, said.durable)
 
     def leave(self) -> None:
-        """Say nothing: puts that wait for an answer end with the connection."""
+        """Send nothing: puts that wait for an answer end with the connection."""
 
     def told(self, error: Exception) -> None:
         """Shut the topic down if the store is closed; puts survive the loss of an owner."""
@@ -168,7 +168,7 @@ class RemoteTopic:
         self._known.tell(error)
 
     def let_go(self, channel: RemoteSettlement) -> None:
-        """See `SettledTopic`. Whoever named it keeps it."""
+        """See `SettledTopic`. Existing handles keep it."""
         if isinstance(channel.error, QueueShutDown) and self.channel_engines.get(channel.name) is channel:
             del self.channel_engines[channel.name]
 
@@ -198,13 +198,13 @@ class RemoteTopic:
             self.link.give_up_puts(self.name)
 
     async def look_whether_deleted(self) -> None:
-        """Make the topic unusable if the owner says that it was deleted, so that it can be opened anew."""
+        """Make the topic unusable if the owner says that it was deleted, so that it can be opened again."""
         try:
             await self.link.call("view", topic=self.name, once=True)
         except QueueShutDown as error:
             self.refused(error)
         except AiodqError:
-            return  # nobody knows; the next refusal asks again
+            return  # it is unknown; the next refusal asks again
 
     # --- calls from handles
 
@@ -238,7 +238,7 @@ class RemoteTopic:
 
     @property
     def standing(self) -> str:
-        """The state of the topic, in a word, for reprs."""
+        """The state of the topic, as one word, for reprs."""
         standing = self._host.standing
         if standing != "open":
             return standing
@@ -270,7 +270,7 @@ class RemoteTopic:
         return self._is_known and self.options.max_messages is None and self.options.max_bytes is None
 
     def stats(self) -> TopicStats:
-        """Return the owner's last statistics of the topic, with the counts that are known better here."""
+        """Return the owner's last statistics of the topic, with newer counts where this process has them."""
         found = self._host.seen.get(self.name)
         stats = blank_topic(self.name) if found is None else read_topic_stats(found)
         begin, end, durable = self.log
@@ -282,7 +282,7 @@ class RemoteTopic:
                 depth = sum(counts)
                 channels[name] = replace(
                     numbers, ready=counts[0], in_flight=counts[1], deferred=counts[2], depth=depth,
-                    # Of no message there is neither a time nor a size, whatever was reported before.
+                    # An empty channel has neither an oldest time nor a size, whatever was reported before.
                     oldest_ns=numbers.oldest_ns if depth else None,
                     backlog_bytes=numbers.backlog_bytes if depth else 0,
                 )  # fmt: skip
@@ -334,7 +334,7 @@ class RemoteTopic:
         self.link.opened.stored(self.name, name, content)
 
     def _do(self, asking: Coroutine[Any, Any, object], refused: Callable[[Exception], None]) -> None:
-        """Send a request that nobody waits for; if the owner refuses it, `refused` is called with the error."""
+        """Send a request without a waiter; if the owner refuses it, `refused` is called with the error."""
         task = self.loop.create_task(_asked(asking, refused))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
@@ -351,7 +351,7 @@ class RemoteTopic:
         return channel
 
     async def in_turn(self) -> None:
-        """Wait until a request to the owner comes after everything accepted here before, but what waits for room there.
+        """Wait until a request to the owner comes after everything accepted here before, but puts that wait for room.
 
         Raises:
             AiodqError: the owner's refusal, or there is no owner.
@@ -379,7 +379,7 @@ class RemoteTopic:
     async def settle_in(self, channel: str | None = None) -> None:
         """Wait until everything accepted before is stored, and topics and channels used before exist.
 
-        What waits for room is not waited for.
+        This does not wait for puts that wait for room.
 
         Raises:
             AiodqError: why not.

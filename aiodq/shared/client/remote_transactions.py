@@ -59,7 +59,7 @@ class _Asked:
         self._held: dict[RemoteSettlement, dict[int, Mine]] = {}
 
     def hold(self, settlements: Sequence[HeldAck]) -> None:
-        """Reserve these messages, so that nobody else settles them.
+        """Reserve these messages, so that nothing else settles them.
 
         Raises:
             NotInFlightError: one is no longer held here; none is reserved then.
@@ -132,7 +132,7 @@ class RemoteCommitter:
 
         Raises:
             AiodqError, QueueFull, QueueShutDown: as there.
-            OwnerLostError, OwnerStalledError: there is no owner, or it does not answer; nobody knows what was done.
+            OwnerLostError, OwnerStalledError: there is no owner, or it does not answer; the outcome is unknown.
 
         Cancellation: as there; what the owner has not begun to write is withdrawn.
         """

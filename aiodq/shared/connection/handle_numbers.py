@@ -17,7 +17,7 @@ class HandleNumbers(dict[Place, int]):
     """Handles by the names of the topic and the channel; the channel's is empty for the topic itself."""
 
     def __init__(self) -> None:
-        """Start without handles. No number comes twice, whatever becomes of it."""
+        """Start without handles. No number is ever used again."""
         super().__init__()
         self._last = 0
         self._let_go: deque[tuple[Place, int]] = deque()
@@ -29,9 +29,9 @@ class HandleNumbers(dict[Place, int]):
         return self._last
 
     def let_go(self, place: Place) -> int:
-        """Return the handle of what was deleted or refused, which is kept for a while; 0 if there is none.
+        """Retire the handle of a deleted or refused topic or channel, and return it; 0 if there is none.
 
-        What is still sent with it is refused, not done with another of that name.
+        Packets that are still sent with it are refused, and not applied to a new one of that name.
         """
         handle = self.get(place, 0)
         self._let_go.append((place, handle))

@@ -34,7 +34,7 @@ def _turn(steps: Iterator[object], done: asyncio.Future[None]) -> None:
             if loop.time() >= end:
                 loop.call_soon(_turn, steps, done)
                 return
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is raised in who waits
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is raised in the waiter
         done.set_exception(error)
     else:
         done.set_result(None)

@@ -1,7 +1,7 @@
-"""What forked children must not keep: their parent's sockets, and its stores.
+"""Sockets and stores that forked children must not keep.
 
-A child shares its parent's connections. The lock goes with the parent (`aiodq.storage.io.lock`), but others would keep
-waiting for answers on a connection that never ends, or connect to a socket on which nobody accepts.
+A child shares its parent's connections. The lock ends with the parent (`aiodq.storage.io.lock`), but other processes
+would keep waiting for answers on a connection that never ends, or connect to a socket on which no process accepts.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def keep_from_children(sock: socket.socket) -> socket.socket:
 
 
 def leave_in_children(store: _Store) -> None:
-    """Register a store, so that it is told in forked children that it is the parent's."""
+    """Register a store, so that it is unusable in forked children."""
     with _GUARD:
         _STORES.add(store)
 
 
 def _let_go_in_child() -> None:
-    """Tell the stores, and replace each socket by /dev/null: its holder will close its descriptor some day."""
+    """Mark the stores, and replace each socket by /dev/null, as its holder may still close the descriptor."""
     for store in list(_STORES):
         store.after_fork()
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Whether an owner has opened a topic or channel, and those who wait for that."""
+"""Whether an owner has opened a topic or channel, and the tasks that wait for that."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Known:
             self._known.set_result(None)
 
     def refuse(self, error: Exception) -> None:
-        """Raise an error in those who wait, and in all later ones, unless it is known to be open."""
+        """Raise an error in all waiters, present and later ones, unless it is known to be open."""
         if not self._known.done():
             self._known.set_exception(error)
-            self._known.exception()  # perhaps nobody asks
+            self._known.exception()  # perhaps it is never awaited
 
     def tell(self, error: Exception) -> None:
-        """Raise an error in those who wait; whoever asks again waits again."""
+        """Raise an error in the present waiters; later ones wait again."""
         if not self._known.done():
             self.refuse(error)
             self._known = self._known.get_loop().create_future()
@@ -35,7 +35,7 @@ class Known:
         """Wait until it is open.
 
         Raises:
-            AiodqError: the owner's refusal, or nobody answers.
+            AiodqError: the owner's refusal, or no owner answers.
 
         Cancellation: nothing changes.
         """

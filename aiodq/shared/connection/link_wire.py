@@ -1,4 +1,4 @@
-"""What a link and a connection to the owner need of each other."""
+"""The interface between a link and its connection to the owner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LinkWire(Protocol):
         ...
 
     def close(self) -> None:
-        """Close, once what was sent is on its way."""
+        """Close, once everything sent is on its way."""
         ...
 
     def abort(self) -> None:

@@ -39,9 +39,9 @@ class Listener(Protocol):
         ...
 
     def leave(self) -> None:
-        """Say what the owner is to know of before this process leaves."""
+        """Send what the owner has to know before this process leaves."""
         ...
 
     def told(self, error: Exception) -> None:
-        """Tell all waiters that there is no owner, or that it does not answer; they may try again."""
+        """Fail all waiters, as there is no owner or it does not answer; they may try again."""
         ...

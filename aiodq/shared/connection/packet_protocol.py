@@ -1,4 +1,4 @@
-"""What both ends of a connection over a socket have in common: how packets are read."""
+"""The common part of both ends of a connection over a socket: reading packets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AT_ONCE: Final = 1 << 16
 class PacketProtocol(asyncio.Protocol, ABC):
     """One end of a connection: handles the packets that arrive, in turns of the loop, as there may be thousands.
 
-    An end says what becomes of a packet, and of a connection that carries something else (`_break_off`).
+    Each end defines how a packet is handled, and how an unintelligible connection is ended (`_break_off`).
 
     Attributes:
         reader: cuts what arrives into packets.
@@ -45,7 +45,7 @@ class PacketProtocol(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _break_off(self, error: ProtocolError) -> None:
-        """End a connection of which nothing more can be understood."""
+        """End a connection that carries something other than packets."""
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport of whatever loop it is
         """See `asyncio.BaseProtocol`."""
@@ -54,7 +54,7 @@ class PacketProtocol(asyncio.Protocol, ABC):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         if self._rest is not None:
-            self._finish()  # the transport had this, too, before reading was paused
+            self._finish()  # the transport had read this before reading was paused
         try:
             packets = self.reader.feed(data)
         except ProtocolError as error:
@@ -97,7 +97,7 @@ class PacketProtocol(asyncio.Protocol, ABC):
         self._finish()
         if not isinstance(error, ConnectionError):
             return
-        # A write has failed as the other end is gone: what it said last, of which BYE is a part, is not read yet.
+        # A write has failed because the other end is gone: its last packets, such as BYE, are not read yet.
         socket = self._transport.get_extra_info("socket")
         with suppress(OSError):
             while data := os.read(socket.fileno(), _AT_ONCE):
@@ -105,16 +105,16 @@ class PacketProtocol(asyncio.Protocol, ABC):
         self._finish()
 
     def _hears(self) -> bool:
-        """Return whether there is nothing that keeps this end from reading."""
+        """Return whether this end may read."""
         return self._rest is None and not self._transport.is_closing()
 
     def _hear_no_more(self) -> None:
-        """Pause reading; to be called before what `_hears` goes by changes."""
+        """Pause reading; to be called before a change that makes `_hears` false."""
         if self._hears():
             self._transport.pause_reading()
 
     def _hear_again(self) -> None:
-        """Resume reading, unless something else speaks against it."""
+        """Resume reading, unless there is another reason not to."""
         if self._hears():
             self._transport.resume_reading()
 

@@ -72,7 +72,7 @@ class Place:
             self._seen = os.stat(self._directory)
 
     def look(self) -> None:
-        """Note whether the store has topics by now, so that what is deleted later is missed."""
+        """Note whether the store has topics by now, so that a later deletion is noticed."""
         self._filled = self._filled or self._has(STORE_FILE)
 
     def _has(self, name: str) -> bool:

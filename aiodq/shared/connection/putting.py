@@ -29,7 +29,7 @@ _WITHDRAWN: Final = "nobody waits for this put any more"
 
 
 class WithdrawnError(AiodqError):
-    """A put was not stored, as nobody waited for it any more."""
+    """A put was not stored, because all its callers were cancelled."""
 
 
 class Putting(NamedTuple):
@@ -40,7 +40,7 @@ class Putting(NamedTuple):
         messages: the number of messages.
         each: whether every message is a put of its own.
         told: called once: with the offsets when they are as durable as the owner makes them, or with the error.
-        given_up: returns whether nobody waits for it any more, so that it need not be stored.
+        given_up: returns whether all its callers were cancelled, so that it need not be stored.
     """
 
     frames: bytes
@@ -81,10 +81,10 @@ class PutsByTopic(dict[str, "TopicPuts"]):
         return puts
 
     def _forget_idle(self) -> None:
-        """Forget topics into which nothing is under way: by and by there may be any number of them."""
+        """Forget topics without puts in progress, as over time there may be any number of them."""
         for topic, puts in list(self.items()):
             if not (puts.pending or puts.behind):
-                # INVARIANT: no sequence comes twice in a topic, or its log would take the later put for the earlier.
+                # INVARIANT: no sequence is used twice in a topic: its log would take the later put for the earlier one.
                 self._sequence = max(self._sequence, puts.sequence)
                 del self[topic]
         self._most = max(_MANY, 2 * len(self))
@@ -141,7 +141,7 @@ class TopicPuts:
             put.told(found)
 
     def repeat(self) -> None:
-        """Send everything unacknowledged to another owner, except what nobody waits for any more."""
+        """Send everything unacknowledged to another owner, except puts whose callers were all cancelled."""
         ended = [self.pending.pop(sequence) for sequence in sorted(self._given_up)]
         self._given_up.clear()
         for sequence, put in list(self.pending.items()):
@@ -152,7 +152,7 @@ class TopicPuts:
             put.told(WithdrawnError(_WITHDRAWN))
 
     def give_up(self) -> list[int]:
-        """Drop queued puts that nobody waits for any more; return the sequences of such as were sent, each once."""
+        """Drop queued puts whose callers were all cancelled; return the sequences of those already sent, each once."""
         ended = [put for put in self.behind if put.given_up()]
         if ended:
             self.behind = deque(put for put in self.behind if not put.given_up())

@@ -53,9 +53,9 @@ class Listening:
     Attributes:
         sock: the listening socket; it does not block.
         path: the socket's path.
-        user: whose the store is.
-        after_crash: whether a previous owner left its socket, as it was killed or could not note its clients: they may
-            hold messages.
+        user: the user who owns the store.
+        after_crash: whether the previous owner left its socket, because it was killed or could not note its clients:
+            they may hold messages.
     """
 
     def __init__(self, sock: socket.socket, directory: str, *, after_crash: bool) -> None:
@@ -78,7 +78,7 @@ class Listening:
         """Stop listening. A socket of another owner under this name stays.
 
         Args:
-            leave: leave this one, too, as an owner does that is killed: the next one is to wait for clients.
+            leave: leave this one, too, as a killed owner does, so that the next owner waits for clients.
         """
         self.sock.close()
         with suppress(FileNotFoundError):
@@ -98,11 +98,11 @@ def listen(directory: str) -> Listening:
         with _short(directory) as base:
             sock.bind(os.path.join(base, name))
             try:
-                # Before anybody looks for the name, as bind uses the umask.
+                # Before the socket has its final name, as bind uses the umask.
                 os.chmod(os.path.join(directory, name), 0o600)
                 socket_belongs(os.path.join(directory, name), directory)
                 sock.listen(_BACKLOG)
-                sock.setblocking(False)  # noqa: FBT003 - the name of the call says what it is
+                sock.settimeout(0)
                 # INVARIANT: this name always belongs to a socket that listens, or to one whose owner is gone.
                 after_crash = os.path.lexists(os.path.join(directory, SOCKET))
                 os.rename(os.path.join(directory, name), os.path.join(directory, SOCKET))
@@ -120,12 +120,12 @@ def listen(directory: str) -> Listening:
 
 
 def connect(directory: str) -> socket.socket | None:
-    """Return a non-blocking connection to the owner of a store; None if nobody serves it now.
+    """Return a non-blocking connection to the owner of a store; None if no process serves it now.
 
     Raises:
         BlockingIOError: it is served, and too many others wait to be accepted: try again soon.
         ProtocolError: there is something other than a socket, or the listener is another user's process.
-        NotAStoreError: the path is no directory's.
+        NotAStoreError: the path is not a directory.
         ReadOnlyError: the store is another user's.
         StorageError: the system refused.
     """
@@ -134,7 +134,7 @@ def connect(directory: str) -> socket.socket | None:
     try:
         _check_kind(path)
         # A non-blocking socket never waits for room in the owner's backlog.
-        sock.setblocking(False)  # noqa: FBT003 - likewise
+        sock.settimeout(0)
         with _short(directory) as base:
             sock.connect(os.path.join(base, SOCKET))
         _check_peer(sock, path, os.stat(directory).st_uid)
@@ -163,7 +163,7 @@ def _socket(path: str) -> socket.socket:
 
 
 def is_served(directory: str) -> bool:
-    """Return whether an owner listens for others, as far as can be told from here."""
+    """Return whether an owner listens for other processes, as far as that is known here."""
     try:
         sock = connect(directory)
     except BlockingIOError:
@@ -176,7 +176,7 @@ def is_served(directory: str) -> bool:
 
 
 def owner_of(directory: str) -> int:
-    """Return the process that owns a store, also one that answers nobody; 0 if it cannot be told."""
+    """Return the process that owns a store, whether or not it serves others; 0 if it is unknown."""
     try:
         return lock_holder(directory) or 0
     except StorageError:
@@ -209,7 +209,7 @@ def check_room(sock: socket.socket, directory: str) -> None:
 
 
 def _user(*paths: str) -> int:
-    """Return whose the first of these is that can be looked at; this process's user if none can."""
+    """Return the user of the first of these that can be looked at; this process's user if none can."""
     for path in paths:
         with suppress(OSError):
             return os.lstat(path).st_uid

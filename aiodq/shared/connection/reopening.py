@@ -31,22 +31,22 @@ class Reopening(dict[tuple[str, str], Opened]):
             opened.listener.told(copy(error))
 
     def name(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
-        """Have every later owner open it with these options."""
+        """Have every later owner open a topic or channel with these options."""
         opened = self.get((topic, channel))
         if opened is not None:
             self[topic, channel] = opened._replace(options=options)
 
     def stored(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
-        """Have later owners open a channel by its options on disk: it has these there, and others may change them.
+        """Have later owners open a channel with its options on disk, where these are now, and others may change them.
 
-        What is in memory, and what an owner does by a topic's options, is not on disk; a later owner is told it.
+        Options that are only in memory, such as a topic's for its owner, are sent to every later owner.
         """
         opened = self.get((topic, channel))
         if channel and _lasts(topic, channel) and opened is not None and opened.options == options:
             self[topic, channel] = opened._replace(options={})
 
     def changed(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
-        """Have later owners open a channel that is only in memory by its options, which others may have changed."""
+        """Have later owners open an ephemeral channel with these options, which another process has changed."""
         opened = self.get((topic, channel))
         if opened is not None and opened.options and not _lasts(topic, channel):
             self[topic, channel] = opened._replace(options=options)

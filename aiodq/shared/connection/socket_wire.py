@@ -42,7 +42,7 @@ class SocketWire(PacketProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
-        self._end_with(error)  # what the owner has said counts, though it has ended since
+        self._end_with(error)  # packets that the owner sent before it ended still count
         self._link.lost(self)
 
     def welcomed(self) -> None:

@@ -1,4 +1,4 @@
-"""Hearing of what other processes change: the options and the pause of a topic or channel, or that it is deleted."""
+"""Notifications of changes that other processes make: options, pauses and deletions of topics and channels."""
 
 from __future__ import annotations
 

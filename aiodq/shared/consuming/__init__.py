@@ -1,1 +1,1 @@
-"""A channel in a process that does not own the store: the messages it holds, and how it settles them."""
+"""A channel in a process that does not own the store: the messages it holds, and their settlement."""

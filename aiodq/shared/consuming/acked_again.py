@@ -36,7 +36,7 @@ def ack_again(channel: RemoteSettlement, before: Iterable[Message]) -> None:
 
 
 def not_answered(channel: RemoteSettlement, messages: Iterable[Message], acked: Together) -> None:
-    """Note that nobody has answered, so that the messages may be acked again."""
+    """Note that no owner has answered, so that the messages may be acked again."""
     for settling in acked.those:
         channel.unanswered.note(settling)
     for message in messages:

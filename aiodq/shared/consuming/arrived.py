@@ -1,7 +1,7 @@
 """Messages that arrived from the owner and are not taken yet, kept in runs, so that each costs little.
 
-The first run's lease is the channel's open one: whoever iterates takes from it by incrementing its index, up to its
-limit, as from a lease of the owner's own. What was taken so is counted when somebody looks.
+The first run's lease is the channel's open one: consumers take from it by incrementing its index, up to its limit, as
+from a lease in the owner's process. Messages taken in this way are counted when their number is needed.
 """
 
 from __future__ import annotations

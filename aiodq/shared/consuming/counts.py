@@ -13,11 +13,11 @@ __all__ = ["Counts"]
 class Counts:
     """The owner's last counts, corrected by what this process has done since.
 
-    The owner sends counts before and after everything else, over one connection: so they include what was done here
-    before they were sent, and what was done since is counted here.
+    The owner's counts come over the same connection as its other packets, in order. So they include what this process
+    did before they were sent; what it did since is counted here.
 
     Attributes:
-        heard_of: how often the owner has sent counts.
+        heard_of: how many times the owner has sent counts.
     """
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ class _Run(NumberRun):
 class Holdings:
     """The messages held: free to be settled, or about to be.
 
-    A message that is free may be acked by its mark in its lease alone; others may not, as their marks say as well.
+    A free message may be acked by its mark in its lease alone. The marks of all others show that they may not.
 
     Attributes:
         free: the number of messages that are not about to be settled.
@@ -185,7 +185,7 @@ class Holdings:
             run.part(0, len(run.marks))
 
     def lose(self, deliveries: range, since: int = 0) -> list[range]:
-        """Drop messages that the owner took away; those it is asked to settle stay until it answers.
+        """Drop messages that the owner took back; those that it is asked to settle stay until it answers.
 
         Args:
             deliveries: the owner's delivery numbers.
@@ -213,7 +213,7 @@ class Holdings:
     def drop_superseded(self) -> dict[int, int]:
         """Drop messages that are also held under a later number; return their offsets by number.
 
-        An owner redelivers a message that was made ready or taken away there, which this process may not have heard of.
+        An owner redelivers a message that was made ready or taken back there, which this process may not know yet.
         """
         superseded: dict[int, int] = {}
         seen: set[int] = set()

@@ -1,6 +1,6 @@
 """A channel of a process that does not own the store: it replaces the engine behind a `Channel`.
 
-The messages are the same: they call an engine, and this one asks the owner.
+The messages are of the same class: they call an engine, and this one asks the owner.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RemoteChannel(RemoteSettlement):
 
     Attributes:
         kind, open_lease, special: as there; see `Arrived`.
-        state: None, as none of it is known here.
+        state: None, as only the owner knows it.
         counts: the message counts, as far as known here.
     """
 
@@ -91,7 +91,7 @@ class RemoteChannel(RemoteSettlement):
         self.open_lease.until = inf  # the owner notices what time changes
         self.special: bool
         self.go_by(self.options)
-        # What is here was sent, and is no endless stream: no turn is ever over.
+        # Only a limited number of messages is sent ahead, so getters never need to yield.
         self.turn: LoopTurn = LoopTurn(lambda: 0.0)
         self._known = Known()
         self._ready = Arrived(self.open_lease)
@@ -181,7 +181,7 @@ class RemoteChannel(RemoteSettlement):
         release(self._idlers)
 
     def leave(self) -> None:
-        """Tell the owner what was taken, before this process says that it leaves: that counts as delivered."""
+        """Tell the owner which messages were taken, before this process leaves: these count as delivered."""
         if self._got and self._resumed:
             self._tell_owner(lambda handle: Want(handle, self._got - len(self._ready)))
 
@@ -195,7 +195,7 @@ class RemoteChannel(RemoteSettlement):
             for each in said.ranges:
                 self.lose(range(each.delivery, each.delivery + each.messages))
             if self._ready:
-                # What is not taken yet is no longer handed out: somebody else may have it by now.
+                # Messages that are not taken yet are no longer handed out: another process may have them by now.
                 self._ready.keep(self._holdings.free_of)
                 self._want()
 
@@ -219,11 +219,11 @@ class RemoteChannel(RemoteSettlement):
         self._withdraw_unless_wanted()
 
     def reopened(self, epoch: int) -> None:
-        """Start again with another owner, which is given back what was not taken here."""
+        """Start again with another owner, and give back the messages that were not taken here."""
         before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
         self._opened += 1
         self._resumed = False
-        # Claimed first, as what was taken: by a killed owner's notes it was delivered, and that would count.
+        # Claimed first, like taken messages: a killed owner has noted them as delivered, and that would count.
         self.give_back(self._ready.take_back())
         self.counts.reset()
         if held := self.to_resume():
@@ -248,7 +248,7 @@ class RemoteChannel(RemoteSettlement):
             self._want()
 
     def _not_claimed(self, failed: list[Fail]) -> None:
-        """Tell waiters why the owner could not say what is held, and ask it again later, unless the channel is gone."""
+        """Fail waiters with the owner's error about the claim, and ask it again later, unless the channel is gone."""
         error = error_of(failed[0]) if failed else ProtocolError("this is no answer to RESUME")
         if isinstance(error, QueueShutDown):
             self.refused(error)
@@ -257,8 +257,8 @@ class RemoteChannel(RemoteSettlement):
             self._topic.link.again()
 
     def _want(self, more: int = 0) -> None:
-        # INVARIANT: not before another owner has heard what is held here, and what of that was given back: it would
-        # deliver again what is in hand, or newer messages before those.
+        # INVARIANT: not before a new owner knows which messages are held here, and which were given back. Otherwise it
+        # would redeliver messages that are held, or deliver newer ones before those.
         wanted = self._got - len(self._ready) + self._waiting + self._ahead + more
         if wanted > self._wanted and self._resumed:
             self._wanted = wanted
@@ -422,7 +422,7 @@ class RemoteChannel(RemoteSettlement):
                 message = self.take_next(store_ref)
                 if asked and opened == self._opened:
                     break
-                # An owner that opens the channel again is asked for no message until it has said what is held here.
+                # An owner that opens the channel again is asked for messages once it has confirmed what is held here.
                 if not self.claimed:
                     await self.until_claimed()
         return message
@@ -432,7 +432,7 @@ class RemoteChannel(RemoteSettlement):
             asyncio.get_running_loop().call_soon(self._withdraw_unless_wanted)
 
     def _withdraw_unless_wanted(self) -> None:
-        """Give back what nobody waits for; a getter that asks for the next message has had a turn for that."""
+        """Give back messages without a waiting getter; one that asks for its next message has had a turn for that."""
         if not (self._waiting or self._returning or self._ahead):
             self._withdraw()
 
@@ -457,7 +457,7 @@ class RemoteChannel(RemoteSettlement):
     # --- the end
 
     async def idle(self, *, handlers_only: bool = False) -> None:
-        """Wait until nobody in this process works on a message; with `handlers_only`, until no consumer runs.
+        """Wait until no message is processed in this process; with `handlers_only`, until no consumer runs.
 
         Cancellation: nothing changes.
         """

@@ -1,4 +1,4 @@
-"""The messages of a channel that a process holds without owning the store, and how it settles them."""
+"""Settlement of messages that a process holds without owning the store."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ class RemoteSettlement:
     least: an ack marks the message in its lease, and the marks of a turn of the loop become one settlement a lease.
 
     Attributes:
-        state: None, as none of it is known here.
+        state: None, as only the owner knows it.
         counts: the message counts, as far as known here.
         named: the options that this process has given for the channel, or None.
-        unanswered: acks and rejections of which nobody knows what became of them.
+        unanswered: acks and rejections whose outcome is unknown.
         error: why the channel can no longer be used, or None.
     """
 
@@ -103,7 +103,7 @@ class RemoteSettlement:
         self._topic = topic
         self._epoch = 0
         self._number = 0
-        # What is held, and the leases with acks that are not counted there.
+        # The messages held, and the leases with acks that are not counted there yet.
         self._counted = Holdings()
         self._dirty: list[Lease] = []
         self._resumed = True
@@ -187,23 +187,23 @@ class RemoteSettlement:
 
     def to_resume(self) -> tuple[Held, ...]:
         """Return what is held, to claim it from another owner; `resumed` receives the answer."""
-        # INVARIANT: an owner knows a held message by its offset. If two have the same offset, what is still to be said
-        # of the first, which was redelivered, would be done to the second, which somebody is processing.
+        # INVARIANT: an owner knows a held message by its offset. If two have the same offset, the first, which was
+        # redelivered, must have no settlement left to send: it would settle the second, which is being processed.
         self._supersede(self._holdings.drop_superseded())
         self._resumed = not self._holdings
         self._asked = self._number
         return self._holdings.held()
 
     def _supersede(self, offsets: Mapping[int, int], *, rejections: bool = True) -> None:
-        """Have no ack of these messages, given by number, count as done, nor a rejection."""
+        """Have acks and rejections of these messages, given by number, fail."""
         for settling in self._settling if offsets else ():
             if settling.final and (rejections or not settling.rejects):
                 settling.supersede(offsets)
 
     def resumed(self, given: Mapping[int, int], elsewhere: Collection[int] = (), *, moved: bool = True) -> None:
-        """Take over the delivery numbers that an owner left here, by offset; the rest is settled, or `elsewhere`.
+        """Take over the delivery numbers of the messages that an owner left here; others are settled, or `elsewhere`.
 
-        Unless the owner has changed (`moved`), what is rejected may be on its way to the dead letters.
+        Unless the owner has changed (`moved`), rejected messages may be on their way to the dead letters.
         """
         # INVARIANT: only what was claimed. The owner may have delivered more since then, before it answered.
         self._supersede(self._holdings.among(elsewhere, self._asked), rejections=moved)
@@ -258,7 +258,7 @@ class RemoteSettlement:
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message that is not acked by its mark alone; `commit` waits until the owner confirms it.
 
-        One whose ack nobody has answered yet is not settled anew: `commit` waits for that ack.
+        A message whose ack no owner has answered yet is not settled again: `commit` waits for that ack.
         """
         if (before := self.unanswered.take(delivery)) is not None:
             self._last = before
@@ -338,7 +338,7 @@ class RemoteSettlement:
     ) -> asyncio.Future[Any]:
         """Reject a message; the future ends once that is durable.
 
-        One whose rejection nobody has answered yet is not rejected anew: the future ends with that.
+        A message whose rejection no owner has answered yet is not rejected again: the future ends with that.
         """
         if (before := self.unanswered.take(delivery, rejected=True)) is not None:
             return _ending(before)
@@ -363,7 +363,7 @@ class RemoteSettlement:
             self._tell_owner(lambda handle: Touch(handle, self._epoch, items))
 
     def renew(self, delivery: int) -> None:
-        """Restart a message's timeout regularly, until `renew_no_more` was called as often as this."""
+        """Restart a message's timeout regularly, until `renew_no_more` was called as many times."""
         self.check_context()
         self._timeouts.renew(delivery)
 
@@ -382,7 +382,7 @@ class RemoteSettlement:
         """Wait until `claimed` may have become true.
 
         Raises:
-            OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
+            OwnerLostError, OwnerStalledError: there is no owner, or it does not answer.
         """
         self._topic.link.check()
         await wait_in(self._claimers)
@@ -495,7 +495,7 @@ class RemoteSettlement:
         self._dropped()
 
     def tell(self, error: Exception) -> None:
-        """Tell those that wait for a settlement that nobody answers; it may be settled anyway."""
+        """Fail the waiters of settlements, as no owner answers; the messages may be settled nevertheless."""
         for settling in list(self._settling):
             self._tell(settling, error)
         release(self._claimers)
@@ -506,15 +506,15 @@ class RemoteSettlement:
         settling.tell(error)
 
     def _awaited(self, settling: Settling) -> None:
-        """Have those told who begin to wait after all others were told that nobody answers."""
+        """Fail the tasks, too, that began to wait after the others were told that no owner answers."""
         if (failure := self._topic.link.failure) is not None:
             asyncio.get_running_loop().call_soon(self._tell, settling, failure)
 
     async def commit(self, lease: Lease, index: int, /) -> None:
-        """Wait until a message of a lease, the last that was settled here, is so durably.
+        """Wait until the settlement of a message of a lease, the last one settled here, is durable.
 
         Raises:
-            NotInFlightError: it was taken away before.
+            NotInFlightError: the owner took it back before.
         """
         if lease.marks[index] == ACKED:
             # A settlement of its own: others that are acked in this turn of the loop may be refused.
@@ -565,7 +565,7 @@ async def _outcome(settling: Settling) -> None:
 
 
 def _ending(settling: Settling) -> asyncio.Future[Any]:
-    """Return a future that ends with a settlement, which perhaps nobody waits for."""
+    """Return a future that ends with a settlement, and that need not be awaited."""
     ending = asyncio.ensure_future(settling.wait())
     ending.add_done_callback(mark_retrieved)
     return ending

@@ -1,4 +1,4 @@
-"""Settlements of messages on their way to an owner, and those who wait for its answer."""
+"""Settlements of messages on their way to an owner, and the tasks that wait for its answer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Settling:
         say: builds the packet; None for acks, which are sent together.
         back: whether the messages are ready again then.
         final: whether the messages are never delivered again then.
-        superseded: the offset of one that is not settled by this, as somebody else has or had it, or None.
+        superseded: the offset of a message that this does not settle, as it was redelivered elsewhere; or None.
         lost: whether the owner has reported some as no longer in flight.
         over: whether it has answered; `refusal` is the reason if it refused.
         waiters: those that wait for the answer.
-        awaited: called when somebody begins to wait for it.
+        awaited: called when a task begins to wait for it.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class Settling:
         return self.final and self.say is not None
 
     def supersede(self, offsets: Mapping[int, int]) -> None:
-        """Note that it does not settle these messages, given by number, as somebody else has or had them."""
+        """Note that it does not settle these messages, given by number, as they were redelivered elsewhere."""
         gone = (offsets[number] for each in self.numbers for number in each if number in offsets)
         self.superseded = next(gone, self.superseded)
 
@@ -96,7 +96,7 @@ class Together(Awaited[None]):
 
     Attributes:
         those: the settlements.
-        unanswered: called if nobody answers.
+        unanswered: called if no owner answers.
     """
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class Together(Awaited[None]):
         """Wait for the owner.
 
         Raises:
-            NotInFlightError: some messages were taken away before.
-            OwnerLostError, OwnerStalledError: nobody has answered yet.
+            NotInFlightError: the owner took some messages back before.
+            OwnerLostError, OwnerStalledError: no owner has answered yet.
         """
         return self._wait().__await__()
 

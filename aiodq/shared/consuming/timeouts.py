@@ -26,7 +26,7 @@ _SLACK: Final = 64
 
 
 class Timeouts:
-    """What is said to the owner so that messages do not time out: once, or for as long as they are processed."""
+    """Tells the owner not to let messages time out: once, or for as long as they are processed."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Timeouts:
 
         Args:
             holdings: returns what is held.
-            say: says a touch to the owner, if there is one.
+            say: sends a touch to the owner, if there is one.
             timeout: returns the channel's `visibility_timeout`; None if nothing times out any more.
         """
         self._holdings = holdings
@@ -59,14 +59,14 @@ class Timeouts:
         self._touch([number], UNSAID if extend is None else extend)
 
     def again(self) -> None:
-        """Tell an owner that has left messages here for how long they were to be kept."""
+        """Tell a new owner how long the messages held here are to be kept."""
         now = asyncio.get_running_loop().time()
         self._forget()
         for number, until in self._touched.items():
             self._touch([number], max(round((until - now) * _SECOND), 0))
 
     def _forget(self) -> None:
-        """Forget messages that are held no more."""
+        """Forget messages that are no longer held."""
         holdings = self._holdings()
         self._touched = {number: until for number, until in self._touched.items() if holdings.get(number)}
 
@@ -76,7 +76,7 @@ class Timeouts:
             self._say(tuple(Item(one.offset, one.delivery, span, one.attempts) for one in those))
 
     def renew(self, number: int) -> None:
-        """Restart a message's timeout regularly, until `renew_no_more` was called as often as this."""
+        """Restart a message's timeout regularly, until `renew_no_more` was called as many times."""
         self._renewed[number] = self._renewed.get(number, 0) + 1
         self._renew_later()
 
@@ -101,6 +101,6 @@ class Timeouts:
         self._renew_later()
 
     def stop(self) -> None:
-        """Restart no timeout any more by itself."""
+        """Stop restarting timeouts."""
         if self._renewing is not None:
             self._renewing.cancel()

@@ -1,4 +1,4 @@
-"""Acks and rejections that no owner has answered: nobody knows what became of the messages."""
+"""Acks and rejections that no owner has answered: their outcome is unknown."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MOST: Final = 10_000
 
 
 class Unanswered(dict[int, Settling]):
-    """Those of a channel whose callers were told that nobody answers, by message number: they may call again.
+    """The unanswered acks and rejections of a channel, by message number; their callers may call again.
 
-    What is called again is not settled anew: it waits for the answer to the first call.
+    A repeated call does not settle the message again: it waits for the answer to the first call.
     """
 
     def note(self, settling: Settling) -> None:
@@ -26,7 +26,7 @@ class Unanswered(dict[int, Settling]):
             del self[next(iter(self))]
 
     def find(self, number: int, *, rejected: bool = False) -> Settling | None:
-        """Return the ack of a message, or its rejection, if nobody has answered that."""
+        """Return the ack of a message, or its rejection, if no owner has answered it."""
         settling = self.get(number)
         return settling if settling is not None and settling.rejects is rejected else None
 
@@ -38,6 +38,6 @@ class Unanswered(dict[int, Settling]):
         return settling
 
     def refusal(self, offset: int, number: int) -> NotInFlightError:
-        """Return the error for a call that is not the one that nobody has answered."""
+        """Return the error for another call than the unanswered one."""
         done, verb = ("rejected", "reject") if self[number].rejects else ("acked", "ack")
         return NotInFlightError(f"message {offset} was {done} before: {verb} it again to wait for the owner's answer")

@@ -1,1 +1,1 @@
-"""What packets carry besides messages, as JSON and numbers: options, statistics, errors, answers."""
+"""The encoding of packet contents other than messages: options, statistics, errors, answers."""

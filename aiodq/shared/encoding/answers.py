@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from aiodq.errors import InvalidOptionError, ProtocolError
 from aiodq.shared.encoding.stats_json import read_topic_stats
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "Json",
     "read_backup",
     "read_deferred",
     "read_flag",
@@ -30,10 +31,13 @@ __all__ = [
 
 T = TypeVar("T")
 
+Json: TypeAlias = Any
+"""A value decoded from JSON: its parts are checked where they are used."""
+
 _WRONG: Final = (AttributeError, IndexError, InvalidOptionError, KeyError, OverflowError, TypeError, ValueError)
 
 
-def understood(read: Callable[[Any], T], said: object, what: str) -> T:
+def understood(read: Callable[[Json], T], said: object, what: str) -> T:
     """Return what `read` makes of an owner's answer to `what`.
 
     Raises:
@@ -66,7 +70,7 @@ def read_flag(said: object) -> bool:
     return said
 
 
-def read_span(said: Any) -> tuple[int, int]:  # noqa: ANN401 - JSON
+def read_span(said: Json) -> tuple[int, int]:
     """Read a range of offsets: the first, and the one after the last."""
     first, stop = map(read_number, said)
     return first, stop
@@ -77,7 +81,7 @@ def read_offset(said: object) -> int | None:
     return None if said is None else read_number(said)
 
 
-def read_deferred(said: Any) -> tuple[list[tuple[int, int, int]], int]:  # noqa: ANN401 - JSON
+def read_deferred(said: Json) -> tuple[list[tuple[int, int, int]], int]:
     """Read deferred messages: offsets, due times, numbers of deliveries. Then the last one's place, -1 if unknown."""
     found, last = (said, -1) if isinstance(said, list) else (said["rows"], read_number(said["last"]))
     rows = [tuple(map(read_number, row)) for row in found]
@@ -85,43 +89,43 @@ def read_deferred(said: Any) -> tuple[list[tuple[int, int, int]], int]:  # noqa:
 
 
 def read_nothing(_said: object) -> None:
-    """Ignore an answer that says nothing."""
+    """Ignore an answer without contents."""
 
 
-def read_store(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
+def read_store(said: Json) -> Mapping[str, Json]:
     """Read the state of a store, with a page of its topics. The caller checks the rest."""
     names, more = said["topics"], read_flag(said["more"])
     if not all(isinstance(name, str) for name in names) or (more and not names):
         raise ValueError(said)
-    found: Mapping[str, Any] = said
+    found: Mapping[str, Json] = said
     return found
 
 
-def read_topic(said: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - JSON
+def read_topic(said: Json) -> Mapping[str, Json] | None:
     """Read the state of a topic, None if there is none."""
     if said is not None:
         read_topic_stats(said)
-    found: Mapping[str, Any] | None = said
+    found: Mapping[str, Json] | None = said
     return found
 
 
-def read_letters(said: Any) -> tuple[list[int], int | None]:  # noqa: ANN401 - JSON
+def read_letters(said: Json) -> tuple[list[int], int | None]:
     """Read the offsets of dead letters, and the offset of the next page, None if there is none."""
     offsets = list(map(read_number, said["offsets"]))
     return offsets, None if said["next"] is None else read_number(said["next"])
 
 
-def read_backup(said: Any) -> BackupReport:  # noqa: ANN401 - JSON
+def read_backup(said: Json) -> BackupReport:
     """Read what a backup holds."""
     path, *counts = said
     topics, messages, size = map(read_number, counts)
     return BackupReport(read_name(path), topics, messages, size)
 
 
-def read_held(said: Any, most: int) -> tuple[dict[int, int], set[int]]:  # noqa: ANN401 - JSON
+def read_held(said: Json, most: int) -> tuple[dict[int, int], set[int]]:
     """Read the delivery numbers of the messages that an owner has left here, at most `most`, by offset.
 
-    Then the offsets of those that it has not, though they are not settled; an owner of an earlier aiodq names none.
+    Then the offsets of unsettled messages that it has not left here; an owner of an earlier aiodq names none.
     """
     rows = [tuple(map(read_number, row)) for facts in said for row in facts.get("held", ())]
     if sum(count for _, _, count in rows) > most:
@@ -130,8 +134,8 @@ def read_held(said: Any, most: int) -> tuple[dict[int, int], set[int]]:  # noqa:
     return {first + at: number + at for first, number, count in rows for at in range(count)}, elsewhere
 
 
-def read_visitors(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
-    """Read who has a store open."""
+def read_visitors(said: Json) -> Mapping[str, Json]:
+    """Read the owner and the clients of a store."""
     owner = said["owner"]
     read_number(owner["pid"])
     if not isinstance(owner["host"], str) or not isinstance(owner["lag"], (int, float)):
@@ -143,6 +147,6 @@ def read_visitors(said: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON
             read_number(held)
         if not isinstance(client["program"], str):
             raise TypeError(client)
-    found: Mapping[str, Any] = {"unlisted": 0, **said}  # an owner of an earlier aiodq lists all, or fails
+    found: Mapping[str, Json] = {"unlisted": 0, **said}  # an owner of an earlier aiodq lists all, or fails
     read_number(found["unlisted"])
     return found

@@ -37,7 +37,7 @@ _WRONG: Final = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
 
 class State(NamedTuple):
-    """What a client is to know of a topic or a channel besides its messages.
+    """What an owner tells a client about a topic or a channel besides its messages.
 
     Attributes:
         options: the effective options.

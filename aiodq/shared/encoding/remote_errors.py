@@ -35,7 +35,7 @@ def fail_of(error: Exception) -> Fail:
 
 
 def _utf8(text: str) -> str:
-    """Return a text that a packet takes: the name of a file need not be UTF-8."""
+    """Return text that can be encoded in a packet: the name of a file need not be UTF-8."""
     return text.encode(errors="backslashreplace")[:_LONGEST].decode(errors="ignore")
 
 

@@ -1,6 +1,6 @@
 """Statistics of a store as JSON: as an owner sends them, and as clients show them.
 
-An owner of another aiodq may send more of them, or fewer: what is unknown here is left out, what is missing is blank.
+An owner of another version may send more fields, or fewer: unknown ones are ignored, missing ones are blank.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What an owner does with a client's requests: puts, transactions, lendings, calls."""
+"""How an owner handles a client's requests: puts, transactions, lendings, calls."""

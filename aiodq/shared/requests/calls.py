@@ -6,7 +6,7 @@ A call with a handle concerns the handle's topic or channel, any other the store
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionError, ProtocolError
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from aiodq.channel import Channel
+    from aiodq.shared.encoding.answers import Json
     from aiodq.shared.requests.serving import Owning
 
-    Arguments = Mapping[str, Any]
+    Arguments = Mapping[str, Json]
 
 __all__ = ["call_channel", "call_store", "call_topic", "whole", "whole_numbers"]
 
@@ -74,7 +75,7 @@ def _facts(arguments: Arguments, name: str) -> Arguments:
 # --- the store
 
 
-async def call_store(owner: Owning, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
+async def call_store(owner: Owning, name: str, arguments: Arguments) -> Json:
     """Run a call that concerns the store; return its result.
 
     Raises:
@@ -96,7 +97,7 @@ async def _given(owner: Owning, arguments: Arguments) -> None:
         )
 
 
-async def _look(owner: Owning, arguments: Arguments) -> dict[str, Any]:
+async def _look(owner: Owning, arguments: Arguments) -> dict[str, Json]:
     after = str(arguments.get("after", ""))
     names = [name for name in owner.store.topics() if name > after]
     engine = owner.engine
@@ -110,7 +111,7 @@ async def _look(owner: Owning, arguments: Arguments) -> dict[str, Any]:
     }
 
 
-async def _stats(owner: Owning, arguments: Arguments) -> dict[str, Any] | None:
+async def _stats(owner: Owning, arguments: Arguments) -> dict[str, Json] | None:
     engine = owner.engine.topics.get(_text(arguments, "topic"))
     return None if engine is None else topic_facts(Topic(owner.engine, engine).stats())
 
@@ -131,7 +132,7 @@ async def _backup(owner: Owning, arguments: Arguments) -> tuple[str, int, int, i
     return made.path, made.topics, made.messages, made.bytes
 
 
-async def _letters(owner: Owning, arguments: Arguments) -> dict[str, Any]:
+async def _letters(owner: Owning, arguments: Arguments) -> dict[str, Json]:
     name = _text(arguments, "topic")
     if name not in owner.store.topics():
         return {"offsets": [], "next": None}
@@ -151,11 +152,11 @@ async def _requeue_dead(owner: Owning, arguments: Arguments) -> int:
     return await owner.store.requeue_dead(_text(arguments, "topic"), limit=limit)
 
 
-async def _who(owner: Owning, arguments: Arguments) -> dict[str, Any]:
+async def _who(owner: Owning, arguments: Arguments) -> dict[str, Json]:
     return await visitors(owner.pid, owner.clients, arguments.get("asking"), owner.own)
 
 
-_STORE: Final[Mapping[str, Callable[[Owning, Arguments], Awaitable[Any]]]] = {
+_STORE: Final[Mapping[str, Callable[[Owning, Arguments], Awaitable[Json]]]] = {
     "given": _given,
     "store": _look,
     "stats": _stats,
@@ -172,7 +173,7 @@ _STORE: Final[Mapping[str, Callable[[Owning, Arguments], Awaitable[Any]]]] = {
 # --- a topic
 
 
-async def call_topic(owner: Owning, topic: Topic, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
+async def call_topic(owner: Owning, topic: Topic, name: str, arguments: Arguments) -> Json:
     """Run a call that concerns a topic, as `call_store` does."""
     does = _TOPIC.get(name)
     if does is None:
@@ -215,7 +216,7 @@ async def _view(_owner: Owning, topic: Topic, _arguments: Arguments) -> tuple[in
     return topic.begin_offset, topic._engine.visible  # noqa: SLF001 - as above
 
 
-_TOPIC: Final[Mapping[str, Callable[[Owning, Topic, Arguments], Awaitable[Any]]]] = {
+_TOPIC: Final[Mapping[str, Callable[[Owning, Topic, Arguments], Awaitable[Json]]]] = {
     "sync": _sync,
     "purge": _purge,
     "pause": _pause,
@@ -230,7 +231,7 @@ _TOPIC: Final[Mapping[str, Callable[[Owning, Topic, Arguments], Awaitable[Any]]]
 # --- a channel
 
 
-async def call_channel(topic: Topic, channel: Channel, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
+async def call_channel(topic: Topic, channel: Channel, name: str, arguments: Arguments) -> Json:
     """Run a call that concerns a channel, as `call_store` does."""
     does = _CHANNEL.get(name)
     if does is None:
@@ -240,7 +241,7 @@ async def call_channel(topic: Topic, channel: Channel, name: str, arguments: Arg
 
 
 async def _seek(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
-    position: Any = arguments.get("position")  # of any type that a client sends: `seek` refuses invalid ones
+    position: Json = arguments.get("position")  # of any type that a client sends: `seek` refuses invalid ones
     await channel.seek(moment(whole(position, "ns")) if isinstance(position, dict) else position)
 
 
@@ -267,7 +268,7 @@ async def _peek(_topic: Topic, channel: Channel, _arguments: Arguments) -> int |
     return None if message is None else message.offset
 
 
-async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> Any:  # noqa: ANN401 - JSON
+async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> Json:
     engine = channel._channel_engine  # noqa: SLF001 - as above
     if engine.state is None:
         await topic.settle_in()
@@ -275,7 +276,7 @@ async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> Any
     if state is None:
         raise QueueShutDown("the channel is not there")
     wall, now = engine.times()
-    # By place, as those before may be deferred no more. A client of an earlier aiodq goes by their number.
+    # By place, as earlier ones may no longer be deferred. A client of an earlier aiodq sends their number.
     after = whole(arguments, "after") if "after" in arguments else -1
     first = whole(arguments, "from") if after < 0 else 0
     page = list(islice(state.deferred.in_order(after), first, first + _PAGE))
@@ -285,7 +286,7 @@ async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> Any
     return {"rows": rows, "last": state.deferred.place(*page[-1]) if page else after}
 
 
-_CHANNEL: Final[Mapping[str, Callable[[Topic, Channel, Arguments], Awaitable[Any]]]] = {
+_CHANNEL: Final[Mapping[str, Callable[[Topic, Channel, Arguments], Awaitable[Json]]]] = {
     "seek": _seek,
     "purge": _purge,
     "pause": _pause,

@@ -1,4 +1,4 @@
-"""The options and pauses of a client's topics and channels, of which the owner tells it whenever they change."""
+"""The options and pauses of a client's topics and channels: the owner notifies the client whenever they change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHANGING: Final = frozenset({"configure", "name", "pause"})
 
 
 class Changes:
-    """What one client was told, by handle, and by which request it is to be told of a change."""
+    """The state last sent to one client, by handle, and the request that a change will answer."""
 
     def __init__(self, wire: Wire) -> None:
         """Start without handles."""
@@ -26,7 +26,7 @@ class Changes:
         self._requests: dict[int, int] = {}
 
     def told(self, handle: int, state: State) -> dict[str, Any]:
-        """Note what a client is told now; return it as facts."""
+        """Note the state that is sent to a client now; return it as facts."""
         self._told[handle] = state
         return state.facts()
 
@@ -35,18 +35,18 @@ class Changes:
         self._requests[handle] = request
 
     def look(self, handle: int, state: State) -> None:
-        """Tell of a change if there is one, and the client asked."""
-        # Options are replaced, never changed: comparing the same ones costs next to nothing.
+        """Notify the client if there is a change and it has asked."""
+        # Options are replaced, never modified: comparing an object with itself is cheap.
         if handle in self._requests and self._told.get(handle) != state:
             self._wire.send(Done(None, self.told(handle, state)), self._requests.pop(handle))
 
     def assumed(self, handle: int, call: str) -> None:
-        """Note that the client has made a call: if it assumes a change, it is told what there is then."""
+        """Note that the client has made a call: if it assumes a change, it is sent the state afterwards."""
         if call in _CHANGING:
             self._told.pop(handle, None)
 
     def ended(self, handle: int, error: Exception) -> None:
-        """Tell that there will be no change, as the topic or channel was deleted."""
+        """Answer that there will be no change, as the topic or channel was deleted."""
         self._told.pop(handle, None)
         request = self._requests.pop(handle, None)
         if request is not None:

@@ -47,7 +47,7 @@ class ClientEvents:
         listener = self._listeners.get(number) or self._begun(number)
         found = [event] if (event := await anext(listener.stream, None)) else []
         if not found and number in self._listeners:
-            raise OwnerLostError("this owner ends", self._owner.engine.path)
+            raise OwnerLostError("this owner is ending", self._owner.engine.path)
         while found and len(found) < _AT_ONCE and (event := listener.stream.take()) is not None:
             found.append(event)
         before, listener.dropped = listener.dropped, listener.stream.dropped

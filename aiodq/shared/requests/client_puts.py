@@ -80,7 +80,7 @@ class ClientPuts:
         answering.add_done_callback(lambda _: self._moved(moved))
 
     def _join(self, engine: TopicEngine) -> None:
-        """Have the puts of others wait a moment for this client's, where it usually puts again soon."""
+        """Have the puts of others wait briefly for this client's, if it usually puts again soon."""
         self._among.add(engine.group_commit.accompany())
 
     def _moved(self, moved: asyncio.Future[None]) -> None:
@@ -89,7 +89,7 @@ class ClientPuts:
             moved.set_result(None)
 
     def let_go(self, engine: TopicEngine) -> None:
-        """Forget a topic that was deleted: all that it had in memory would stay for as long as the connection does."""
+        """Forget a deleted topic: otherwise its memory would not be freed before the connection ends."""
         if (returning := engine.group_commit.returning) is not None:
             self._among.discard(returning)
 
@@ -105,7 +105,7 @@ class ClientPuts:
             await asyncio.wait([*underway, *moving])
 
     def withdraw(self, topic: str, sequences: Collection[int]) -> None:
-        """Give up puts that nobody waits for any more, unless they are accepted; each is answered with an error."""
+        """Drop puts whose callers were all cancelled, unless they are accepted; each is answered with an error."""
         for sequence in sequences:
             key = topic, Origin(self.producer, sequence)
             if key in self._slow:
@@ -114,12 +114,12 @@ class ClientPuts:
                 self._waiting[key].cancel()
 
     def close(self) -> None:
-        """Refuse what waits for room, as the client closes its store."""
+        """Refuse puts that wait for room, as the client closes its store."""
         self._closing = True
         self._wait_no_more()
 
     def end(self) -> None:
-        """Give up what waits for room, as the client is gone."""
+        """Drop puts that wait for room, as the client is gone."""
         self._ending = True
         self._wait_no_more()
         for returning in self._among:
@@ -151,7 +151,7 @@ class ClientPuts:
         putting[key] = placing
         returning = commit.returning if engine.durably else None
         try:
-            # Where others are likely to put, too, all of it is to share a sync.
+            # If other producers are likely to put soon, too, all of them are to share a sync.
             if (returning is not None and returning.away) or not commit.place(part):
                 put_buffer.accept_part(part)
         except asyncio.QueueFull:
@@ -171,7 +171,8 @@ class ClientPuts:
         if placed.early and self._wire.answered(placed):
             return
         if placed.error is None:
-            # What waits is written, and its sync begun, in this step: who is told, and so woken, takes the processor.
+            # Waiting puts are written, and their sync begun, in this step: the answered process will take the
+            # processor.
             send = self._wire.send if engine.put_buffer.next_batch() is None else self._wire.send_soon
             send(Done((placed.offset, placed.messages)), request)
         else:
@@ -229,10 +230,10 @@ class ClientPuts:
 
     def _refuse_withdrawn(self, key: Key) -> None:
         if key in self._withdrawn:
-            raise QueueFull("nobody waits any more for this put, which waited for room")
+            raise QueueFull("this put was withdrawn while it waited for room")
 
     async def _put_in(self, engine: TopicEngine, key: Key, columns: Columns, moved: asyncio.Future[None]) -> range:
-        """Put as soon as there is room, unless the client withdraws it, closes or is gone before."""
+        """Put as soon as there is room, unless the client withdraws the put, closes its store or disconnects before."""
         # The next step of the loop is after the first attempt to enter.
         asyncio.get_running_loop().call_soon(self._look_whether_waiting, key, moved)
         waiter = await engine.put_buffer.enter(lambda: engine.put_buffer.accept_of(columns, key[1]))
@@ -257,7 +258,8 @@ def columns_of(said: Put, clock: Clock) -> Columns:
         return Columns([body])
     batches = decode_messages(said.frames, 0, said.count)
     for batch in batches:
-        # A wall clock that was set back since they were put, as when they waited for an owner, prolongs no wait.
+        # If the wall clock was set back since they were put, perhaps while they waited for an owner, no wait is
+        # prolonged.
         ahead = 0 if batch.columns.dues is batch.columns.expiries is None else batch.time_ns - clock.now_ns()
         if ahead > 0:
             batch.columns.dues = _earlier(batch.columns.dues, ahead)
@@ -268,5 +270,5 @@ def columns_of(said: Put, clock: Clock) -> Columns:
 
 
 def _earlier(times: Sequence[int] | None, ahead: int) -> list[int] | None:
-    """Return times on disk that are earlier by so much; 0 says that there is none, and stays."""
+    """Return times on disk that are earlier by `ahead`; 0, which stands for none, stays."""
     return None if times is None else [each and max(each - ahead, 1) for each in times]

@@ -31,8 +31,8 @@ class Asked(NamedTuple):
     """A decoded transaction.
 
     Attributes:
-        acks: what it settles: the lending, the epoch of the owner that delivered, and the ranges.
-        puts: what it puts: each topic, the messages, and their cost in bytes of memory.
+        acks: the messages it settles: the lending, the epoch of the owner that delivered, and the ranges.
+        puts: the messages it puts: each topic, the messages, and their cost in bytes of memory.
     """
 
     acks: list[tuple[Lending, int, tuple[Range, ...]]]
@@ -159,7 +159,7 @@ class ClientTransactions:
             await asyncio.wait(busy)
 
     def close(self) -> None:
-        """Cancel what waits for room, which was not accepted, as the client closes its store."""
+        """Cancel transactions that wait for room and are not accepted, as the client closes its store."""
         self._closing = True
         for origin, task in self._mine.items():
             if origin not in self._committer.deciding:
@@ -171,7 +171,7 @@ class ClientTransactions:
 
 
 class _Taken:
-    """Messages that a transaction settles, which nobody holds meanwhile."""
+    """Messages that a transaction settles: taken from the client until it ends."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[Lending, Message]] = []

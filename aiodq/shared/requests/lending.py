@@ -1,4 +1,4 @@
-"""A lending: one client's share of one channel, that is, how many messages it wants and which it holds."""
+"""A lending: one client's share of one channel: how many messages it wants, and which it holds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Lending:
     """One client's share of one channel: how many messages it wants, and which it holds.
 
     Attributes:
-        stirred: whether the client got or let go of something since it was last sent the channel's counts.
+        stirred: whether the client got or gave up messages since it was last sent the channel's counts.
     """
 
     def __init__(self, owner: Owning, wire: Wire, handle: int, topic: Topic, channel: Channel) -> None:
@@ -105,7 +105,7 @@ class Lending:
 
     @property
     def error(self) -> Exception | None:
-        """Why the channel cannot be used any more, once the client has been told; None otherwise."""
+        """Why the channel can no longer be used, once the client has been told; otherwise None."""
         return self._channel_engine.error if self._ended.done() else None
 
     def stop(self) -> asyncio.Task[Any]:
@@ -121,7 +121,7 @@ class Lending:
                 self._getting.cancel()  # a cancelled get takes nothing
             return
         if self._idle and not self._resuming and not self._wire.clogged:
-            # What is available is delivered at once. Others have their turn before more, and `_run` reports errors.
+            # Available messages are delivered at once. Other tasks run before more are, and `_run` reports errors.
             with suppress(AiodqError):
                 self._deliver(self._take_more())
         if total > self._given:
@@ -233,7 +233,7 @@ class Lending:
                 self._lent.add(run)
             columns, put = columns_of(packet)
             frames = encode_messages(columns, put)
-            # In one write: whoever takes several at once finds them all when it wakes for the first.
+            # In one write: a client that takes several at once finds all of them when it wakes for the first.
             send = self._wire.send if packet is packets[-1] else self._wire.send_soon
             send(Deliver(self._handle, first.lease.attempts, first.offset, first.number, frames), 0)
 
@@ -309,7 +309,7 @@ class Lending:
         found: list[tuple[LentRun, int, int]] = []
         lost: list[Range] = []
         at = delivery
-        # The client's count is not trusted: no more is looked at than is held.
+        # The client's count is not trusted: at most what is held is looked at.
         for run, start, stop in self._lent.parts(range(delivery, delivery + count)):
             if run.offset - run.number != offset - delivery:
                 continue
@@ -425,11 +425,11 @@ class Lending:
         if engine.error is not None and not self._ended.done():
             # A copy: raising it adds a traceback, which would keep this object and the messages alive.
             self._ended.set_exception(copy(engine.error))
-            self._ended.exception()  # perhaps nobody asks
+            self._ended.exception()  # perhaps it is never awaited
         state = engine.state
         if state is None or not self._lent or self._resuming:
-            return  # a client that does not know yet what it holds would miss what it is told of that
-        # Checking all that is held costs more than seeing that nothing was taken away from anybody.
+            return  # the client does not know yet what it holds, so it would ignore this
+        # Checking everything held costs more than checking that the channel has taken no message back.
         before = self._timed_out, self._sought
         self._timed_out, self._sought = state.counters.timed_out, engine.sought
         if before == (self._timed_out, self._sought) and state.flying >= len(self._lent):
@@ -460,14 +460,14 @@ class Lending:
     async def resume(self, epoch: int, held: Iterable[Held], before: Iterable[Share]) -> Done:
         """Give a client what it held before, unless another has it; answer with the delivery numbers.
 
-        The answer also says what is `elsewhere`: neither given nor settled. Of what it says nothing, that is settled.
+        The answer also lists messages that are `elsewhere`: neither given nor settled. All others are settled.
 
-        Once this owner has moved the channel, nothing that was in flight under a previous one is held any more.
+        Once this owner has moved the channel, no message that was in flight under a previous owner is held any more.
 
         Args:
-            epoch: of the owner from whom the client has the messages.
+            epoch: that of the owner who delivered the messages.
             held: the messages.
-            before: what earlier connections of the client have of this channel.
+            before: the shares in this channel of earlier connections of the client.
         """
         try:
             moved = self._channel_engine.sought and epoch != self._owner.epoch
@@ -488,7 +488,7 @@ class Lending:
 
     def _take_over(self, before: Share, epoch: int, row: Held, given: list[tuple[int, int, int]]) -> Iterator[Held]:
         """Take what the client held over an earlier connection, by the same numbers; yield what it did not hold."""
-        # INVARIANT: it is never ready meanwhile: others that wait would have it at once, though its holder is alive.
+        # INVARIANT: it is never ready meanwhile: another getter would take it at once, although its holder is alive.
         runs, lost = before.hand_over(epoch, Range(*row[:3]))
         for run in runs:
             self._lent.add(run)
@@ -561,16 +561,16 @@ class Lending:
         return Figures(self._handle, *numbers, log.begin, log.end, log.durable)
 
     def had(self, *, for_sure: bool) -> int:
-        """Return how many messages, the oldest that the client holds, it has taken; with `for_sure`, at least."""
+        """Return how many of the client's messages, the oldest ones, it has taken; with `for_sure`, at least."""
         taken = max(self.holding - max(self._given - self._wanted, 0), 0)
-        # One that has wanted so few was sent no more than was asked for. Of others, the oldest is taken first.
+        # A client that wants this few was sent only what it asked for. Any other takes the oldest first.
         return min(taken, 1) if for_sure and self._wanted >= PREFETCHED else taken
 
     async def give_back(self, taken: int = 0) -> None:
-        """Make all that the client holds ready again, in order; other tasks run meanwhile.
+        """Make everything that the client holds ready again, in order; other tasks run meanwhile.
 
         Args:
-            taken: so many, the oldest, count as delivered, where deliveries are counted over the lives of a store.
+            taken: the number of messages, the oldest ones, that count as delivered in channels with `max_attempts`.
         """
         self._over = True
         counted = taken if self._channel_engine.counting else 0

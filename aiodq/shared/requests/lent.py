@@ -139,12 +139,12 @@ def fitting(bodies: list[bytes], size: int) -> int:
 
 
 def free_for_next(state: ChannelState, offset: int, attempts: int) -> None:
-    """Make a message ready for a client that got it as often delivered, if one that had it before has claimed it first.
+    """Make a message ready for a client to which it was delivered later, if an earlier holder has claimed it first.
 
-    That client has made it ready, and claims it as no owner has confirmed that.
+    The earlier holder made it ready, and claims it because no owner has confirmed that.
     """
-    # INVARIANT: only while clients may claim messages. All that is in flight was claimed then, so nobody loses what the
-    # owner that asks has delivered.
+    # INVARIANT: only while clients may claim messages. Everything in flight was claimed then, so no client loses a
+    # message that this owner has delivered.
     flying = state.delivery(offset) is not None
     if attempts > state.attempts(offset) + flying:
         if flying:
@@ -154,7 +154,7 @@ def free_for_next(state: ChannelState, offset: int, attempts: int) -> None:
 
 
 def near_ones(held: Iterable[Held]) -> list[list[Held]]:
-    """Group rows that a client claims to be read at once: each comes after the one before, and not far from it."""
+    """Group the rows of a claim that are to be read at once: each is shortly after the one before."""
     found: list[list[Held]] = []
     for one in held:
         gap = one.first - (found[-1][-1].first + found[-1][-1].messages) if found else -1

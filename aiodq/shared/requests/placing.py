@@ -21,8 +21,8 @@ class Placing(PutResult):
 
     Attributes:
         messages: the number of messages.
-        early: whether a thread may tell the client before the loop does.
-        answered: whether the client is told, or is to be told by the loop and no thread: see `EarlyAnswers`.
+        early: whether a thread may answer the client before the loop does.
+        answered: whether the client was answered, or only the loop may still answer it: see `EarlyAnswers`.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Placing(PutResult):
         Args:
             messages: the number of messages.
             told: called once, on the loop, when `offset` or `error` is set.
-            answer: tells the client from whatever thread, by the first offset, if it can.
+            answer: answers the client from any thread, with the first offset, if it can.
         """
         self.messages = messages
         self.early: bool = answer is not None
@@ -73,7 +73,7 @@ class Placing(PutResult):
         """Return a future of the offsets, for another connection over which the same put arrived again."""
         if self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
-            self._waiter.add_done_callback(mark_retrieved)  # perhaps nobody asks
+            self._waiter.add_done_callback(mark_retrieved)  # perhaps it is never awaited
         return self._waiter
 
 

@@ -1,4 +1,4 @@
-"""What whoever serves a client needs: of the owner, and of the connection."""
+"""What serving a client requires of the owner and of the connection, as Protocols."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Client", "Owning", "Share", "Wire"]
 
 
 class Share(Protocol):
-    """What a client has of one channel; `aiodq.shared.requests.lending.Lending` implements it."""
+    """A client's share of one channel; `aiodq.shared.requests.lending.Lending` implements it."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Share(Protocol):
         ...
 
     async def give_back(self) -> None:
-        """Make all that it has ready again, in order, not counted as delivered."""
+        """Make everything in it ready again, in order, not counted as delivered."""
         ...
 
 
@@ -49,11 +49,11 @@ class Client(Visitor, Protocol):
 
     @property
     def shares(self) -> Iterable[Share]:
-        """What it has of each channel."""
+        """Its share of each channel."""
         ...
 
     def wait_no_more(self) -> None:
-        """Give up its puts that wait for room: the client has another connection, over which it repeats them."""
+        """Drop its puts that wait for room: the client has another connection, over which it repeats them."""
         ...
 
     def leave(self) -> None:
@@ -72,7 +72,7 @@ class Owning(Protocol):
         largest: bytes of the largest packet.
         putting: puts in progress that may be repeated, by topic and origin.
         transacting: transactions in progress that may be repeated.
-        waiting: what waits at the owner for room.
+        waiting: the puts and transactions that wait for room.
     """
 
     engine: StoreEngine
@@ -107,7 +107,7 @@ class Owning(Protocol):
         ...
 
     def moved(self, place: str) -> None:
-        """Tell every client at once what it no longer holds of a channel, named as `Lending.name` is, or of a topic."""
+        """Tell all clients at once what they no longer hold of a channel, named as in `Lending.name`, or of a topic."""
         ...
 
 
@@ -127,11 +127,11 @@ class Wire(Protocol):
         ...
 
     def early(self, request: int) -> Callable[[Placing, int], None] | None:
-        """Return what may answer a put from any thread, by its first offset; None if only the loop may."""
+        """Return a function that answers a put from any thread, with its first offset; None if only the loop may."""
         ...
 
     def answered(self, put: Placing) -> bool:
-        """Return whether a thread has answered a put; from here on none does. On the loop."""
+        """Return whether a thread has answered a put; from here on none will. On the loop."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Who has a store open: the owner knows, and anybody may ask."""
+"""The processes that have a store open: the owner knows them, and any process may ask."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Visitor(Protocol):
 
 
 async def visitors(pid: int, clients: Iterable[Visitor], asking: object, own: int) -> dict[str, Any]:
-    """Return who owns a store and who has it open, as JSON.
+    """Return the owner of a store, and the processes that have it open, as JSON.
 
     Args:
         pid: the owner's process.
@@ -70,7 +70,7 @@ async def visitors(pid: int, clients: Iterable[Visitor], asking: object, own: in
 
 
 def _most(holds: Mapping[str, int]) -> dict[str, int]:
-    """Return what is held of the channels of which most is, and together what is held of others."""
+    """Return the numbers of messages held of the channels with most, and the total of all others."""
     found = sorted(holds.items(), key=lambda each: -each[1])
     rest = sum(number for _, number in found[_CHANNELS:])
     return dict(found[:_CHANNELS]) | ({"…": rest} if rest else {})
@@ -88,18 +88,18 @@ def _fitting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def ask_visitors(path: str) -> Mapping[str, Any]:
-    """Ask the owner of a store who has it open.
+    """Ask the owner of a store which processes have it open.
 
     Args:
         path: the store's directory.
 
     Returns:
         `owner` (`pid`, `host`, and `lag`, the seconds by which its event loop is late) and `clients` (`pid`, `program`,
-        `owner`: whether that is the owner's own, and `holds`: messages in hand by `topic/channel`, of the 50 with most,
-        and of all others by `…`), and `unlisted`, the number of clients for which there is no room in the answer.
+        `owner`: whether it is the owner itself, and `holds`: messages in flight by `topic/channel`, for the 50 with
+        most, and for all others as `…`), and `unlisted`, the number of clients for which the answer has no room.
 
     Raises:
-        OwnerLostError: nobody serves it.
+        OwnerLostError: no process serves it.
         OwnerStalledError: its owner does not answer.
         ProtocolError: the process found is not an owner.
         StorageError: as mapped from the system's error.

@@ -1,4 +1,4 @@
-"""What an owner keeps of puts and transactions of clients until there is room for them: it is bounded."""
+"""The memory for clients' puts and transactions that wait for room at an owner: it is bounded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EACH: Final = 4096
 
 
 class WaitingBytes:
-    """What waits at an owner.
+    """The waiting bytes of all clients of an owner.
 
     Attributes:
         bytes: of all clients.
@@ -33,7 +33,7 @@ class WaitingBytes:
 
 
 class ClientsBytes:
-    """What one client has waiting at an owner."""
+    """The waiting bytes of one client."""
 
     def __init__(self, all_of_them: WaitingBytes) -> None:
         """Count for this owner."""
@@ -55,13 +55,13 @@ class ClientsBytes:
             raise QueueFull(f"{self._all.bytes} bytes of all processes wait for room; the owner keeps {_MOST}")
 
     def keep(self, cost: int, topic: str | None = None) -> None:
-        """Count it, until `drop`."""
+        """Count a waiting put or transaction, until `drop`."""
         self._count(cost + _EACH)
         if topic is not None:
             self._puts[topic] = self._puts.get(topic, 0) + 1
 
     def drop(self, cost: int, topic: str | None = None) -> None:
-        """Count it no longer."""
+        """Stop counting it."""
         self._count(-cost - _EACH)
         if topic is not None:
             self._puts[topic] -= 1

@@ -1,4 +1,4 @@
-"""A client whose connection has ended: what it holds is kept until it is back for it, or known to be gone."""
+"""A client whose connection was cut: its messages are kept until it claims them, or is known to be gone."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _LOOK: Final = 0.02
 
 
 class CutOff:
-    """Whether a client may still come back for what it held when its connection ended."""
+    """Whether a client may still come back for its messages after its connection has ended."""
 
     def __init__(self) -> None:
         """Start with a client that is connected."""
         self._over = asyncio.Event()
 
     def end(self) -> None:
-        """Wait no longer: the client is back, or has said that it leaves, or the owner ends."""
+        """Stop waiting: the client is back, or has left, or the owner ends."""
         self._over.set()
 
     async def wait(self, pid: int) -> None:
-        """Wait until `end` was called, the client's process has ended, or it had time enough."""
+        """Wait until `end` was called, the client's process has ended, or its time is over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _LONGEST
         while not self._over.is_set() and lives(pid) and loop.time() < end:
@@ -44,7 +44,7 @@ class CutOff:
 
 
 class Earlier:
-    """The earlier connections of a client that is back: they keep what it holds until it has claimed that."""
+    """The earlier connections of a client that is back: they keep its messages until it has claimed them."""
 
     def __init__(self, connections: Sequence[Client] = ()) -> None:
         """Start with these, of which some may not have ended yet."""
@@ -52,7 +52,7 @@ class Earlier:
         self._shares: dict[str, list[Share]] | None = None
 
     def shares(self, channel: str) -> Sequence[Share]:
-        """Return what they have of a channel, named as `Share.name` is."""
+        """Return their shares of a channel, named as in `Share.name`."""
         if self._shares is None:
             self._shares = {}
             for share in (each for one in self._connections for each in one.shares):
@@ -60,7 +60,7 @@ class Earlier:
         return self._shares.get(channel, ())
 
     def leave(self) -> None:
-        """End them, as all that the client holds is claimed; what is left goes back."""
+        """End them, as the client has claimed all of its messages; the rest is made ready."""
         for each in self._connections:
             each.leave()
         self._connections, self._shares = (), {}

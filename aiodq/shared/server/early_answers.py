@@ -1,4 +1,4 @@
-"""Answers that the thread which has synced a put sends by itself: who waits for them is spared a turn of the loop."""
+"""Early answers: the thread that has synced a put answers its client, which saves a turn of the loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EarlyAnswers:
 
     def forbid(self) -> bytes:
         """Let no thread send any more; return what the loop has to send first. On the loop."""
-        with self._lock:  # a thread that has it is done in a moment: it does not wait for the socket
+        with self._lock:  # a thread that has the lock is done soon: it does not wait for the socket
             self._allowed = False
             rest, self.rest = self.rest, b""
         return rest
@@ -57,7 +57,7 @@ class EarlyAnswers:
                 return
             try:
                 sent = self._sock.send(packet, _NO_WAIT)
-            except OSError:  # the client does not read, or is gone, of which the loop hears as well
+            except OSError:  # the client does not read, or is gone, which the loop will notice, too
                 self._allowed = False
                 return
             put.answered = True
@@ -65,8 +65,8 @@ class EarlyAnswers:
                 self._allowed, self.rest = False, packet[sent:]
 
     def over(self, put: Placing) -> bool:
-        """Return whether a thread has answered a put; from here on none does. On the loop."""
-        # INVARIANT: a client that was told may be heard, and its put reported, before the thread's `send` returns.
+        """Return whether a thread has answered a put; from here on none will. On the loop."""
+        # INVARIANT: an answered client's next packet, and the report of its put, may come before `send` returns.
         with self._lock:
             answered, put.answered = put.answered, True
         return answered

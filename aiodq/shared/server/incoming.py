@@ -1,4 +1,4 @@
-"""What an owner keeps of packets that are not complete: large ones have their turns, so that it is bounded."""
+"""The memory for incomplete packets at an owner: large ones take turns, so that it is bounded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sender(Protocol):
         ...
 
     def too_slow(self) -> None:
-        """End the connection, as its packet was begun and not ended while others waited."""
+        """End the connection, as its packet was not completed in time while others waited."""
         ...
 
 
@@ -50,7 +50,7 @@ class _Turn:
 class Incoming:
     """The large packets that arrive at an owner.
 
-    A packet has its turn as a whole: it could otherwise stop half-way, for want of room that other halves take up.
+    A packet gets room for all of it at once: otherwise several half-read packets could block each other.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Incoming:
 
         Args:
             sender: over which connection.
-            length: of the packet that is not complete; 0 if nothing is left of the piece.
+            length: that of the incomplete packet; 0 if there is none after this piece.
             anew: whether the piece has completed a packet, so that this is another one.
         """
         turn = self._turns.get(sender)
@@ -94,7 +94,7 @@ class Incoming:
             each.go_on()
 
     def _next(self) -> list[Sender]:
-        """Give turns to those for whom there is room; return them."""
+        """Give turns to the senders for which there is room; return them."""
         given: list[Sender] = []
         while self._line and (not self._taken or self._taken + self._line[0][1] <= _MOST):
             sender, length = self._line.popleft()
@@ -110,11 +110,11 @@ class Incoming:
         self._looking = asyncio.get_running_loop().call_later(_LOOK, self._look)
 
     def _look(self) -> None:
-        """End the turns of those who send nothing, or too slowly, as others wait."""
+        """End the turns of senders that send nothing, or too slowly, while others wait."""
         self._look_later()
         for sender, turn in list(self._turns.items()):
             turn.looks += 1
-            # INVARIANT: between two looks the loop has read what was there, also where it was itself held up before.
+            # INVARIANT: between two looks the loop has read what had arrived, even if it was blocked before.
             turn.quiet += 1
             if turn.looks >= _LONGEST_TURN or turn.quiet >= _LONGEST_QUIET:
                 sender.too_slow()

@@ -70,7 +70,7 @@ class _Way:
         self._packets.append((passed, request))
 
     def _turn(self) -> None:
-        """Hand over what was sent, and leave what comes after a turn's length to the next one."""
+        """Hand over what was sent; what does not fit into a turn is left to the next one."""
         packets = self._packets
         if len(packets) == 1:  # as mostly
             said, request = packets.popleft()
@@ -146,7 +146,7 @@ class Inside:
         """Do nothing: no size is too large here."""
 
     def close(self) -> None:
-        """Close, once the owner has what was sent."""
+        """Close, once the owner has everything that was sent."""
         self._there.shut()
         self._back.shut(drop=True)
         self._end_soon()
@@ -208,7 +208,7 @@ class OwnEnd:
     send_soon = send
 
     def early(self, _request: int) -> None:
-        """Have the loop answer: all that is here belongs to it."""
+        """Return None: only the loop answers."""
 
     def answered(self, _put: Placing) -> bool:
         """Return False: the loop answers everything."""
@@ -224,7 +224,7 @@ class OwnEnd:
     abort = end
 
     def lost(self) -> None:
-        """Give back what was held; in a forked child, where the owner is the parent's, nothing."""
+        """Give back the messages held; in a forked child, where the owner is the parent's, do nothing."""
         if self._owner.engine.inherited:
             self._ended.set()
             return

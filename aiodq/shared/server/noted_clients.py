@@ -31,7 +31,7 @@ class NotedClients:
 
     @property
     def certain(self) -> bool:
-        """Whether the next owner will read who is there: otherwise it is to wait for anybody."""
+        """Whether the next owner can read the clients: otherwise it has to wait for any client."""
         return self._written is not None
 
     def read(self) -> dict[int, int] | None:
@@ -50,11 +50,11 @@ class NotedClients:
             return file.read(_LARGEST)
 
     def write(self, clients: Mapping[int, int]) -> None:
-        """Note the clients. Never synced: after a power cut none of them is left. Without it, the next owner waits."""
+        """Note the clients. Never synced, as a power cut ends the clients, too. If it fails, the next owner waits."""
         if clients == self._written:
             return
         data = json.dumps(list(clients.items())).encode()
-        # CRASH: a torn file says nothing, and the next owner waits as long as it would for anybody.
+        # CRASH: a torn file is ignored, and the next owner waits as it does without a file.
         try:
             with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | _SAFE, _MODE), "wb", buffering=0) as file:
                 belong(file.fileno(), os.path.dirname(self._path))
@@ -69,7 +69,7 @@ class NotedClients:
             self.forget()
 
     def forget(self) -> None:
-        """Have the next owner wait for anybody, if this one leaves its socket as well (`Listening.close`)."""
+        """Have the next owner wait for any client, if this one leaves its socket, too (`Listening.close`)."""
         self._written = None
         with suppress(OSError):
             os.unlink(self._path)

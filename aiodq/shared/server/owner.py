@@ -119,7 +119,7 @@ class Owner:
             StorageError: the system refused.
         """
         logs = [topic.log for topic in self.engine.topics.values() if isinstance(topic.log, TopicLog)]
-        # INVARIANT: nobody puts before this is loaded: it tells repeated puts from new ones.
+        # INVARIANT: no put is accepted before this is loaded: it distinguishes repeated puts from new ones.
         await self.engine.threads.call(_recall, logs)
         known = self._noted.read()
         self._place.settle()
@@ -158,7 +158,7 @@ class Owner:
             active.end()
 
     async def _stay_found(self) -> None:
-        """Take the socket's name again if it was deleted, as cleanup programs do; end if the store has failed."""
+        """Bind the socket's name again if a cleanup program has deleted it; end if the store has failed."""
         while self._listening is not None:
             await asyncio.sleep(_LOOK)
             if self.engine.failure is not None:
@@ -191,7 +191,7 @@ class Owner:
             session.look_at(place)
 
     def _look_for_late(self) -> None:
-        """Go on without clients that are gone. Those alive are late, as on a busy machine, and get more time."""
+        """Stop waiting for clients that are gone. Living ones are late, as on a busy machine, and get more time."""
         self._expected = {producer: pid for producer, pid in self._expected.items() if lives(pid)}
         if self._expected and self.engine.loop.time() < self._overdue:
             self._reclaiming = self.engine.loop.call_later(self._reclaim, self._look_for_late)
@@ -199,7 +199,7 @@ class Owner:
             self._end_reclaiming()
 
     def _end_reclaiming(self) -> None:
-        # As an owner closes, all that it holds back it keeps for the next one.
+        # An owner that is closing keeps what it holds back for the next one.
         if self._reclaiming is not None and not self._closing:
             self._reclaiming.cancel()
             self._reclaiming = None
@@ -232,20 +232,21 @@ class Owner:
         """Note the clients of this owner that may hold messages, except itself.
 
         Args:
-            ending: this owner ends in order, and knows who holds some. The others may end as well before there is
-                another owner, which would wait for them.
+            ending: this owner ends in order, and knows which clients hold messages. Clients without any may also end
+                before there is another owner, which would wait for them.
         """
         try:
             self._place.check()
         except StorageError:
-            return  # there is another directory now, in which nothing is to be written
-        # Who only puts, or asks who is there, holds nothing; waiting for it would hold up all others.
+            return  # there is another directory now, into which nothing must be written
+        # A client that only puts, or asks for the list of clients, holds nothing; waiting for it would delay all
+        # others.
         clients = [session.client for session in self.clients if (session.comes_back if ending else session.lends)]
         # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
         those = self._expected | {client.producer: client.pid for client in clients if client is not None}
         those.pop(self.own, None)
         if self._reclaiming is not None and not self._expected:
-            self._noted.forget()  # anybody may hold something
+            self._noted.forget()  # any client may hold something
         else:
             self._noted.write(those)
 
@@ -264,8 +265,8 @@ class Owner:
     async def close(self) -> None:
         """Tell all clients to look for another owner, and stop serving."""
         self._closing = True
-        # INVARIANT: nothing that is given back below is given up, though its time to live be over: who has it in hand
-        # keeps it under the next owner.
+        # INVARIANT: no message that is given back below is given up, even if its time to live is over: its holder keeps
+        # it under the next owner.
         self._hold_back(under_way=True)
         if self._reclaiming is not None:
             self._reclaiming.cancel()
@@ -276,7 +277,7 @@ class Owner:
         # INVARIANT: the loop no longer watches the socket when it is closed: its number may be another's at once.
         await self._accept_no_more()
         if self.engine.failure is None:  # else the directory may be gone
-            # INVARIANT: from here until all are told of the end, nothing is delivered to anybody.
+            # INVARIANT: from here until all clients know of the end, nothing is delivered.
             self._note_clients(ending=True)
         if self._listening is not None:
             self._end_listening(self._listening)
@@ -299,9 +300,9 @@ class Owner:
             raise
 
     def _abandon(self, listening: Listening) -> None:
-        """Leave the clients to another owner, as the event loop ends with the store open, for which it is released."""
+        """Leave the clients to another owner, as the event loop ends with the store open, and the store is released."""
         self._closing = True
-        # INVARIANT: nobody is left to answer. Who could still connect would wait as for an owner that hangs.
+        # INVARIANT: nothing can answer any more. A client that could still connect would take the owner for stalled.
         self._end_listening(listening)
         for connection in list(self._connections):
             connection.session.leave()
@@ -317,18 +318,20 @@ class Owner:
                 connection.hang_up()
 
     def _end_listening(self, listening: Listening) -> None:
-        # INVARIANT: where the next owner cannot read who may hold messages, it finds what tells it to wait for anybody.
+        # INVARIANT: if the next owner cannot read which clients may hold messages, it finds that it has to wait for
+        # any.
         listening.close(leave=not self._noted.certain)
 
     async def _accept_all(self, listening: Listening) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                # Not `sock_accept`: asyncio's fails if it is cancelled just as somebody comes, and loses who came.
+                # Not `sock_accept`: if asyncio's is cancelled just as a client connects, it fails and loses the
+                # connection.
                 await _readable(loop, listening.sock)
                 came = _came(listening.sock)
             except BlockingIOError:
-                continue  # who came has gone
+                continue  # the client has disconnected
             except OSError:
                 await asyncio.sleep(0.1)  # usually no descriptor is left: one may be freed soon
                 continue
@@ -340,14 +343,14 @@ class Owner:
                     sock.close()
 
     async def _take_in(self, sock: socket.socket, listening: Listening, came: set[socket.socket]) -> None:
-        """Set up the connection of one of those who came."""
+        """Set up the connection of an accepted client."""
         came.remove(sock)
         try:
             check_client(sock, listening.path, listening.user)
             check_room(sock, self.engine.path)
             await asyncio.get_running_loop().connect_accepted_socket(partial(self._connected, sock), sock)
         except (ProtocolError, StorageError) as error:
-            with suppress(OSError):  # who connected may be gone
+            with suppress(OSError):  # the client may have disconnected
                 sock.send(encode_packet(fail_of(error)))
             sock.close()
         except OSError:
@@ -362,7 +365,7 @@ class Owner:
         return connection
 
     def connect(self, link: Hearing) -> Inside | None:
-        """Connect a link of this process without a socket; None if nobody is served any more."""
+        """Connect a link of this process without a socket; None if this owner no longer serves."""
         if self._closing or self._listening is None:
             return None
         inside = Inside(link, self, self.gone)
@@ -377,7 +380,7 @@ class Owner:
             asyncio.get_running_loop().call_soon(self._note_gone)
 
     def _note_gone(self) -> None:
-        """Note those who are left, of however many have gone; as the owner ends, they come back to the next one."""
+        """Note the remaining clients, once for all that have disconnected; not while the owner ends."""
         if self._noting and self._accepting is not None and not self._accepting.done():
             self._note_clients()
         self._noting = False
@@ -389,20 +392,20 @@ def _recall(logs: Sequence[TopicLog]) -> None:
 
 
 def _came(listening: socket.socket) -> set[socket.socket]:
-    """Accept those who wait: many may look for a new owner at once, and each round takes turns of the loop.
+    """Accept the waiting clients: many may look for a new owner at once, and each round takes turns of the loop.
 
     Raises:
-        OSError: nobody waits, or the system refused.
+        OSError: no client waits, or the system refused.
     """
     came = {listening.accept()[0]}
-    with suppress(OSError):  # nobody else, or the next round is told
+    with suppress(OSError):  # no further client, or the next round gets the error
         while len(came) < _AT_ONCE:
             came.add(listening.accept()[0])
     return came
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-    """Wait until somebody may be accepted."""
+    """Wait until a client can be accepted."""
     waiter: asyncio.Future[None] = loop.create_future()
     loop.add_reader(sock, settle, waiter, None, None)
     try:
@@ -465,7 +468,7 @@ class _Connection(PacketProtocol):
             self._hear_again()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._end_with(error)  # an ack that has arrived counts, whatever became of who sent it
+        self._end_with(error)  # an ack that has arrived counts, even if its sender is gone
         self.clogged = False
         self.reader: PacketReader = PacketReader()  # half a packet may be large, and the connection outlive it
         self._owner.incoming.ended(self)
@@ -516,8 +519,8 @@ class _Connection(PacketProtocol):
         return answered
 
     def _hear_no_answers(self) -> None:
-        """Read nothing from a client until it has read the much that it was sent: each answer would be more."""
-        # INVARIANT: a client reads whatever it sends and waits for, so that the two never wait for each other.
+        """Stop reading from a client that does not read what it was sent, as each request adds an answer."""
+        # INVARIANT: a client always reads, whatever it sends or waits for, so that the two never wait for each other.
         if self._transport.get_write_buffer_size() > _MOST_UNREAD:
             self._hear_no_more()
             self._deaf = True
@@ -536,7 +539,7 @@ class _Connection(PacketProtocol):
         self._hear_again()
 
     def too_slow(self) -> None:
-        """See `Sender`. It is told nothing: one that was stopped for a while connects again, and repeats its packet."""
+        """See `Sender`. Without an answer: a client that was only stopped connects again, and repeats its packet."""
         client = self.session.client
         if client is not None and not self._transport.is_closing():
             begun = f"the client with pid {client.pid} began a packet of {self._coming} bytes"
@@ -552,6 +555,6 @@ class _Connection(PacketProtocol):
             self._transport.close()
 
     def hang_up(self) -> None:
-        """Have the client notice the end, whatever becomes of the event loop."""
+        """Have the client notice the end, even if the event loop is closed."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -63,6 +63,6 @@ def deletion(topic: Topic) -> Exception | None:
         return None
     try:
         engine.check()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what its client is told
+    except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it
         return error
     return None

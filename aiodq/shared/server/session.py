@@ -1,4 +1,4 @@
-"""A session: what an owner does for one client, from decoded packets on."""
+"""A session: an owner's handling of one client's packets."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Session:
         self._changes = Changes(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
         self._earlier = Earlier()
-        # What earlier connections have of channels, by handle, of which the client has not claimed all that it holds.
+        # Shares of earlier connections in channels, by handle, whose messages the client has not all claimed yet.
         self._unclaimed: dict[int, Sequence[Share]] = {}
         self._cut_off = CutOff()
         self._has_left = False
@@ -128,7 +128,7 @@ class Session:
         Raises:
             ProtocolError: the packet violates the protocol; the connection is to be closed.
         """
-        # INVARIANT: whoever was told of a put from another thread, and those who hear of it, find it in the topic.
+        # INVARIANT: a put that a thread has answered is in the topic for its client, and for anyone whom that tells.
         self._owner.engine.threads.tell_ended()
         said, request = packet
         if self.client is None:
@@ -138,7 +138,7 @@ class Session:
             return
         does = self._says.get(type(said))
         if does is None:
-            raise ProtocolError(f"{said.op.name} is nothing for an owner, or for one of this version")
+            raise ProtocolError(f"an owner of this version does not handle {said.op.name}")
         try:
             does(said, request)
         except ProtocolError:
@@ -155,7 +155,7 @@ class Session:
         earlier = [each for each in owner.clients if each is not self and _is_same(each.client, said)]
         self._earlier = Earlier(earlier)
         for each in earlier:
-            # INVARIANT: though its end is not heard of here yet. Else what is put next would overtake these.
+            # INVARIANT: even if the end of that connection was not noticed yet: later puts must not overtake these.
             each.wait_no_more()
         self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
         self._wire.welcomed()
@@ -175,10 +175,10 @@ class Session:
         self._wire.end()
 
     async def end(self) -> None:
-        """End the session: what the client held goes back, unless it is back.
+        """End the session: the client's messages are made ready again, unless it is back.
 
-        What a process had taken that has closed the store, or was killed, counts as delivered to it, where deliveries
-        are counted: a message that kills whoever has it is given up at last.
+        Messages taken by a process that was killed, or has closed the store, count as delivered in channels with
+        `max_attempts`: a message that kills every process that takes it is given up in the end.
         """
         self._puts.end()
         self._transactions.end()
@@ -194,7 +194,7 @@ class Session:
             await lending.give_back(lending.had(for_sure=not self._has_left) if counted else 0)
 
     def look_at(self, place: str) -> None:
-        """Tell the client what it no longer holds and the counts of a topic, or of a channel, by its name."""
+        """Send the client the counts of a topic or channel, by name, and which messages it no longer holds."""
         for handle, lending in self._lendings.items():
             if place in {lending.name, lending.topic}:
                 self._say_figures(handle)
@@ -205,7 +205,7 @@ class Session:
 
     @property
     def comes_back(self) -> bool:
-        """Whether the client holds messages, or is not told yet what became of some that it settled or claimed."""
+        """Whether the client holds messages, or waits for the outcome of settlements or claims."""
         return self._under_way.settling or any(lending.holding for lending in self._lendings.values())
 
     # --- counts
@@ -227,11 +227,11 @@ class Session:
             self._is_deleted(handle)  # a channel is let go of once its client was told why
 
     def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
-        self._owner.engine.threads.tell_ended()  # counts that are told after a put include it
+        self._owner.engine.threads.tell_ended()  # counts that are sent after the answer to a put include it
         lending, topic = self._lendings.get(handle), self._topics.get(handle)
         if lending is None:
             if topic is None:
-                return  # let go of since this was begun
+                return  # dropped since this was begun
             log = topic._engine.log  # noqa: SLF001 - a session is a topic's other half
             figures = Figures(handle, 0, 0, 0, log.begin, log.end, log.durable)
             self._changes.look(handle, _state(topic))
@@ -239,8 +239,9 @@ class Session:
             lending.look()
             figures = lending.figures()
             self._changes.look(handle, lending.state)
-            # The client has corrected its counts by what it got and let go, until it hears others. They may be the same
-            # as before: what it gave back is another's at once, what timed out in its hands is in them again.
+            # The client has corrected its counts by what it got and gave up, until it is sent new ones. Those may equal
+            # the previous ones: a message that it gave back may be taken at once, one that timed out may be redelivered
+            # to it.
             anyhow = anyhow or lending.stirred
             lending.stirred = False
         if anyhow or figures != self._figures.get(handle):
@@ -272,7 +273,7 @@ class Session:
         return True
 
     def _refuse(self, handle: int, error: Exception, topic: str = "") -> None:
-        """Refuse whatever comes with a handle from now on."""
+        """Refuse all packets with a handle from now on."""
         forgotten, name = self._refusals.add(handle, error, topic)
         if forgotten and self._names.get(name) == forgotten:
             del self._names[name]
@@ -323,7 +324,7 @@ class Session:
             self._owner.lends_to(self.client)
 
     def _check_topic(self, name: str) -> None:
-        """Raise if the topic that the client opened by this name was deleted or refused, of which it may not know."""
+        """Raise if the topic that the client opened by this name was deleted or refused, which it may not know yet."""
         handle = self._names.get(name, 0)
         self._refusals.check(handle)
         topic = self._topics.get(handle)
@@ -359,14 +360,14 @@ class Session:
         lending.want(said.total)
 
     def _follow(self, handle: int, lending: Lending) -> None:
-        """Have what the client does not hold of earlier connections given back, as all that it does is claimed."""
+        """Make messages of earlier connections ready that the client no longer holds, as it has claimed the others."""
         before = self._unclaimed.pop(handle, None)
         if before is not None:
             lending.begin_resume()
             self._under_way.run(self._followed(lending, before), returning=True)
 
     async def _followed(self, lending: Lending, before: Sequence[Share]) -> None:
-        # INVARIANT: nothing newer is delivered meanwhile: what was on its way as a connection ended comes first.
+        # INVARIANT: nothing newer is delivered meanwhile: messages in transit when a connection ended come first.
         try:
             for share in before:
                 await asyncio.gather(share.stop(), return_exceptions=True)
@@ -435,7 +436,7 @@ class Session:
         self._under_way.check()
         origin = Origin(self._puts.producer, said.sequence)
         if self._transactions.knows(origin):
-            # Before its contents are looked at: that may no longer be possible, and it is done.
+            # Before its contents are decoded: for a committed transaction, that may no longer be possible.
             self._wire.send(Done(), request)
             return
         asked = Asked.read(said, self._topic_engine, self._lending)
@@ -454,7 +455,7 @@ class Session:
 
     async def _transacted(self, origin: Origin, asked: Asked) -> Done:
         await self._transactions.commit(origin, asked)
-        # The client sees the changes as soon as it knows of the commit.
+        # The client sees the changes once it knows of the commit.
         changed = asked.topics
         of_topics = [handle for handle, topic in self._topics.items() if topic.name in changed]
         for handle in [*of_topics, *(handle for handle, lending in self._lendings.items() if lending.topic in changed)]:
@@ -494,9 +495,9 @@ class Session:
             calling.add_done_callback(lambda _: self._awaited.pop(request, None))
 
     def _forget(self, request: int) -> None:
-        """End a call that nobody waits for any more."""
+        """End a call whose caller was cancelled."""
         calling = self._awaited.pop(request, None)
-        # INVARIANT: it is answered here: what is cancelled may not have begun, and its client keeps it until then.
+        # INVARIANT: it is answered here: a cancelled task may not have begun, and the client waits for an answer.
         if calling is not None and calling.cancel():
             self._under_way.fail(AiodqError("nobody waits for this any more"), request)
 
@@ -521,7 +522,7 @@ class Session:
         self._changes.assumed(handle, said.name)
         self.outdated.note(handle)
         if said.name in _MOVES:
-            # INVARIANT: with the answer, each client knows what it no longer holds, and claims it from no later owner.
+            # INVARIANT: by the time of the answer, each client knows what it no longer holds, and will not claim it.
             self._owner.moved(lending.name)
         return done
 
@@ -563,7 +564,7 @@ def _is_same(one: Hello | None, other: Hello) -> bool:
 
 
 def _each(do: Callable[[Item], None], items: Iterable[Item]) -> None:
-    """Do something with each message with which it can be done; raise why not with the last of the others."""
+    """Do something with each message for which it is possible; raise the error of the last one for which it is not."""
     failure: AiodqError | None = None
     for item in items:
         try:

@@ -1,4 +1,4 @@
-"""The requests of a client that are under way, and their answers."""
+"""The requests of a client that are in progress, and their answers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class UnderWay:
         self._wire = wire
         self._tasks: set[asyncio.Future[None]] = set()
         self._settlements: set[asyncio.Future[None]] = set()
-        # Those of them that open and claim what an earlier owner knew of: never refused here, they go by what is open
-        # and in hand. INVARIANT: nothing else of what is repeated for a new owner is refused because of them.
+        # Requests that open and claim what an earlier owner had given: never refused here, as topics, channels and
+        # messages have bounds of their own. INVARIANT: no other repeated request is refused because of them.
         self._returning: set[asyncio.Future[None]] = set()
 
     def check(self) -> None:
@@ -47,7 +47,7 @@ class UnderWay:
 
     @property
     def settling(self) -> bool:
-        """Whether the client is not told yet what became of messages that it settled or claimed."""
+        """Whether the client waits for the outcome of settlements or claims."""
         return bool(self._settlements)
 
     def run(
@@ -68,8 +68,8 @@ class UnderWay:
         Args:
             doing: returns the answer.
             request: the request's number.
-            settling: whether messages are settled or claimed so.
-            returning: whether a new owner is told so what an earlier one knew.
+            settling: whether it settles or claims messages.
+            returning: whether it tells a new owner what an earlier one knew.
         """
         task = self.run(self._answered(doing, request), settling=settling, returning=returning)
         # A task that is cancelled before its first turn has not begun to await it.
@@ -85,7 +85,7 @@ class UnderWay:
     def answer_settled(
         self, commit: Callable[[], asyncio.Future[None]], request: int, failure: Exception | None = None
     ) -> None:
-        """Answer once what was settled is durable, or say why some was not. Without a task: each ack passes here."""
+        """Answer once settlements are durable, or with an error. Without a task, as each ack comes here."""
         try:
             settled = commit()
         except Exception as error:  # noqa: BLE001 - as in `_answered`
@@ -116,7 +116,7 @@ class UnderWay:
             self._wire.send(fail_of(error), request)
 
     def end(self) -> list[asyncio.Future[None]]:
-        """End all of them; return what has to be waited for."""
+        """End all of them; return the tasks to wait for."""
         ending = [*self._tasks, *self._settlements]
         for each in ending:
             each.cancel()

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from aiodq.storage.io.descriptor_limit import descriptor_limit
 from aiodq.storage.io.filesystem import NOWAIT, OsFile, OsFileSystem, free_space
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.io.write_window import MOST_WINDOWS, window_of
 
 if TYPE_CHECKING:
@@ -562,10 +563,11 @@ def is_ready(file: File) -> bool:
     return not isinstance(file, PooledFile) or file.ready
 
 
-def make_ready(file: File) -> None:
+def make_ready(file: File, path: str) -> None:
     """Reopen a file that was closed while it was idle. Blocking.
 
     Raises:
-        OSError: as the system gave it.
+        StorageError: as mapped from the system's error.
     """
-    file.size()
+    with os_errors(path):
+        file.size()

@@ -138,10 +138,7 @@ class ActiveSegment:
         Raises:
             StorageError: as mapped from the system's error.
         """
-        try:
-            make_ready(self._file)
-        except OSError as cause:
-            raise storage_error(cause, self.segment.path) from cause
+        make_ready(self._file, self.segment.path)
 
     @property
     def crowded(self) -> bool:

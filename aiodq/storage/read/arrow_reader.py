@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from aiodq.values import several, shown, shown_typed
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from aiodq.format.vectorized.arrow import ArrowRows
+    from aiodq.format.vectorized.arrow import Arrow, ArrowRows
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["RUN_BYTES", "arrow_reader", "as_record_batches", "as_table", "columns_of"]
@@ -51,7 +51,9 @@ def arrow_reader(fs: FileSystem, columns: Collection[str], *, verify: bool) -> F
     return FrameReader(fs, ArrowDecoder(columns, verify=verify), RUN_BYTES)
 
 
-def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[str], most_rows: int) -> Iterator[Any]:
+def as_record_batches(
+    found: Iterable[ArrowRows], topic: str, columns: Sequence[str], most_rows: int
+) -> Iterator[Arrow]:
     """Yield `pyarrow.RecordBatch` objects of `most_rows` rows or about 2 MiB each; the last one may be smaller."""
     pending: list[ArrowRows] = []
     count = size = 0
@@ -72,11 +74,11 @@ def as_record_batches(found: Iterable[ArrowRows], topic: str, columns: Sequence[
         yield _joined(pending, topic, columns)
 
 
-def _joined(rows: Sequence[ArrowRows], topic: str, columns: Sequence[str]) -> Any:  # noqa: ANN401 - no types
+def _joined(rows: Sequence[ArrowRows], topic: str, columns: Sequence[str]) -> Arrow:
     arrays = [joined(rows, name, topic) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
 
-def as_table(batches: Iterable[Any], columns: Sequence[str]) -> Any:  # noqa: ANN401 - pyarrow has no types
+def as_table(batches: Iterable[Arrow], columns: Sequence[str]) -> Arrow:
     """Return the record batches as one `pyarrow.Table`."""
     return pa.Table.from_batches(batches, schema_of(columns))

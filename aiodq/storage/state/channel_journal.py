@@ -172,10 +172,7 @@ class ChannelJournal:
         Raises:
             StorageError: as mapped from the system's error.
         """
-        try:
-            make_ready(self._file)
-        except OSError as cause:
-            raise storage_error(cause, self._path) from cause
+        make_ready(self._file, self._path)
 
     @property
     def scant(self) -> bool:

@@ -71,10 +71,10 @@ class _Device:
     def write(self, position: int, data: bytes) -> None:
         self._data[position : position + len(data)] = data
         # INVARIANT: before it is answered, so that whoever was answered finds it below the log's size.
-        self._log.write(_RECORD.pack(True, position, len(data)) + data)  # noqa: FBT003 - a field of the record
+        self._log.write(_RECORD.pack(1, position, len(data)) + data)
 
     def flush(self) -> None:
-        self._log.write(_RECORD.pack(False, 0, 0))  # noqa: FBT003 - as above
+        self._log.write(_RECORD.pack(0, 0, 0))
 
 
 # --- the kernel's side, from include/uapi/linux/fuse.h of Linux: version 7.31 of the protocol
