@@ -181,7 +181,7 @@ class Message(AsyncBlock, InFlight):
         an ack; a crash before may leave the message in both topics, never in none.
 
         Args:
-            reason: in words; longer than 1 KiB, it is cut off.
+            reason: as text, truncated to 1 KiB.
 
         Raises:
             AlreadySettledError: settled before.

@@ -44,7 +44,7 @@ class Reject(Exception):  # noqa: N818 - it ends a message, it is no error
     `raise Reject("no such customer") from error` keeps the error, which the dead letter then names, too.
 
     Attributes:
-        reason: in words.
+        reason: as text.
     """
 
     reason: str = ""

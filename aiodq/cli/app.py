@@ -39,7 +39,7 @@ _COMMANDS: Final = {
     "purge": ("aiodq.cli.commands.topics:purge", "Drop what a topic, or one of its channels, has."),
     "delete-topic": ("aiodq.cli.commands.topics:delete_topic", "Delete a topic for good."),
     "serve": ("aiodq.cli.commands.serve:serve", "Own a store and serve it to other processes until SIGTERM."),
-    "who": ("aiodq.cli.commands.who:who", "Show who owns a store, and who has it open."),
+    "who": ("aiodq.cli.commands.who:who", "Show which process owns a store, and which have it open."),
     "stat": ("aiodq.cli.commands.stats:stat", "Show what a store holds."),
     "backup": ("aiodq.cli.commands.backup:backup", "Copy a store, as it is at one moment, while it is used."),
     "holds": ("aiodq.cli.commands.holds:holds", "Show what readers ask to be kept, and release it."),

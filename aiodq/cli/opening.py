@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["check_kept", "check_parent", "figures_of", "made_to_get", "open_store"]
 
 _LOCK_WAIT_SECONDS: Final = 0.5
-"""Seconds that somebody else's lock may take to go: `get --follow` has the store for moments only."""
+"""Seconds to wait for another process to release the lock: `get --follow` holds it only briefly."""
 
 
 @asynccontextmanager
@@ -91,8 +91,8 @@ def check_kept(store: Store, name: str, what: str) -> None:
     """
     if is_ephemeral(name) and not isinstance(store, SharedStore):
         raise CommandError(
-            f"{what} {name!r} would be kept in the memory of this command, as nobody else owns the store, and be gone "
-            "with it: do this while aiodq serve or a program in mode 'shared' has the store"
+            f"{what} {name!r} would be kept only in the memory of this command, as no other process owns the "
+            "store, and be lost at its end: do this while aiodq serve or a program in mode 'shared' has the store"
         )
 
 

@@ -152,7 +152,7 @@ class Consumer:
         with suppress(NotInFlightError):
             message.nack_nowait(wait, count_attempt=False)
         if not waited:
-            self._say(message, Sequel(f"again in {wait:.3g} s"), "its process ended with it in hand")
+            self._say(message, Sequel(f"again in {wait:.3g} s"), "its process ended while it was in flight")
         return True
 
     def _acquit(self, message: Message) -> None:

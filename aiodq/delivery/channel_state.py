@@ -51,7 +51,7 @@ class ChannelState:
         deferred: messages that wait for a moment.
         again: ready messages that the cursor has passed.
         max_in_flight: the most messages in flight.
-        orphans: restored messages that were in hand when their process ended and have not been processed since, and
+        orphans: restored messages that were in flight when their process ended and have not been processed since, and
             whether each has been deferred.
         counting: whether deliveries are noted as they happen, so that they count even if their process dies.
         let_go: called with large objects that are no longer needed, to free them gradually.

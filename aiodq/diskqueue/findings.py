@@ -39,7 +39,7 @@ class Finding(NamedTuple):
         path: the file.
         position: the byte in it from which on this holds.
         end: the byte behind the last of it; equal to `position` where no bytes are meant.
-        reason: in words.
+        reason: as text.
     """
 
     kind: FindingKind

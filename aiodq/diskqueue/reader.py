@@ -159,7 +159,7 @@ class DiskQueueReader:
         try:
             file = self._fs.open(path)
         except FileNotFoundError:
-            # Somebody has read and deleted it since the directory was listed.
+            # It was read and deleted since the directory was listed.
             return None
         except OSError as cause:
             raise storage_error(cause, path) from cause

@@ -84,7 +84,7 @@ class DiskQueueWriter:
             InvalidMessageError: it is not bytes-like; a `TypeError` too.
             MessageSizeError: it is smaller or larger than the options allow; nothing was written.
             DiskFullError: nothing of it counts; it may be repeated once there is space.
-            StoreFailedError: a sync failed, and nobody knows what is there; `discard` is all that is left to do.
+            StoreFailedError: a sync failed, and it is unknown what is on disk; only `discard` may be called.
             StorageError: as mapped from the system's error; nothing of the message counts. Or the writer is closed.
         """
         if self._closed:
@@ -105,7 +105,7 @@ class DiskQueueWriter:
         """Make everything durable, the metadata last; repeating it does nothing.
 
         Raises:
-            StoreFailedError: a sync failed, and nobody knows what is there.
+            StoreFailedError: a sync failed, and it is unknown what is on disk.
             StorageError: as mapped from the system's error; it may be repeated.
         """
         if self._closed:
@@ -187,7 +187,9 @@ class DiskQueueWriter:
             # CRASH: no more than a file without metadata; see `close`. After an error the next record goes over it.
             return write_all(self._file, [record], position)
         except FileExistsError as cause:
-            raise DiskQueueExistsError("somebody else has made this file", self._path, errno=cause.errno) from cause
+            raise DiskQueueExistsError(
+                "another program has created this file", self._path, errno=cause.errno
+            ) from cause
         except OSError as cause:
             raise storage_error(cause, self._path, position) from cause
 

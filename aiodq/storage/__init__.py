@@ -5,7 +5,7 @@ mapping) may reach the disk, in any order and torn at any sector; a new name may
 is synced. Nothing else is assumed. The commit points, in the order in which an owner passes them:
 
 1. *A segment begins*: file created, header written, directory synced. Before: no file, an empty one, or a torn header;
-   it holds nothing that was promised, and is created anew. (`ActiveSegment.create`, `recover`)
+   it holds nothing that was promised, and is created again. (`ActiveSegment.create`, `recover`)
 2. *A batch is durable*: its bytes synced. Before: absent, torn, or whole; a torn one is truncated, and the truncation
    synced before anything is appended. (`ActiveSegment.flush`, `_cut`)
 3. *The watermark is noted*: a slot in `watermark`, always after 2, so that it never promises too much.

@@ -25,7 +25,7 @@ sync. Names, options and errors are those of the asyncio API; the differences:
   prefork worker opens it with `mode="shared"`.
 - Each call goes to the loop's thread and back, for some 50 microseconds. `put_many`, `get_many` and `ack_many` do that
   once for all their messages, which cost 1 to 4 microseconds each.
-- A store that was never closed is closed when the interpreter exits or when nobody holds it any more, with a
+- A store that was never closed is closed when the interpreter exits or when its last handle is dropped, with a
   `ResourceWarning`.
 """
 

@@ -69,8 +69,8 @@ class _Turn(Generic[T]):
             loop: the loop it runs on.
             function: the function to call.
             awaits: whether its result is awaited, which then gives the result.
-            undo: called on the loop with a result that nobody has got, as the waiter was interrupted.
-            note: called with the result by the waiter; if that is interrupted, nobody has got the result either.
+            undo: called on the loop with a result that was lost because the waiter was interrupted.
+            note: called with the result by the waiter; if that is interrupted, the result is lost, too.
         """
         self.over: bool = False
         self.result: Any = None
@@ -186,7 +186,7 @@ class _Turn(Generic[T]):
 
 
 async def _awaited(found: Awaitable[T]) -> T:
-    # A future continues even if nobody waits for it any more.
+    # A future continues even if its waiter was cancelled.
     return await (asyncio.shield(found) if isinstance(found, asyncio.Future) else found)
 
 
@@ -239,7 +239,7 @@ class _Loop:
         self._stop.set()
 
     def keep(self, work: Awaitable[object]) -> None:
-        """Run something that nobody waits for."""
+        """Run something without waiting for it."""
         task = self.loop.create_task(_awaited(work))
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
@@ -358,7 +358,7 @@ class LoopThread(Uncopied):
         refuse_running_loop()
 
     def post(self, function: Callable[[], Awaitable[object]]) -> None:
-        """Run something that nobody waits for. From any thread, also the loop's own."""
+        """Run something without waiting for it. From any thread, also the loop's own."""
         loop = self._loop
         if loop.pid == os.getpid():
             loop.post(lambda: None if loop.ended else loop.keep(function()))

@@ -107,7 +107,7 @@ class Message(Uncopied, StoredMessage):
         may leave the message in both topics, never in none.
 
         Args:
-            reason: in words; truncated to 1 KiB.
+            reason: as text, truncated to 1 KiB.
 
         Raises:
             AlreadySettledError: settled before.

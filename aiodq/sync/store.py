@@ -234,7 +234,7 @@ class Store(Uncopied):
     def close(self) -> None:
         """Finish what was accepted, make it durable, release the directory. Repeating it is safe.
 
-        Anyone who waits for a message or for room gets `QueueShutDown`.
+        Calls that wait for a message or for room raise `QueueShutDown`.
 
         Raises:
             StoreFailedError: what was accepted could not be made durable.
@@ -319,7 +319,7 @@ def open(
             error. In mode "shared" and "client".
 
     Raises:
-        OwnerLostError: in mode "client": nobody serves the store.
+        OwnerLostError: in mode "client": no process serves the store.
         StoreLockedError: another owner has it, and did not release it within `wait`; `pid` is its process.
         StoreNotFoundError: there is no store, and `create` is False; or, in mode "client", nobody has made one within
             `failover`.

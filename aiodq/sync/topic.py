@@ -61,7 +61,7 @@ class TopicAccess(Producer):
     def delete_channel(self, name: str) -> None:
         """Delete a channel for good; segments that only it held back may go. A missing one is fine.
 
-        Anyone who waits there gets `QueueShutDown`. Used again, the name is a new channel.
+        Calls that wait there raise `QueueShutDown`. If the name is used again, it is a new channel.
 
         Args:
             name: the channel's.

@@ -1,11 +1,11 @@
-"""What tests of a service that uses aiodq need: a disk that fails and loses power, and time that is held.
+"""Helpers for tests of services that use aiodq: a disk that fails and loses power, and a clock that stands still.
 
 A store in memory, for unit tests::
 
     async with aiodq.testing.memory_queue() as jobs:
         await jobs.put(b"resize cat.png")
 
-What is left after a power cut, and what goes wrong with a full disk::
+A failing call, and what is left after a power cut::
 
     fs = SimulatedFileSystem(plan=FaultPlan.parse("write@7:ENOSPC"))
     async with aiodq.open("/shop", fs=fs, clock=FakeClock()) as store:
@@ -22,11 +22,11 @@ The same for every moment of a run, and for many states that a power cut at that
         async with aiodq.open("/shop", fs=SimulatedFileSystem(files)) as store:
             ...
 
-The machine's own disk, or any other file system, watched, held up or refused on the way: `WatchedFileSystem`, and
-`WrappedFileSystem` for what else may happen to a call.
+`WatchedFileSystem` watches, delays or fails calls of the machine's own disk, or of any other file system;
+`WrappedFileSystem` is for anything else that may happen to a call.
 
-Everything random takes a seed and repeats from it. `run` and `SimulatedExecutor` take the event loop and the store's
-threads along, so that a whole run repeats.
+Everything random takes a seed and repeats from it. `run` and `SimulatedExecutor` simulate the event loop and the
+store's threads, too, so that a whole run repeats.
 """
 
 from aiodq.testing.clock import FakeClock

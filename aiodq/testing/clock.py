@@ -28,14 +28,14 @@ class FakeClock:
         return self._now_ns
 
     def monotonic(self) -> float:
-        """Return the seconds that went by."""
+        """Return the seconds that have passed."""
         return self._monotonic_ns / _NANOSECONDS
 
     def advance(self, seconds: float) -> None:
-        """Let time go by, on both clocks.
+        """Let time pass, on both clocks.
 
-        What a channel has waiting for it happens before this returns; of very many messages, to the first of them, and
-        to the others in the next turns of the loop.
+        Timers of channels ring before this returns; if very many messages are concerned, the others are handled in the
+        next turns of the loop.
         """
         if seconds < 0:
             raise ValueError("time does not go back; `jump` sets the wall clock")
@@ -45,7 +45,7 @@ class FakeClock:
             watcher()
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher` whenever time has gone by, as a timer would; return what ends that. A store does so."""
+        """Call `watcher` whenever time has passed, as a timer would; return the function that ends that."""
         self._watchers.append(watcher)
 
         def end() -> None:

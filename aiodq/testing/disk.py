@@ -1,10 +1,10 @@
-"""What a disk may hold after a power cut: what was made durable, and any legal part of what was on its way.
+"""What a disk may hold after a power cut: everything durable, and any legal part of what was not durable yet.
 
-Two orderings are known. `"posix"` assumes what the standard promises and nothing more: between two syncs of a file any
-subset of its writes may have arrived, torn at sectors, in any order, and a larger size without the bytes, with zeros or
-whatever else (`STALE`) in their place; a name is durable when its directory was synced, whatever else was. `"ext4"` is
-the journal of ext4 with `data=ordered`: names and truncations arrive in the order in which they were asked for, a sync
-of anything takes all before it along, and a file never shows bytes behind its old end that were not written.
+There are two orderings. `"posix"` assumes only what the standard promises: between two syncs of a file any subset of
+its writes may have arrived, torn at sectors, in any order, and a larger size without the bytes, with zeros or anything
+else (`STALE`) in their place; a name is durable once its directory was synced. `"ext4"` is the journal of ext4 with
+`data=ordered`: names and truncations arrive in the order of the calls, a sync of anything includes everything before
+it, and a file never shows bytes after its old end that were not written.
 
 The method is that of "All File Systems Are Not Created Equal" (OSDI 2014) and CrashMonkey (OSDI 2018).
 """
@@ -105,7 +105,7 @@ class Synced:
 class Dropped:
     """A sync failed, and the system forgot what it was to write: later syncs succeed without it, as on Linux.
 
-    Whoever reads sees it as if it had been written, unless it was `evicted` from memory.
+    Reads still show the bytes, unless they were `evicted` from memory.
     """
 
     node: int
@@ -115,7 +115,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A note of whoever records: what had been promised by then."""
+    """A note of the recording test: what had been promised by then."""
 
     label: object
 
@@ -207,13 +207,13 @@ class Disk:
     # --- what a power cut leaves
 
     def content(self, node: int) -> bytes:
-        """Return a file's bytes: what is durable, and what is still on its way."""
+        """Return a file's bytes, durable or not."""
         file = self._files.get(node)
         return b"" if file is None else _everything(file)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is on its way, so that a power cut can leave only one state."""
+        """Whether everything is durable, so that a power cut can leave only one state."""
         return not self._changes and not any(file.pending for file in self._files.values())
 
     def cuts(self, random: Random, limit: int) -> Iterator[Image]:
@@ -300,7 +300,7 @@ def _edit(names: dict[int, dict[str, int]], edit: _Edit) -> int | None:
 
 
 def apply_change(data: bytearray, change: Wrote | Truncated) -> None:
-    """Do to a file's bytes what an operation says."""
+    """Apply an operation to a file's bytes."""
     if isinstance(change, Truncated):
         _resize(data, change.size)
         return

@@ -1,4 +1,4 @@
-"""Which calls of a file system go wrong, and how: plans that print, parse, and repeat from a seed."""
+"""Fault plans: which calls of a file system fail, and how. Plans print, parse, and repeat from a seed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _DROPPED: Final = "dropped"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong.
+    """One call that fails.
 
     Attributes:
-        call: which kind of call.
-        at: the how-manieth call of that kind, from 1, among those whose path contains `match`.
-        error: the errno's name, such as `"EIO"`; "" with `short` for a write that only takes too little.
-        lasting: also every later one.
-        short: a write takes this many bytes, and then fails unless `error` is "".
+        call: the kind of call.
+        at: its number among the calls of that kind whose path contains `match`, from 1.
+        error: the errno's name, such as `"EIO"`; "" with `short` for a write that is only short.
+        lasting: whether every later call fails, too.
+        short: a write writes this many bytes, and then fails unless `error` is "".
         pages: what a failed sync leaves: `"kept"` to be written by the next, `"dropped"` so that the next succeeds
             without them while reads still show them, `"evicted"` so that reads no longer do.
         match: part of the path.
@@ -52,7 +52,7 @@ class Fault:
     match: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse an impossible fault."""
         if self.call not in CALLS:
             raise ValueError(f"no call is named {self.call!r}; there are {', '.join(CALLS)}")
         if self.at < 1:
@@ -62,7 +62,7 @@ class Fault:
         if not self.error and self.short is None:
             raise ValueError("a fault needs an error, or a write's size")
         if self.short is not None and (self.call != "write" or self.short < 0):
-            raise ValueError("only a write takes too little, and no less than nothing")
+            raise ValueError("only a write can be short, and has at least 0 bytes")
         if self.pages not in get_args(Pages) or (self.pages != _DROPPED and self.call != "sync"):
             raise ValueError(f"pages are {', '.join(get_args(Pages))}, and after a sync only")
         if set(self.match) & {":", ","} or self.match != self.match.strip():
@@ -135,10 +135,10 @@ class FaultPlan:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the plan of which `str` gave `text`.
+        """Return the plan for which `str` returned `text`.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a plan.
         """
         return cls(Fault.parse(part.strip()) for part in text.split(",") if part.strip())
 
@@ -164,11 +164,11 @@ class FaultPlan:
         self._faults = [*self._faults, *map(_Counted, faults)]
 
     def clear(self) -> None:
-        """Let everything succeed from now on."""
+        """Let all calls succeed from now on."""
         self._faults = []
 
     def enter(self, call: Call, path: str) -> Fault | None:
-        """Count a call; return what is to go wrong with it."""
+        """Count a call; return the fault that hits it, or None."""
         hit = None
         # Another thread may replace the list meanwhile.
         for counted in self._faults:

@@ -47,11 +47,11 @@ class SimulatedFileSystem:
     Nothing reaches the machine's disk. Calls may be made from any thread, as storage makes them.
 
     Attributes:
-        plan: which calls go wrong; it may be changed at any time.
+        plan: which calls fail; it may be changed at any time.
         capacity: bytes that files may hold together, or None; beyond it writes raise `ENOSPC`.
-        read_only: whatever would change something raises `EROFS`.
+        read_only: whether every call that would change something raises `EROFS`.
         trace: with `record`, every operation so far, for `power_cuts`.
-        laid_out: how many of them came before this file system's own: they made what was there at the beginning.
+        laid_out: the number of operations in it that created the initial files, before this file system's own.
         calls: how often each kind of call was made.
         before: called with (call, path) before each call, and once within a sync, after it was decided which bytes it
             covers. It may block.
@@ -72,7 +72,7 @@ class SimulatedFileSystem:
 
         Args:
             image: absolute paths, each with a file's bytes, or None for a directory.
-            plan: which calls go wrong.
+            plan: which calls fail.
             ordering: what a power cut may do; see `aiodq.testing.disk`.
             record: keep the trace.
             capacity: bytes that files may hold together.
@@ -107,9 +107,9 @@ class SimulatedFileSystem:
     def resume(
         cls, trace: Sequence[Operation], *, ordering: Ordering = "posix", record: bool = False
     ) -> SimulatedFileSystem:
-        """Return what a new process finds when the one before was killed: all that it wrote, whether synced or not.
+        """Return what a new process finds after the previous one was killed: everything written, synced or not.
 
-        What was not synced is still on its way: a power cut may take it, however long it was seen.
+        What was not synced may still be lost by a power cut, however long it was visible.
 
         Args:
             trace: the operations of the killed process, from the first on.
@@ -130,7 +130,7 @@ class SimulatedFileSystem:
             self._note(Marked(label))
 
     def image(self) -> Image:
-        """Return all files as they are seen now: what a killed process leaves."""
+        """Return all files as they are visible now: what a killed process leaves."""
         with self._mutex:
             return {path: bytes(node.data) if node.names is None else None for path, node in self._tree.walk()}
 
@@ -156,7 +156,7 @@ class SimulatedFileSystem:
             return SimulatedFileSystem(image, ordering=self._ordering, capacity=self.capacity)
 
     def unplug(self) -> None:
-        """Let every call raise `EIO` from now on, that is, end whoever uses this file system."""
+        """Let every call raise `EIO` from now on, which ends everything that uses this file system."""
         self._lost = True
 
     def power_cuts(self, seed: int, limit: int = 8) -> Iterator[tuple[int, Image]]:
@@ -412,7 +412,7 @@ class SimulatedFile:
         return self._fs._write(self._opened(refusal=errno.EBADF), self._path, buffers, position)  # noqa: SLF001 - as above
 
     def store(self, data: BytesLike, position: int) -> None:
-        """Write as a process does that has the file in its memory: all of it, which nobody can take only in part."""
+        """Write through a mapping: all of it, as there is no short write."""
         left = memoryview(data)
         while left:
             taken = self._fs._write(self._opened(refusal=errno.EBADF), self._path, [left], position, stored=True)  # noqa: SLF001 - as above

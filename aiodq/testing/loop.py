@@ -41,7 +41,7 @@ waits for a processor does not sleep, and nobody else holds the interpreter's lo
 
 
 class StalledError(RuntimeError):
-    """Nothing is ready and nothing is scheduled: whoever waits would wait for ever."""
+    """Nothing is ready and nothing is scheduled: all waiters would wait for ever."""
 
 
 class _Selector(selectors.SelectSelector):
@@ -140,7 +140,7 @@ class SimulatedExecutor(Executor):
                 return
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - it is handed to who waits, whatever it is
+            except BaseException as error:  # noqa: BLE001 - it is handed to the waiter, whatever it is
                 future.set_exception(error)
 
         job = _Job(work, future)

@@ -1,4 +1,4 @@
-"""A file system that does what another one does, with every call at hand on its way."""
+"""A file system that passes every call on to another one, through a method that may be overridden."""
 
 from __future__ import annotations
 

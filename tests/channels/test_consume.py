@@ -525,7 +525,7 @@ class TestCrashes:
             machine.clock.advance(5)
             await soon(jobs.join())
         assert seen == [(b"not", 1), (b"in hand", 2)]
-        assert "its process ended with it in hand; again in 5 s" in caplog.text
+        assert "its process ended while it was in flight; again in 5 s" in caplog.text
 
     @pytest.mark.parametrize("how", ["stopped", "killed"])
     async def test_who_failed_and_waits_for_its_turn_is_no_suspect(

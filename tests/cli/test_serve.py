@@ -158,7 +158,7 @@ def test_who_of_a_store_that_one_process_has_for_itself_or_nobody(store: Path) -
 
     assert asyncio.run(exclusive()) == {"owner": {"pid": os.getpid(), "exclusive": True}, "clients": []}
     assert ok("who", store, "--json").json == {"owner": None, "clients": []}
-    assert ok("who", store).out == b"nobody has it open\n"
+    assert ok("who", store).out == b"no process has it open\n"
     assert run("who", store / "none").code == 2
 
 

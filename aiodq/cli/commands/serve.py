@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _LOOK: Final = 1.0
-"""Seconds between two looks at who is there."""
+"""Seconds between two looks at the owner and the clients."""
 
 
 def serve(

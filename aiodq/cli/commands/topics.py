@@ -81,7 +81,7 @@ def delete_topic(store: Place, topic: str, /, *, yes: bool = False, json: bool =
 
 def _confirmed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise CommandError("delete-topic deletes for good: say --yes where nobody can be asked")
+        raise CommandError("delete-topic deletes for good: pass --yes where it cannot ask")
     sys.stderr.write(question)
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

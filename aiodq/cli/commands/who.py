@@ -64,7 +64,7 @@ def table(facts: Mapping[str, Any]) -> RenderableType:
     """Return the processes that have a store open, as text."""
     owner = facts["owner"]
     if owner is None:
-        return "nobody has it open"
+        return "no process has it open"
     if "lag" not in owner:
         return f"process {owner['pid']} has it for itself"
     others = [client for client in facts["clients"] if not client["owner"]]
@@ -76,7 +76,7 @@ def table(facts: Mapping[str, Any]) -> RenderableType:
         for client in facts["clients"]
     ]
     more = (f"and {counted(facts['unlisted'], 'other')}",) if facts["unlisted"] else ()
-    return Group(head, figures_table(("process", "is", "program", "in hand"), rows), *more) if rows else head
+    return Group(head, figures_table(("process", "is", "program", "in flight"), rows), *more) if rows else head
 
 
 def _held(holds: Mapping[str, int]) -> str:

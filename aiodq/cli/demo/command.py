@@ -34,19 +34,19 @@ def demo(
     limit: AtLeastOne | None = None,
     json: bool = False,
 ) -> int:
-    """Kill a process in the middle of its work, and prove that nothing it was promised is gone.
+    """Kill a process in the middle of its work, and prove that nothing acknowledged is lost.
 
     Producers in another process put every line of Python's standard library, each put synced to disk. Half-way that
-    process is killed with SIGKILL. The store is opened again, the producers go on behind the last line that is stored,
-    and consumers take and ack everything. What they got is held against the sources: the exit code is 1 if a line was
-    lost, changed, out of its producer's order, stored twice, or delivered after its ack.
+    process is killed with SIGKILL. The store is opened again, the producers continue after the last stored line, and
+    consumers take and ack everything. The result is compared with the sources: the exit code is 1 if a line was lost,
+    changed, out of its producer's order, stored twice, or delivered after its ack.
 
     Args:
-        store: a new directory for the store, which is kept; otherwise a temporary one is used.
-        producers: how many put at the same time.
-        consumers: how many take at the same time.
+        store: a new directory for the store, which is kept; by default a temporary one is used.
+        producers: how many producers put at the same time.
+        consumers: how many consumers take at the same time.
         keep: do not remove the temporary store.
-        limit: put no more than that many lines.
+        limit: the most lines to put.
         json: print the figures as JSON.
     """
     library = Library(standard_library(), producers, limit)

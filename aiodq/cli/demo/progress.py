@@ -1,4 +1,4 @@
-"""How far the demonstration is: bars on a terminal, a line now and then anywhere else. On standard error."""
+"""The progress of the demonstration, on standard error: bars on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof: what was delivered is held against what was to be put. No queue, no files, no clock in here."""
+"""The proof: compares what was delivered with what was to be put. It uses no queue, no files and no clock."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Script(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that should not be.
+    """One violation of what was promised.
 
     Attributes:
         kind: what is wrong.
@@ -59,7 +59,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the proof comes to.
+    """The result of the proof.
 
     Attributes:
         expected: messages that had to come.
@@ -185,7 +185,7 @@ class Ledger:
         return self._tracks[producer].next
 
     def verdict(self, upto: Sequence[int] | None = None) -> Verdict:
-        """Return what it comes to.
+        """Return the result.
 
         Args:
             upto: by producer, the position before which everything has to have come, and nothing behind it has to; None
@@ -224,7 +224,7 @@ def prove(
     deliveries: Iterable[tuple[int, bytes]],
     settled: Iterable[int] = (),
 ) -> Verdict:
-    """Hold deliveries, as (offset, body), against what was to be put.
+    """Compare deliveries, as (offset, body), with what was to be put.
 
     Args:
         scripts: by producer.

@@ -59,7 +59,7 @@ class Figures:
 
 
 class Outcome(NamedTuple):
-    """What came of it.
+    """The outcome.
 
     Attributes:
         figures: what was counted.

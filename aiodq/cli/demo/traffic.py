@@ -113,6 +113,6 @@ async def consume(
 
 
 async def take_and_hold(channel: Channel, took: Callable[[list[Message]], None]) -> None:
-    """Take messages and never ack them, as somebody who is in the middle of them when the process dies."""
+    """Take messages and never ack them, like a consumer that is processing them when the process dies."""
     took(await channel.get_many(CONSUMED_AT_ONCE))
     await asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""What the process to be killed tells its parent over a pipe: whole frames, so that a cut one at the end is nothing."""
+"""Events that the process to be killed sends to its parent, over a pipe, in frames: an incomplete one is ignored."""
 
 from __future__ import annotations
 

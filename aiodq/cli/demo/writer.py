@@ -28,7 +28,7 @@ _OUT: Final = 1
 
 
 def _tell(event: Event) -> None:
-    """Write all of an event to the pipe, where it outlives this process, before anything follows from it."""
+    """Write all of an event to the pipe, where it outlives this process, before anything is done because of it."""
     view = memoryview(pack(event))
     while view:
         view = view[os.write(_OUT, view) :]
@@ -47,7 +47,7 @@ def _reached(topic: Topic, producer: int, position: int) -> None:
 
 
 async def _end_with_parent() -> None:
-    """Die when the parent has: nobody else would end this process."""
+    """Exit when the parent has died: nothing else would end this process."""
     with Aside() as aside:
         await aside.call(lambda: os.read(_IN, 1))
     os._exit(1)
@@ -59,7 +59,7 @@ async def _write(path: str, library: Library, consumers: int) -> None:
         tasks.create_task(_end_with_parent())
         topic = store.topic(TOPIC)
         channel = topic.channel(CHANNEL, channel_options(consumers))
-        # Whenever the kill comes, somebody is in the middle of something.
+        # Whenever the kill comes, a consumer is processing messages.
         tasks.create_task(take_and_hold(channel, _took))
         for _ in range(consumers - 1):
             tasks.create_task(consume(channel, _took, _acked))

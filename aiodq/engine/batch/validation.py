@@ -35,7 +35,7 @@ LONGEST_TAG: Final = 1 << 16
 LONGEST_KEY: Final = 1 << 20
 MOST_HEADERS: Final = 1 << 16
 RESERVED_HEADER: Final = "aiodq-for"
-"""The header that names the one channel that a message is for (`aiodq.engine.channel.addressed`): nobody may set it."""
+"""The header that names the one channel that a message is for (`aiodq.engine.channel.addressed`): not for users."""
 
 
 def checked(draft: Draft, now_ns: Callable[[], int]) -> Accepted:

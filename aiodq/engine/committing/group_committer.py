@@ -461,7 +461,7 @@ class Committer:
             for run in (piece := next(pieces, [])):
                 run.channel_engine.transaction_holds.settle(run.start, run.stop, run.held)
         except BaseException as error:
-            self._fail(error)  # whatever it is, the store stops and nobody is left waiting
+            self._fail(error)  # whatever it is, the store stops and all waiters are failed
             if not isinstance(error, Exception):
                 raise
             piece = []

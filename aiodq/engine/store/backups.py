@@ -63,7 +63,7 @@ class Backups:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            making.give_up(QueueShutDown("nobody waits for this backup any more"))
+            making.give_up(QueueShutDown("the caller of this backup was cancelled"))
             raise
 
     def _ended(self, task: asyncio.Task[BackupReport]) -> None:

@@ -406,7 +406,7 @@ class StoreEngine:
         del self._unbegun[run]
         try:
             await run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and all waiters are failed
             self.fail(error)
 
     def _end(self) -> None:
@@ -445,7 +445,7 @@ class StoreEngine:
                 flush_accepted(engine, self.clock)
         except AiodqError as cause:
             error = cause
-        except Exception as cause:  # noqa: BLE001 - whatever it is, nobody is left waiting
+        except Exception as cause:  # noqa: BLE001 - whatever it is, no waiter is left
             error = as_failure(cause, self.path)
         engine.fail(error)
         with suppress(AiodqError):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["EffectiveOptions", "check_channel"]
 
 _SETTLING: Final = frozenset({"tags", "max_attempts", "dead_letter", "auto_ack"})
-"""Fields by which a channel settles messages that nobody has acked."""
+"""Fields by which a channel settles unacked messages."""
 
 _NONE: Final = ChannelOptions()
 

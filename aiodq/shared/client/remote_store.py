@@ -157,7 +157,9 @@ class RemoteStore:
                 raise self._nobody_serves(error) from error
             if self._locked is None:
                 raise
-            text = f"{self._locked.message}; it serves nobody, as a process does that has the store for itself"
+            text = (
+                f'{self._locked.message}; it serves no other process: it has the store for itself, in mode "exclusive"'
+            )
             raise StoreLockedError(text, self.path, pid=self._locked.pid) from error
 
     def _nobody_serves(self, error: OwnerLostError) -> StorageError:
@@ -169,7 +171,7 @@ class RemoteStore:
         try:
             self._check_there()
         except StoreNotFoundError as missing:
-            text = f'{missing.message}, and nobody has made the store meanwhile: a process in mode "client" never does'
+            text = f'{missing.message}, and none was created meanwhile: a process in mode "client" never creates one'
             return StoreNotFoundError(
                 f'{text}; open it with mode="shared" in another, or run aiodq serve --create', self.path
             )
@@ -178,7 +180,7 @@ class RemoteStore:
             return OwnerLostError(f"{text}, or run aiodq serve", error.path)
         pid = lock_holder(self.path)
         text = (
-            f"process {pid or 'unknown'} has the store for itself and serves nobody: write "
+            f'process {pid or "unknown"} has the store for itself, in mode "exclusive": write '
             'aiodq.open(path, mode="shared") there as well, or stop it'
         )
         return StoreLockedError(text, self.path, pid=pid)

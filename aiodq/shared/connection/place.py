@@ -36,9 +36,9 @@ def refuse_network(directory: str) -> None:
     kind = _file_system(directory)
     if kind in _NETWORK:
         text = (
-            f"the store lies on a file system of a network ({kind}), which other machines may write to, and whose "
-            "locks nobody can rely on: put a store that is shared on a disk of this machine, or have it open in one "
-            'process only, in mode "exclusive"'
+            f"the store lies on a network file system ({kind}), to which other machines may write, and whose locks are "
+            "not reliable: put a shared store on a disk of this machine, or open it in one process only, in mode "
+            '"exclusive"'
         )
         raise StorageError(text, directory)
 

@@ -25,7 +25,7 @@ _LARGEST: Final = (64 << 20) - 4096
 _MANY: Final = 1000
 """Topics of which at least the puts are remembered though all are answered."""
 
-_WITHDRAWN: Final = "nobody waits for this put any more"
+_WITHDRAWN: Final = "all callers of this put were cancelled"
 
 
 class WithdrawnError(AiodqError):

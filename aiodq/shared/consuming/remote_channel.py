@@ -57,7 +57,7 @@ _WINDOW: Final = 0.01
 
 _AHEAD: Final = 0.005
 _MOST_AHEAD: Final = 3000
-"""Seconds' worth of messages to prefetch, and the most messages: while they are here, nobody else can have them."""
+"""Seconds' worth of messages to prefetch, and the most messages: no other process can have prefetched ones."""
 
 _LOOKS: Final = 4
 """How often in the time of what is prefetched it is seen whether more is to be."""

@@ -51,7 +51,7 @@ def is_lost(said: Fail) -> bool:
 
 def stalled(directory: str, pid: int) -> Fail:
     """Return the substitute for an answer that takes too long."""
-    who = f"the owner of the store, process {pid}," if pid else "whoever owns the store"
+    who = f"the owner of the store, process {pid}," if pid else "the owner of the store"
     text = f"{who} does not answer: its event loop is blocked, or it was stopped"
     return fail_of(OwnerStalledError(text, directory, pid=pid))
 

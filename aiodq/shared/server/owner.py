@@ -162,7 +162,7 @@ class Owner:
         while self._listening is not None:
             await asyncio.sleep(_LOOK)
             if self.engine.failure is not None:
-                self.failed()  # though nobody has asked for anything since
+                self.failed()  # although there was no request since
                 return
             if self._listening.found:
                 continue

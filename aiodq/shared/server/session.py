@@ -58,7 +58,7 @@ __all__ = ["Session"]
 _SECOND: Final = 1_000_000_000
 
 _WAITS: Final = frozenset({"backup", "drain", "join"})
-"""Calls that wait for what others do: the client says if nobody waits any more."""
+"""Calls that only wait: the client tells the owner if their callers were cancelled."""
 
 _SHOWN: Final = frozenset({"purge", "sync"})
 """Calls after which the client knows where the log begins and up to where it is durable."""
@@ -499,7 +499,7 @@ class Session:
         calling = self._awaited.pop(request, None)
         # INVARIANT: it is answered here: a cancelled task may not have begun, and the client waits for an answer.
         if calling is not None and calling.cancel():
-            self._under_way.fail(AiodqError("nobody waits for this any more"), request)
+            self._under_way.fail(AiodqError("the caller of this was cancelled"), request)
 
     async def _topic_called(self, handle: int, topic: Topic, said: Call) -> Done:
         if said.name == "withdraw":

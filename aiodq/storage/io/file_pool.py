@@ -244,7 +244,7 @@ class PooledFileSystem:
             pooled.closed = True
             # INVARIANT: all three are checked at once: while it waits for one of them, another may become true.
             while pooled.busy or pooled.users or pooled.writing:
-                self._changed.wait(_SHORTLY if pooled.writing else None)  # `write_alone` notifies nobody
+                self._changed.wait(_SHORTLY if pooled.writing else None)  # `write_alone` does not notify
             self._drop(pooled)
             self._windows.pop(pooled, None)
 

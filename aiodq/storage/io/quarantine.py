@@ -27,7 +27,7 @@ class Damage(NamedTuple):
         path: the file.
         position: the first bad byte.
         end: the byte after the last bad one.
-        reason: in words.
+        reason: as text.
         first, stop: the range of offsets missing because of it, as far as known; equal if there are none.
     """
 

@@ -76,7 +76,7 @@ class Finding:
         severity: see `Severity`.
         path: the file.
         position: the byte at which it begins.
-        reason: in words.
+        reason: as text.
         first, stop: the offsets it cost; equal if none, or if they are not known.
         by_hand: whether it is damage that `repair_store` leaves to an administrator.
     """

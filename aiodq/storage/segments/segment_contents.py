@@ -29,7 +29,7 @@ class Lost(NamedTuple):
 
     Attributes:
         position, end: the bytes that fail their check; equal for a gap between good ones.
-        reason: in words.
+        reason: as text.
         first, stop: the offsets it cost; equal if unknown or none.
     """
 

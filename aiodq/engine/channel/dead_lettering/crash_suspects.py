@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["CrashSuspects"]
 
 _ALONE: Final = 30.0
-"""Seconds for which the others wait for the one in hand; most messages that end a process do so soon."""
+"""Seconds for which the others wait for the one in flight; most messages that end a process do so soon."""
 
 
 class CrashSuspects:
@@ -17,12 +17,12 @@ class CrashSuspects:
     """
 
     def __init__(self) -> None:
-        """Start with no message in hand."""
+        """Start with no message in flight."""
         self._message: object | None = None
         self._since = 0.0
 
     def admit(self, message: object, now: float) -> bool:
-        """Admit a message at that moment unless another one is in hand; return whether it was admitted."""
+        """Admit a message at that moment unless another one is in flight; return whether it was admitted."""
         if self._message is not None and now - self._since <= _ALONE:
             return False
         self._message, self._since = message, now

@@ -165,7 +165,7 @@ class DeadLetterOffice:
             done(_refused(letter, error))
         elif error is None or isinstance(error, AiodqError):
             done(error)
-        elif isinstance(error, Exception):  # whatever it is, the store stops and nobody is left waiting
+        elif isinstance(error, Exception):  # whatever it is, the store stops and all waiters are failed
             tell_all(error, [self._fail, done])
 
     async def close(self) -> None:

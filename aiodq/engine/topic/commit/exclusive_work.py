@@ -74,7 +74,7 @@ class ExclusiveWork:
         try:
             operation.finish(result, told)
         except BaseException as raised:
-            told = as_failure(raised)  # whatever it is, the store stops and nobody is left waiting
+            told = as_failure(raised)  # whatever it is, the store stops and all waiters are failed
             tell_all(told, [partial(operation.finish, None)])
             if not isinstance(raised, Exception):
                 raise

@@ -247,7 +247,7 @@ class GroupCommit:
             if span[1] > self._count_from:
                 self._count(engine, span[1])
             engine.publisher.show_many(Batch(span[0], time_ns, columns), cost)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and all waiters are failed
             self._stop(error)
         return span[0]
 
@@ -295,7 +295,7 @@ class GroupCommit:
                     self._publisher.shown(trim=ended)
             if not offset % _LONGEST_RUN:
                 self._turns.until = now
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and all waiters are failed
             self._stop(error)
         return offset
 
@@ -412,7 +412,7 @@ class GroupCommit:
             if stop > self._count_from:
                 self._count(engine, stop)
             engine.publisher.show_many(Batch(part.first, part.time_ns, columns), part.cost)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and nobody is left waiting
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and all waiters are failed
             self._stop(error)
         part.resolve()
         return True
@@ -511,7 +511,7 @@ class GroupCommit:
         return not self.returning.patient()
 
     def accompany(self) -> Returning:
-        """Have puts of other processes wait for each other; return the object that is to be told who puts."""
+        """Have puts of other processes wait for each other; return the object that counts them."""
         if self.returning is None:
             self.returning = Returning(self._loop, self._monotonic, self._engine.turn)
         return self.returning

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Returning"]
 
 _SURE: Final = 4
-"""Times in a row that somebody put again soon, before others wait for them."""
+"""Times in a row that a producer has to put again soon before others wait for it."""
 
 _LONGEST: Final = 0.001
 """Soon is within the duration of a sync, and never later than so many seconds: to wait for longer costs more than
