@@ -8,7 +8,6 @@ redelivery, a delay, a touch, a hold) is an entry of its own in the channel's st
 from __future__ import annotations
 
 import heapq
-import sys
 from bisect import bisect_right
 from collections import deque
 from itertools import compress
@@ -404,7 +403,7 @@ class Leases:
                 self._expect(deadline, lease)
         return None
 
-    def take_late(self, now: int, most: int = sys.maxsize) -> list[int]:
+    def take_late(self, now: int, most: int) -> list[int]:
         """Move up to `most` messages past their deadline to entries without one; return their offsets."""
         found: list[int] = []
         while len(found) < most and (first := self._first_late()) is not None and first[0] <= now:

@@ -190,8 +190,8 @@ def encode_run(
     first: int,
     watermark: int,
     time_ns: int,
-    codec: int = CODEC_NONE,
-    atomic: bool = False,
+    codec: int,
+    atomic: bool,
 ) -> Iterator[Encoded]:
     """Yield the frames that `encode_frames` returns, one at a time, with what an index needs to know of each."""
     if len(columns.bodies) == 1 and columns.plain and not _worth_compressing(columns.bodies[0], codec):
@@ -413,7 +413,7 @@ def decode_compact(data: bytes, context: FrameContext) -> bytes | None:
     return data[_PREFIX : size - TRAILER.size - padding]
 
 
-def frame_payload(view: memoryview, at: int, frame: Frame, *, path: str = "") -> BytesLike:
+def frame_payload(view: memoryview, at: int, frame: Frame, *, path: str) -> BytesLike:
     """Return the payload of the batch at `view[at]`, decompressed; its columns are what `decode_columns` reads.
 
     Raises:

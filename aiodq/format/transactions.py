@@ -229,7 +229,7 @@ def decode_commit(data: bytes, at: int, salt: int, path: str = "") -> Block | No
     return Block(number, durable, end, commit)
 
 
-def next_commit(data: bytes, at: int, salt: int, number: int, path: str = "") -> tuple[int, Block] | None:
+def next_commit(data: bytes, at: int, salt: int, number: int, path: str) -> tuple[int, Block] | None:
     """Return the position of the first block at or after byte `at`, and the block; or None.
 
     Only blocks whose number is `number` or one of the next 4,000 are found: searching for those eight bytes makes a

@@ -78,7 +78,7 @@ class RemoteChannel(RemoteSettlement):
         counts: the message counts, as far as known here.
     """
 
-    def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None = None) -> None:
+    def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None) -> None:
         """Prepare to deliver what the owner sends."""
         super().__init__(topic, name, options)
         self.paused: bool = False

@@ -200,7 +200,7 @@ class RemoteSettlement:
             if settling.final and (rejections or not settling.rejects):
                 settling.supersede(offsets)
 
-    def resumed(self, given: Mapping[int, int], elsewhere: Collection[int] = (), *, moved: bool = True) -> None:
+    def resumed(self, given: Mapping[int, int], elsewhere: Collection[int], *, moved: bool) -> None:
         """Take over the delivery numbers of the messages that an owner left here; others are settled, or `elsewhere`.
 
         Unless the owner has changed (`moved`), rejected messages may be on their way to the dead letters.
