@@ -7,6 +7,7 @@ from somewhere inside, such as `'>' not supported between instances of 'str' and
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import inspect
 import math
 import os
@@ -354,6 +355,14 @@ PLACES = [
     ),
 ]
 
+
+class Cells(ctypes.Structure):
+    """A buffer that is neither bytes nor an array."""
+
+    def __repr__(self) -> str:
+        return "<cells>"
+
+
 MESSAGES = [
     Mistake(
         "a text as a body",
@@ -366,6 +375,12 @@ MESSAGES = [
         lambda desk: desk.jobs.put({"cat": 1}),
         MESSAGE,
         "a message's body is bytes-like, not {'cat': 1} (dict): write put(json.dumps(value).encode())",
+    ),
+    Mistake(
+        "another kind of buffer as a body",
+        lambda desk: desk.jobs.put(Cells()),
+        MESSAGE,
+        "a message's body is bytes-like, not <cells> (Cells): write put(bytes(value))",
     ),
     Mistake(
         "one body for several",
@@ -493,8 +508,8 @@ async def desk_at(path: Path) -> AsyncIterator[Desk]:
 
 
 def test_there_are_as_many_as_there_are_said_to_be() -> None:
-    assert len(MISTAKES) == 53
-    assert len({mistake.what for mistake in MISTAKES}) == 53
+    assert len(MISTAKES) == 54
+    assert len({mistake.what for mistake in MISTAKES}) == 54
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what.replace(" ", "-"))

@@ -99,7 +99,18 @@ def no_body(given: object) -> str:
         example = "put_many([draft])"
     elif hasattr(given, "tobytes"):
         example = "put(value.tobytes())"
+    elif _is_buffer(given):
+        example = "put(bytes(value))"
     return f"a message's body is bytes-like, not {shown_typed(given)}: write {example}"
+
+
+def _is_buffer(given: object) -> bool:
+    """Return whether something holds bytes that others may read, such as an `mmap`."""
+    try:
+        memoryview(given).release()  # type: ignore[arg-type] # this is the question
+    except (TypeError, ValueError, BufferError):
+        return False
+    return True
 
 
 def list_bodies(bodies: Iterable[T]) -> list[T]:
