@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 from contextlib import suppress
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.offline.verify import verify_store
 from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     CHANGES,
@@ -33,10 +37,56 @@ from tests.queue.support import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
+def _zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+LOST_JOURNALS: dict[str, Callable[[Path], object]] = {
+    "gone": lambda directory: (directory / "journal").unlink(),
+    "zeros": lambda directory: _zero(directory / "journal"),
+    "empty": lambda directory: os.truncate(directory / "journal", 0),
+    "directory gone": shutil.rmtree,
+    "channels gone": lambda directory: shutil.rmtree(directory.parent),
+}
+"""What somebody or a disk may do to a channel's only file: there is a checkpoint only later."""
+
+
 class TestRestart:
+    @pytest.mark.parametrize("lose", LOST_JOURNALS.values(), ids=LOST_JOURNALS)
+    async def test_acks_that_went_with_a_young_channel_s_journal_are_reported(
+        self, path: Path, tmp_path: Path, lose: Callable[[Path], object]
+    ) -> None:
+        async with store(path) as opened:
+            channel = opened.topic("orders").channel("mail")
+            await fill(opened.topic("orders"), numbered(3))
+            await channel.ack_many(await take(channel, 3))
+            image, whole = (crash_image(path, tmp_path / name) for name in ("image", "whole"))
+        assert verify_store(str(whole), OsFileSystem()).ok
+        journal = image / "orders" / "channels" / "mail" / "journal"
+        assert journal.exists()
+        assert not journal.with_name("checkpoint").exists()
+        lose(journal.parent)
+        assert [finding.path for finding in verify_store(str(image), OsFileSystem()).damages] == [str(journal)]
+        mended = crash_image(image, tmp_path / "mended")
+        assert [done.path for done in repair_store(str(mended), OsFileSystem())] == [
+            str(mended / journal.relative_to(image))
+        ]
+        assert verify_store(str(mended), OsFileSystem()).ok
+        async with store(image) as opened:
+            events, topic = opened.events(), opened.topic("orders")
+            assert topic.stats().damages == 1
+            event = await soon(anext(events))
+            assert (event.kind, event.topic) == ("damage", "orders")
+            assert bodies_of(await take(topic.channel("mail"), 3)) == numbered(3)
+        for copy, left in ((whole, 0), (image, 3), (mended, 3)):
+            async with store(copy) as opened:
+                topic = opened.topic("orders")
+                assert (topic.stats().damages, topic.channel("mail").depth) == (0, left)
+
     @pytest.mark.parametrize("policy", ["always", "interval", "os"])
     async def test_unacked_come_again_in_order_and_acked_never(self, path: Path, policy: str) -> None:
         left = numbered(100)

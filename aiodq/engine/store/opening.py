@@ -452,7 +452,8 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
         StorageError: as mapped from the system's error, or as raised by `ChannelJournal`.
     """
     ensure_directory(fs, os.path.join(log.directory, "channels"), synced=synced)
-    journal = ChannelJournal(fs, os.path.join(log.directory, "channels", channel), start, log.meta.uuid)
+    directory, described = os.path.join(log.directory, "channels", channel), channel in log.meta.channels
+    journal = ChannelJournal(fs, directory, start, log.meta.uuid, described=described)
     try:
         wall, now = clock.now_ns(), monotonic_ns(clock)
         most = ChannelOptions().max_in_flight

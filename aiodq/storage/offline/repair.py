@@ -17,8 +17,8 @@ from aiodq.format.journal import replayed
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, read_commits
-from aiodq.storage.io.durable_io import TEMPORARY, read_file, replace_file, sweep_temporaries
-from aiodq.storage.io.filesystem import directory_exists, locked
+from aiodq.storage.io.durable_io import TEMPORARY, ensure_directory, read_file, replace_file, sweep_temporaries
+from aiodq.storage.io.filesystem import directory_exists, locked, name_exists
 from aiodq.storage.io.os_errors import is_refused, os_errors
 from aiodq.storage.io.quarantine import quarantine, quarantine_file
 from aiodq.storage.offline.repair_segment import repair_segment
@@ -262,14 +262,24 @@ class _TopicRepair:
 
     def _channels(self, meta: TopicMeta) -> None:
         topic = topic_of(self._fs, self._directory)
+        self._make_directories(meta)
         for name in self._channel_names(meta):
             with self._unless_refused("its channel"):
-                self._channel(name, meta.channels.get(name, meta.begin), topic)
+                self._channel(name, meta.channels.get(name, meta.begin), topic, described=name in meta.channels)
 
-    def _channel(self, name: str, start: int, topic: UUID | None) -> None:
+    def _make_directories(self, meta: TopicMeta) -> None:
+        """Make the directories of the channels that lost theirs. Something else in their place is left alone."""
+        place = os.path.join(self._directory, CHANNELS)
+        paths = [channel_directory(self._directory, name) for name in meta.channels]
+        if directory_exists(self._fs, place) or not name_exists(self._fs, place):
+            for path in (path for path in paths if not name_exists(self._fs, path)):
+                ensure_directory(self._fs, place)
+                ensure_directory(self._fs, path)
+
+    def _channel(self, name: str, start: int, topic: UUID | None, *, described: bool) -> None:
         directory = channel_directory(self._directory, name)
         self._actions += _sweep(self._fs, directory)
-        image, ops, _, end, damages, _ = read_channel(self._fs, directory, start, topic)
+        image, ops, _, end, damages, _ = read_channel(self._fs, directory, start, topic, described=described)
         path = os.path.join(directory, JOURNAL)
         torn = end > 0 and any((read_file(self._fs, path, 1 << 30) or b"")[end:])
         if not damages and not torn:

@@ -238,13 +238,16 @@ class _TopicCheck:
         self._segments(meta, promised)
         topic = topic_of(self._fs, self._directory)
         channels = os.path.join(self._directory, CHANNELS)
-        if name_exists(self._fs, channels) and not directory_exists(self._fs, channels):
+        blocked = name_exists(self._fs, channels) and not directory_exists(self._fs, channels)
+        if blocked:
             self._files.append(_by_hand(channels, "unknown", self._name, NOT_A_DIRECTORY))
-        for channel in self._names(CHANNELS):
-            directory = channel_directory(self._directory, channel)
-            if directory_exists(self._fs, directory):
-                self._channel(channel, meta.channels.get(channel, meta.begin), topic)
-            elif channel in meta.channels:
+        for channel in sorted({*self._names(CHANNELS), *(() if blocked else meta.channels)}):
+            directory, described = channel_directory(self._directory, channel), channel in meta.channels
+            gone = described and not name_exists(self._fs, directory)
+            if gone or directory_exists(self._fs, directory):
+                start = meta.channels.get(channel, meta.begin)
+                self._channel(channel, start, topic, described=described)
+            elif described:
                 self._files.append(_by_hand(directory, "unknown", self._name, NOT_A_DIRECTORY))
             else:
                 self._files.append(_other(self._fs, directory, self._name))
@@ -322,9 +325,9 @@ class _TopicCheck:
         if findings:
             self._files.append(FileReport(path, "topic", self._name, 0, 0, findings))
 
-    def _channel(self, name: str, start: int, topic: UUID | None) -> None:
+    def _channel(self, name: str, start: int, topic: UUID | None, *, described: bool) -> None:
         directory = channel_directory(self._directory, name)
-        _, ops, _, end, damages, _ = read_channel(self._fs, directory, start, topic)
+        _, ops, _, end, damages, _ = read_channel(self._fs, directory, start, topic, described=described)
         kinds: tuple[tuple[str, Kind], ...] = ((CHECKPOINT, "checkpoint"), (JOURNAL, "journal"))
         for file, kind in kinds:
             path = os.path.join(directory, file)

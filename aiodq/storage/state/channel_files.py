@@ -74,7 +74,9 @@ class ChannelFiles(NamedTuple):
     torn: bool
 
 
-def read_channel(fs: FileSystem, directory: str, start: int, topic: UUID | None = None) -> ChannelFiles:
+def read_channel(
+    fs: FileSystem, directory: str, start: int, topic: UUID | None = None, *, described: bool = False
+) -> ChannelFiles:
     """Read a channel's directory.
 
     Args:
@@ -82,6 +84,7 @@ def read_channel(fs: FileSystem, directory: str, start: int, topic: UUID | None 
         directory: the channel's.
         start: where the channel began, used if no checkpoint can be read.
         topic: the channel's topic, as `topic_of` returns it; None to look it up.
+        described: whether the topic's description names the channel. It did not before the journal was durable.
 
     Raises:
         FormatVersionError: a newer version.
@@ -100,6 +103,9 @@ def read_channel(fs: FileSystem, directory: str, start: int, topic: UUID | None 
             damages.append(Damage(path, 0, len(data), error.message))
     path = os.path.join(directory, JOURNAL)
     data = read_file(fs, path, _LARGEST)
+    if described and not generation & COUNT and not any(data or b""):
+        # An owner killed amid a fold may leave an emptied journal, but only beside a checkpoint.
+        damages.append(Damage(path, 0, 0, "the journal is missing" if data is None else "the journal is empty"))
     blocks = _read_journal(data, path, generation, damages)
     torn = blocks.missing or any((data or b"")[blocks.end :])
     return ChannelFiles(image, blocks.ops, blocks.generation, blocks.end, damages, torn)

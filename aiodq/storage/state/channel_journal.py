@@ -73,7 +73,9 @@ class ChannelJournal:
         unclean: whether anything was damaged or torn; `fold` before going on, so that none of it is read again.
     """
 
-    def __init__(self, fs: FileSystem, directory: str, start: int, topic: UUID | None = None) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, start: int, topic: UUID | None = None, *, described: bool = False
+    ) -> None:
         """Open or create the channel's files.
 
         Args:
@@ -81,6 +83,7 @@ class ChannelJournal:
             directory: the channel's.
             start: where the channel began, used if no checkpoint can be read.
             topic: see `read_channel`.
+            described: likewise.
 
         Raises:
             FormatVersionError: a newer version.
@@ -91,7 +94,7 @@ class ChannelJournal:
         self._checkpoint = os.path.join(directory, CHECKPOINT)
         ensure_directory(fs, directory)
         sweep_temporaries(fs, directory)
-        found = read_channel(fs, directory, start, topic)
+        found = read_channel(fs, directory, start, topic, described=described)
         self.image: ChannelImage = found.image
         self.ops: list[Op] = found.ops
         self.damages: list[Damage] = found.damages
