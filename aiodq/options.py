@@ -399,9 +399,10 @@ class ChannelOptions:
     """How a channel delivers.
 
     Attributes:
-        start: where a channel begins when it is first created: `"earliest"`, `"latest"`, an offset, or a time (with a
-            zone). None: a topic's first channel at the earliest message kept, a later one at the end. One that begins
-            at a time counts nothing until it is on disk, for which `get` and `refresh` wait.
+        start: where a channel begins when it is first created: `"earliest"`, `"latest"`, an offset (outside the log,
+            the nearer of its ends), or a time (with a zone). None: a topic's first channel at the earliest message
+            kept, a later one at the end. One that begins at a time counts nothing until it is on disk, for which `get`
+            and `refresh` wait.
         visibility_timeout: seconds, or a `timedelta`, after which a message in flight that is not settled is
             redelivered; `touch` restarts the time. None: it is never redelivered while the store is open.
         max_in_flight: the most messages delivered and not yet settled. 1 gives strict order.

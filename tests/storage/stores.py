@@ -136,6 +136,8 @@ LEFTOVERS: dict[str, Callable[[Path], object]] = {
     ),
     "a segment that had just begun": _begin_a_segment,
     "a watermark that is gone": lambda store: (store / "t" / "watermark").unlink(),
+    "a watermark of zeros": lambda store: (store / "t" / "watermark").write_bytes(bytes(8192)),
+    "an empty watermark": lambda store: (store / "t" / "watermark").write_bytes(b""),
     "a torn slot": lambda store: flip(store / "t" / "watermark", 4096 + 10, 1),
     "files of others": lambda store: (store / "t" / "notes.txt").write_bytes(b"mine"),
 }

@@ -59,12 +59,14 @@ def check_slots(data: bytes | None) -> list[tuple[Literal["damage", "note"], int
     """Return the findings about a slot file's bytes, or its absence: (severity, position, reason)."""
     if data is None:
         return [("note", 0, "the file is missing; its owner makes it again")]
+    if not any(data):
+        return [("note", 0, "nothing is written in it; its owner writes it again")]
     found: list[tuple[Literal["damage", "note"], int, str]] = []
     for at in (0, _STRIDE):
         slot = data[at : at + _SLOT.size]
         if any(slot) and read_slots(slot) == (0, 0, 0):
             found.append(("note", at, "unfinished: the slot is not whole, and the other one counts"))
-    if read_slots(data) == (0, 0, 0) and any(data) and not _is_begun(data):
+    if read_slots(data) == (0, 0, 0) and not _is_begun(data):
         return [("damage", at, "neither slot is what was written") for _, at, _ in found[:1]]
     return found
 
