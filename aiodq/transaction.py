@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -12,7 +13,7 @@ from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.validation import no_body
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.settling import SettlingChannel
-from aiodq.engine.transactions.participants import Channel, HeldAck, Topic, ack_runs
+from aiodq.engine.transactions.participants import AckRun, Channel, HeldAck, Topic, ack_runs
 from aiodq.engine.transactions.pending_puts import Checked, PendingPuts, cost_of
 from aiodq.engine.transactions.task_transactions import Joinable, TransactionHost
 from aiodq.errors import (
@@ -59,6 +60,16 @@ class Held(Protocol):
 
 _AT_ONCE: Final = 5000
 """Messages marked as settled in one turn of the event loop: a millisecond's work."""
+
+_SHORT: Final = 16
+"""Messages in a run, as a mean, below which it is worth bringing them into order."""
+
+_place: Callable[[HeldAck], tuple[Channel, int]] = attrgetter("channel_engine", "offset")
+
+
+def _in_order(claim: HeldAck) -> tuple[int, int]:
+    """Return what brings messages into the order of their offsets, those of a channel together."""
+    return id(claim.channel_engine), claim.offset
 
 
 class Transaction(AsyncBlock):
@@ -109,7 +120,8 @@ class Transaction(AsyncBlock):
         """Called by `Store.transaction` and `Message.transaction`; `own` is a message that joins at the start."""
         self._host = host
         self._own = own
-        self._messages: dict[tuple[Channel, int], tuple[Held, HeldAck]] = {}
+        self._messages: dict[tuple[Channel, int], Held] = {}
+        self._claims: list[HeldAck] = []
         self._engines: dict[Channel, Topic] = {}
         self._joined: list[Held] = []
         self._taken: Sequence[Held] = ()
@@ -149,17 +161,30 @@ class Transaction(AsyncBlock):
             raise InvalidOptionTypeError(
                 f"ack_many takes a list of messages, not {shown_typed(messages)}: write tx.ack(message) for one"
             )
-        added: dict[tuple[Channel, int], tuple[Held, HeldAck]] = {}
-        for message in found:
-            settlement = self._settlement(message)
-            key = settlement.channel_engine, settlement.offset
-            if key in self._messages or key in added:
-                raise AlreadySettledError(
-                    f"message {message.offset} of {message.topic!r} is in the transaction already"
-                )
-            added[key] = message, settlement
-        self._check_in_flight(settlement for _, settlement in added.values())
+        those = list(found)
+        claims = [self._settlement(message) for message in those]
+        places = [_place(claim) for claim in claims]
+        added = dict(zip(places, those, strict=True))
+        if len(added) < len(places) or not self._messages.keys().isdisjoint(added):
+            message = self._named_twice(places, those)
+            raise AlreadySettledError(f"message {message.offset} of {message.topic!r} is in the transaction already")
+        runs = list(ack_runs(claims))
+        if len(runs) * _SHORT > len(claims) > _SHORT:
+            # In order they form fewer runs, for this check, for the commit, and for what it writes.
+            claims.sort(key=_in_order)
+            runs = list(ack_runs(claims))
+        self._check_in_flight(runs)
         self._messages.update(added)
+        self._claims += claims
+
+    def _named_twice(self, places: Sequence[tuple[Channel, int]], messages: Sequence[Held]) -> Held:
+        """Return the first of these messages that is in the transaction, or before it among them."""
+        there = set(self._messages)
+        for place, message in zip(places, messages, strict=True):
+            if place in there:
+                return message
+            there.add(place)
+        raise ValueError("none is named twice")
 
     def _settlement(self, message: Held) -> HeldAck:
         if not hasattr(type(message), "_claim"):
@@ -180,8 +205,8 @@ class Transaction(AsyncBlock):
         return engine
 
     @staticmethod
-    def _check_in_flight(settlements: Iterable[HeldAck]) -> None:
-        for run in ack_runs(settlements):
+    def _check_in_flight(runs: Iterable[AckRun]) -> None:
+        for run in runs:
             run.channel_engine.check_all(run.start, run.stop, run.delivery)
 
     def put(
@@ -303,8 +328,10 @@ class Transaction(AsyncBlock):
         """
         self._check()
         settlement = self._settlement(message)
-        self._check_in_flight((settlement,))
-        self._messages.setdefault((settlement.channel_engine, settlement.offset), (message, settlement))
+        self._check_in_flight(ack_runs((settlement,)))
+        if (place := _place(settlement)) not in self._messages:
+            self._messages[place] = message
+            self._claims.append(settlement)
         self._joined.append(message)
 
     def _end(self, error: BaseException) -> None:
@@ -380,22 +407,21 @@ class Transaction(AsyncBlock):
         if not (self._messages or self._puts):
             return
         self._host.check()
-        messages, ours = self._messages, (*self._joined, *self._taken)
+        messages, claims, ours = self._messages, self._claims, (*self._joined, *self._taken)
 
         def ended(error: BaseException | None) -> None:
-            for message, _ in messages.values() if error is None else ():
+            for message in messages.values() if error is None else ():
                 message._committed()  # noqa: SLF001 - as in `_settlement`
             for message in ours if error is not None else ():
                 message._given_back(None)  # noqa: SLF001 - as in `_settlement`
 
-        claims = [claim for _, claim in messages.values()]
         puts = [(pending.engine, await pending.columns(), pending.cost) for pending in self._puts.values()]
         await self._host.committer.commit(claims, puts, ended)
         try:
             # Freed in pieces: freeing very many objects at once holds up the event loop as well.
             while len(messages) > _AT_ONCE:
                 for _ in range(_AT_ONCE):
-                    messages.popitem()[1][0]._committed()  # noqa: SLF001 - as in `_settlement`
+                    messages.popitem()[1]._committed()  # noqa: SLF001 - as in `_settlement`
                     claims.pop()
                 await asyncio.sleep(0)
         finally:

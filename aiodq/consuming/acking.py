@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiodq.delivery.leases import APART, HELD, MEASURED, indexes
 from aiodq.engine.channel.lease.in_flight import neighbours
@@ -12,13 +12,19 @@ from aiodq.message import Message
 from aiodq.values import several, shown_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from aiodq.engine.channel.handing import HandingChannel
     from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.channel.lease.message_lease import MessageLease
 
 __all__ = ["ack_all", "list_messages", "own_delivery"]
+
+_Runs: TypeAlias = "dict[MessageLease, list[tuple[int, int]]]"
+"""Runs of messages by lease: the first index of each, and how many follow it with it."""
+
+_Piece: TypeAlias = "tuple[MessageLease, int, int, int]"
+"""A lease, the first index in it of messages that follow each other there, and where in a list these begin and end."""
 
 _COMPILED: Final = not isinstance(neighbours, FunctionType)
 
@@ -36,13 +42,13 @@ def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]
     claimed: dict[int, tuple[Message, int]] = {}
     for message in apart:
         delivery = _delivery(channel_engine, message)
-        first, count = runs.get(message._run, (0, 0))  # noqa: SLF001 - as in `_divided`
-        if message.offset in claimed or first <= message._index < first + count:  # noqa: SLF001 - as above
+        if message.offset in claimed or _is_in(message._index, runs.get(message._run, ())):  # noqa: SLF001 - as in `_divided`
             raise AlreadySettledError(f"message {message.offset} of {message.topic!r} is named twice; none was settled")
         claimed[message.offset] = message, delivery
     channel_engine.ack_many([(offset, delivery) for offset, (_, delivery) in claimed.items()])
-    for lease, (first, count) in runs.items():
-        channel_engine.ack_run(lease, first, count)
+    for lease, those in runs.items():
+        for first, count in those:
+            channel_engine.ack_run(lease, first, count)
     settled: Sequence[InFlight] = found
     for one in settled:
         one._store_ref = None  # noqa: SLF001 - it is settled here instead of by its own methods
@@ -64,62 +70,98 @@ def list_messages(messages: Iterable[Message]) -> list[Message]:
     return list(found)
 
 
-def _divided(
-    channel_engine: HandingChannel[Message], messages: list[Message]
-) -> tuple[dict[MessageLease, tuple[int, int]], list[Message]]:
-    """Return the runs of consecutive messages of a lease, as `get_many` gives them, and all other messages.
+def _divided(channel_engine: HandingChannel[Message], messages: list[Message]) -> tuple[_Runs, list[Message]]:
+    """Return the runs of consecutive messages of leases, and all other messages.
 
     A run is checked and settled as a whole, which is much faster than message by message.
     """
-    runs: dict[MessageLease, tuple[int, int]] = {}
+    runs: _Runs = {}
     if list(map(type, messages)).count(Message) != len(messages):
         return runs, messages
     apart: list[Message] = []
-    for lease, first, at, stop in (_counted if _COMPILED else _compared)([*messages]):
-        count, marks = stop - at, lease.marks
-        offset, held = lease.first + first, marks.count(HELD, first, first + count)
-        if (
-            lease.channel_engine is channel_engine
-            and lease not in runs
-            and (
-                held + marks.count(MEASURED, first, first + count) == count
-                or (
-                    marks.count(APART, first, first + count) == count
-                    and channel_engine.holds_all(offset, offset + count, lease.number + first)
-                )
-            )
-        ):
-            runs[lease] = first, count
+    pieces, end = (_counted if _COMPILED else _compared)([*messages])
+    rest = messages[end:]
+    for lease, first, at, stop in pieces:
+        if lease in runs:
+            rest += messages[at:stop]
+        elif _is_held(channel_engine, lease, first, stop - at):
+            runs[lease] = [(first, stop - at)]
         else:
             apart += messages[at:stop]
-    return runs, apart
+    return runs, [*apart, *_in_no_order(channel_engine, rest, runs)]
 
 
-def _counted(messages: list[InFlight], at: int = 0) -> Iterator[tuple[MessageLease, int, int, int]]:
-    """Yield what `_compared` does, from an index on, message by message: the fastest way if it is compiled."""
+def _is_held(channel_engine: HandingChannel[Message], lease: MessageLease, first: int, count: int) -> bool:
+    """Return whether these messages of a lease can be settled as a run."""
+    stop, marks = first + count, lease.marks
+    if lease.channel_engine is not channel_engine:
+        return False
+    if marks.count(HELD, first, stop) + marks.count(MEASURED, first, stop) == count:
+        return True
+    offset = lease.first + first
+    return marks.count(APART, first, stop) == count and channel_engine.holds_all(
+        offset, offset + count, lease.number + first
+    )
+
+
+def _is_in(index: int, runs: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= index < first + count for first, count in runs)
+
+
+def _in_no_order(channel_engine: HandingChannel[Message], messages: list[Message], runs: _Runs) -> list[Message]:
+    """Add the runs that messages form which do not follow each other; return those that form none."""
+    leases: dict[MessageLease, list[Message]] = {}
+    for message in messages:
+        leases.setdefault(message._run, []).append(message)  # noqa: SLF001 - as in `ack_all`
+    apart: list[Message] = []
+    for lease, those in leases.items():
+        places = sorted([each._index for each in those])  # noqa: SLF001 - as above
+        found, before = _runs_of(places), runs.get(lease, [])
+        alone = len(set(places)) == len(places) and not (before and any(_is_in(place, before) for place in places))
+        if alone and all(_is_held(channel_engine, lease, first, count) for first, count in found):
+            runs[lease] = before + found
+        else:
+            apart += those
+    return apart
+
+
+def _runs_of(places: list[int]) -> list[tuple[int, int]]:
+    """Return the runs of indexes that follow each other: the first, and how many."""
+    if places[-1] - places[0] + 1 == len(places):
+        return [(places[0], len(places))]
+    edges = [at for at in range(1, len(places)) if places[at] - places[at - 1] != 1]
+    return [(places[at], stop - at) for at, stop in zip([0, *edges], [*edges, len(places)], strict=True)]
+
+
+def _counted(messages: list[InFlight]) -> tuple[list[_Piece], int]:
+    """Do as `_compared`, with a step for each message: the quickest if it is compiled."""
+    pieces: list[_Piece] = []
+    at = 0
     while at < len(messages):
         stop = neighbours(messages, at)
-        yield messages[at]._run, messages[at]._index, at, stop  # noqa: SLF001 - as in `ack_all`
+        pieces.append((messages[at]._run, messages[at]._index, at, stop))  # noqa: SLF001 - as in `ack_all`
         at = stop
+    return pieces, at
 
 
-def _compared(messages: list[InFlight]) -> Iterator[tuple[MessageLease, int, int, int]]:
-    """Yield, for each run of messages that are neighbours in a lease: the lease, its first index, and its list index.
+def _compared(messages: list[InFlight]) -> tuple[list[_Piece], int]:
+    """Return the runs of messages, as `get_many` gives them, and where the first message is that is in none.
 
-    Compares all of them at once: the fastest way if it is not compiled.
+    With all of a run compared at once: the quickest otherwise.
     """
     leases: list[MessageLease] = [each._run for each in messages]  # noqa: SLF001 - as in `ack_all`
     places = [each._index for each in messages]  # noqa: SLF001 - as above
+    pieces: list[_Piece] = []
     at, end = 0, len(messages)
     while at < end:
         lease, first = leases[at], places[at]
         stop = min(at + len(lease.marks) - first, end)
         count = stop - at
         if leases[at:stop].count(lease) != count or places[at:stop] != indexes(first, first + count):
-            break  # these are not neighbours as from `get_many`: compare one by one
-        yield lease, first, at, stop
+            break
+        pieces.append((lease, first, at, stop))
         at = stop
-    yield from _counted(messages, at)
+    return pieces, at
 
 
 def _delivery(channel_engine: HandingChannel[Message], message: object) -> int:

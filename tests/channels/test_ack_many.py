@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any
 
@@ -147,3 +148,41 @@ async def test_one_with_an_entry_of_its_own_leaves_other_leases_to_be_settled_in
         async with machine.jobs() as again:
             assert len(ready(again)) == 10
     assert sorted(alone) == list(range(10))  # those of its lease
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("order", ["shuffled", "every other"])
+async def test_those_that_do_not_follow_each_other_are_settled_in_runs_too(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, seed: int, order: str, *, compiled: bool
+) -> None:
+    monkeypatch.setattr("aiodq.consuming.acking._COMPILED", compiled)
+    alone: list[int] = []
+    ack = ChannelState.ack
+
+    def counted(state: ChannelState, start: int, stop: int | None = None) -> None:
+        alone.append(start)
+        ack(state, start, stop)
+
+    monkeypatch.setattr(ChannelState, "ack", counted)
+    async with machine.jobs() as jobs:
+        for _ in range(3):
+            await jobs.put_many([b"x"] * 100)
+        messages = await jobs.get_many(300)
+        given = messages[::2]
+        if order == "shuffled":
+            given = [*messages]
+            random.Random(seed).shuffle(given)
+        with pytest.raises(aiodq.AlreadySettledError):
+            jobs.ack_many([*given, given[7]])
+        assert counts(jobs) == (0, 300, 0), "none"
+        await jobs.ack_many(given)
+        assert alone == []
+        assert counts(jobs) == (0, 300 - len(given), 0)
+        assert [message.settled for message in messages].count(True) == len(given)
+        for message in messages:
+            if not message.settled:
+                await message.nack()
+        again = await jobs.get_many(300) if len(given) < 300 else []
+        random.Random(seed).shuffle(again)
+        await jobs.ack_many(again)
+        assert counts(jobs) == (0, 0, 0)

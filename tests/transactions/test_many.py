@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import pytest
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.batch.put_batch import columns_cost, columns_of
+from aiodq.engine.channel.acks.transaction_holds import TransactionHolds
+from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.committing import group_committer, topic_appender
 from aiodq.engine.topic.puts import put_buffer
 from aiodq.engine.transactions import pending_puts
@@ -351,3 +354,36 @@ async def test_what_waits_for_earlier_puts_is_put_some_at_a_time(
     assert max(accepted.values()) == topic_appender._MOST_AT_ONCE
     assert engine.put_buffer.pending == 0
     assert [message.body async for message in topic.scan()] == [b"%d" % number for number in range(2 * MANY)]
+
+
+async def test_those_given_in_no_order_are_checked_held_and_written_in_runs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    runs, check_all, hold = Counter[str](), ChannelEngine.check_all, TransactionHolds.hold
+
+    def checked(engine: ChannelEngine[Any], start: int, stop: int, delivery: int) -> None:
+        runs["checked"] += 1
+        check_all(engine, start, stop, delivery)
+
+    def held(holds: TransactionHolds, start: int, stop: int, delivery: int) -> int:
+        runs["held"] += 1
+        return hold(holds, start, stop, delivery)
+
+    monkeypatch.setattr(ChannelEngine, "check_all", checked)
+    monkeypatch.setattr(TransactionHolds, "hold", held)
+    async with machine.store() as store:
+        channels = [store.topic("jobs").channel(name, LARGE) for name in ("a", "b")]
+        await store.topic("jobs").put_many([b""] * MANY)
+        messages = [message for channel in channels for message in await channel.get_many(MANY)]
+        random.Random(seed).shuffle(messages)
+        async with store.transaction() as tx:
+            tx.ack_many(messages[: MANY // 2])
+            with pytest.raises(aiodq.AlreadySettledError, match=f"message {messages[3].offset} of 'jobs'"):
+                tx.ack_many([*messages[MANY // 2 :], messages[3], messages[4]])
+            with pytest.raises(aiodq.AlreadySettledError, match=f"message {messages[-1].offset} of 'jobs'"):
+                tx.ack_many([*messages[MANY // 2 :], messages[-1], messages[-2]])
+            runs.clear()
+            tx.ack_many(messages[MANY // 2 :])
+            assert runs["checked"] < MANY
+        assert runs["held"] < MANY
+        assert [counts(channel) for channel in channels] == [(0, 0, 0)] * 2
