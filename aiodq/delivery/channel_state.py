@@ -420,7 +420,7 @@ class ChannelState:
 
     def defer(self, offset: int, due: int) -> None:
         """Defer a message that was never handed out, by its due time in the log; that is not noted again."""
-        if not self.is_ready(offset):
+        if not self.is_ready(offset) or self.passed(offset):
             return
         self._make_way(offset, offset + 1)
         self.deferred.add(offset, due)

@@ -380,6 +380,8 @@ class ChannelEngine(Settlement, Generic[M]):
         state.defer_all(offsets, later, now - wall)
         self._spread_dues()
         self.source.keep_deferred(batch, offsets)
+        if self._joiners:
+            self.wake()  # one told late may have seemed to have more that is ready
 
     def _spread_dues(self) -> None:
         """Enter the due times of new messages: where they are very many, some in each turn of the loop."""

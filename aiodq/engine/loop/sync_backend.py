@@ -32,6 +32,9 @@ _FDATASYNC: Final = os.fdatasync if hasattr(os, "fdatasync") else None
 _THREADS_AT_ONCE: Final = 4
 """The most threads that sync the journals of one topic: the log's sync needs a thread, too."""
 
+_BEGUN_AT_ONCE: Final = 128
+"""The most syncs of the kernel's that are begun in one turn of the loop: a millisecond's work."""
+
 
 class Synced(Protocol):
     """A log or a journal that can be made durable. It has one sync at a time."""
@@ -154,22 +157,26 @@ class SyncBackend:
         """Return when each of these is synced; the syncs run concurrently, so that the disk can combine them.
 
         Raises:
-            StoreFailedError: a sync failed; all of them have ended by then.
+            StoreFailedError: a sync failed; all that were begun have ended by then.
 
-        Cancellation: the syncs go on to their end.
+        Cancellation: the syncs that were begun go on to their end.
         """
-        syncs: list[Awaitable[None]]
-        if self._aio is not None and self._kernel() is not None:
-            syncs = [self._begun(each) for each in what]
-        else:
-            shares = [what[first::_THREADS_AT_ONCE] for first in range(min(_THREADS_AT_ONCE, len(what)))]
-            syncs = [self.threads.call(_sync_each, share) for share in shares]
-        if len(syncs) == 1:
-            await syncs[0]
-            return
-        for error in await asyncio.gather(*syncs, return_exceptions=True):
-            if error is not None:
-                raise error
+        kernel = self._aio is not None and self._kernel() is not None
+        # The loop begins the kernel's syncs and takes their ends: of very many, some in each turn.
+        most = _BEGUN_AT_ONCE if kernel else max(len(what), 1)
+        for first in range(0, len(what), most):
+            syncs: list[Awaitable[None]]
+            if kernel:
+                syncs = [self._begun(each) for each in what[first : first + most]]
+            else:
+                shares = [what[share::_THREADS_AT_ONCE] for share in range(min(_THREADS_AT_ONCE, len(what)))]
+                syncs = [self.threads.call(_sync_each, share) for share in shares]
+            if len(syncs) == 1:
+                await syncs[0]
+                continue
+            for error in await asyncio.gather(*syncs, return_exceptions=True):
+                if error is not None:
+                    raise error
 
     def _begun(self, what: Synced) -> asyncio.Future[None]:
         done: asyncio.Future[None] = self._loop.create_future()

@@ -277,8 +277,10 @@ class AckPersister:
             self._not_written(waiting, raised)
             raise
         _tell(waiting)
-        for channel_engine in channel_engines:
+        for number, channel_engine in enumerate(channel_engines, 1):
             await self._keep_up(channel_engine)
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
         if self._dirty:
             await self._gather(sum(len(waiters) for _, waiters in waiting))
 

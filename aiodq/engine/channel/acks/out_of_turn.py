@@ -37,8 +37,10 @@ class OutOfTurn:
 
     __slots__ = (
         "_begun",
+        "_done",
         "_hindered",
         "_outlived",
+        "_to_look",
         "asked",
         "ended",
         "letters",
@@ -51,7 +53,8 @@ class OutOfTurn:
     def __init__(self) -> None:
         """Start empty."""
         self.ended: deque[Sequence[tuple[int, int]]] = deque()
-        self._begun = 0
+        # Of the first of these: how many ranges were taken, and up to where the next one.
+        self._begun = self._done = 0
         self.ranges: deque[tuple[int, int]] = deque()
         self.unsent: set[int] = set()
         self.asked: bool = False
@@ -60,6 +63,8 @@ class OutOfTurn:
         self.until: int = 0
         self._hindered = 0
         self._outlived: set[int] = set()
+        # The same, and some that are not in flight any more, in the order in which they are looked at for that.
+        self._to_look: deque[int] = deque()
 
     def add(self, offset: int) -> None:
         """Have a message checked."""
@@ -69,18 +74,24 @@ class OutOfTurn:
         """Have expired messages checked one by one if `each` may need other treatment than being settled."""
         while each and self.ended:
             self.ranges.extend(self.ended.popleft()[self._begun :])
-            self._begun = 0
+            self._begun = self._done = 0
 
-    def take_ended(self) -> Sequence[tuple[int, int]]:
-        """Remove and return some ranges of expired messages."""
-        if not self.ended:
-            return ()
-        ranges, begin = self.ended[0], self._begun
-        self._begun += _MOST_ENDED
-        if self._begun >= len(ranges):
-            self.ended.popleft()
-            self._begun = 0
-        return ranges[begin : begin + _MOST_ENDED]
+    def take_ended(self, most: int) -> list[tuple[int, int]]:
+        """Remove and return some ranges of expired messages, of up to `most` messages."""
+        found = list[tuple[int, int]]()
+        while self.ended and not found:
+            ranges = self.ended[0]
+            while most > 0 and self._begun < len(ranges) and len(found) < _MOST_ENDED:
+                start, stop = ranges[self._begun]
+                start = max(start, self._done)
+                self._done = min(stop, start + most)
+                most -= self._done - start
+                found.append((start, self._done))
+                self._begun += self._done == stop
+            if self._begun == len(ranges):
+                self.ended.popleft()
+                self._begun = self._done = 0
+        return found
 
     def hinder(self, until: int, number: int) -> None:
         """Count `number` more dead letters as on their way until then: one could not be put, or its message read."""
@@ -117,9 +128,17 @@ class OutOfTurn:
 
     def outlived(self, offsets: Iterable[int], state: ChannelState) -> None:
         """Note that messages in flight have expired: they are checked once they are no longer in flight."""
-        self._outlived.update(offsets)
-        if len(self._outlived) > 2 * state.flying + _SLACK:
-            self._outlived = {offset for offset in self._outlived if state.delivery(offset) is not None}
+        outlived, to_look = self._outlived, self._to_look
+        for offset in offsets:
+            if offset not in outlived:
+                outlived.add(offset)
+                to_look.append(offset)
+            # Two looks for each that is new: so few are stale, and no call takes long for that.
+            for _ in range(2 if len(to_look) > 2 * state.flying + _SLACK else 0):
+                if state.delivery(looked := to_look.popleft()) is None:
+                    outlived.discard(looked)
+                else:
+                    to_look.append(looked)
 
     def back(self, offset: int) -> bool:
         """Note that a message is no longer in flight, but not settled; return whether it is now to be checked."""

@@ -7,6 +7,7 @@ it. A message that is given up is settled at once, or if there is a dead-letter 
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.channel.acks.out_of_turn import MOST_LETTERS, OutOfTurn
@@ -36,6 +37,9 @@ _RETRY_NS: Final = SECOND
 
 _MOST_AT_ONCE: Final = 100
 """The most messages that are out of attempts or expired to be settled in one turn of the loop."""
+
+_MOST_HELD: Final = 2000
+"""The most expired messages to be settled in one turn of the loop if some may be in flight: a millisecond's work."""
 
 
 class Undeliverable:
@@ -146,7 +150,7 @@ class Undeliverable:
         if state is None or channel.over or channel.reclaiming or channel.held:
             return
         out_of_turn.sort(each=channel.options.dead_letter is not None or self.filter.tags is not None)
-        if ended := out_of_turn.take_ended():
+        if ended := out_of_turn.take_ended(_MOST_HELD if state.flying else sys.maxsize):
             out_of_turn.outlived(state.expire_ranges(ended), state)
             self._source.requeue_cache.discard_within(ended)
             channel.changed()

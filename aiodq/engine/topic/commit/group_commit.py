@@ -155,6 +155,7 @@ class GroupCommit:
             and self._log.options.codec == CODEC_NONE
             and engine.name not in engine.metrics.refusing
             and not engine.retention.begun
+            and not self._publisher.behind
         )
         durably = options.sync == "always"
         # INVARIANT: writes after the start of a sync, or after a tick, belong to another batch than those before it.
@@ -498,7 +499,7 @@ class GroupCommit:
     def may_write(self, batch: OpenBatch) -> bool:
         """Return whether a batch is to be written now, nothing else being written."""
         engine = self._engine
-        if self.gathering:
+        if self.gathering or self._publisher.behind:
             return False
         if engine.exclusive_work.waiting and engine.exclusive_work.comes_after(engine.taken):
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.engine.channel.addressed import addressed_in
 from aiodq.engine.loop.futures import MOST_AT_ONCE
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.puts.put_buffer import PutBuffer
 
 __all__ = ["Publisher", "ShownTopic"]
+
+_NOTED_AT_ONCE: Final = 100
+"""The most channels that are told of one message's delay or address in one turn of the loop: a millisecond's work."""
+
+_A_CHANNEL: Final = 16
+"""Messages in a batch that take as long to tell one channel of as the channel itself does."""
 
 
 class ShownTopic(WholeTopic, Protocol):
@@ -43,13 +49,15 @@ class Publisher:
         unsynced: the parts that are written and wait for a sync, oldest first.
     """
 
-    __slots__ = ("_engine", "_furthest", "unsynced")
+    __slots__ = ("_engine", "_furthest", "_untold", "unsynced")
 
     def __init__(self, engine: ShownTopic) -> None:
         """Publish for this topic."""
         self.unsynced: deque[tuple[Part, Batch]] = deque()
         self._engine = engine
         self._furthest: ChannelEngine[Any] | None = None
+        # Of which dues and addresses channels are still to be told: the batch, the addresses in it, and the channels.
+        self._untold: deque[tuple[Batch, list[tuple[int, str]], deque[ChannelEngine[Any]]]] = deque()
 
     def written(self, serial: int, result: Written, *, durably: bool) -> None:
         """Handle a batch that the segment writer has ended; `durably`: it becomes visible once it is synced.
@@ -125,16 +133,45 @@ class Publisher:
     def _tell(self, batch: Batch) -> None:
         """Tell channels about due times, times to live and addresses in a batch, and wake their getters."""
         engine, columns = self._engine, batch.columns
-        if columns.dues is not None:
-            for channel_engine in engine.channel_engines.values():
-                channel_engine.note_dues(batch)
+        addressed = [] if columns.headers is None else addressed_in(batch)
+        if columns.dues is not None or addressed:
+            self._untold.append((batch, addressed, deque(engine.channel_engines.values())))
+            if len(self._untold) == 1:
+                self._note_some()
         if columns.expiries is not None:
             engine.expirations.note(batch)
-        if columns.headers is not None and (addressed := addressed_in(batch)):
-            for channel_engine in engine.channel_engines.values():
-                channel_engine.pass_over(addressed)
         if engine.waiting:
             self._wake()
+
+    @property
+    def behind(self) -> bool:
+        """Whether channels are still to be told of what is visible: nothing is written that would have to wait, too."""
+        return bool(self._untold)
+
+    def _note_some(self) -> None:
+        """Tell some channels of the dues and addresses in a batch, and the others in later turns of the loop.
+
+        Until then, a channel finds out itself what it must not deliver yet, once it is that message's turn.
+        """
+        engine = self._engine
+        batch, addressed, left = self._untold[0]
+        for _ in range(min(max(_NOTED_AT_ONCE * _A_CHANNEL // (_A_CHANNEL + len(batch.columns.bodies)), 1), len(left))):
+            channel_engine = left.popleft()
+            if batch.columns.dues is not None:
+                channel_engine.note_dues(batch)
+            if addressed:
+                channel_engine.pass_over(addressed)
+        if not left:
+            self._untold.popleft()
+        if self._untold:
+            engine.group_commit.stop_inline()
+            engine.loop.call_soon(engine.guarded(self._note_others))
+
+    def _note_others(self) -> None:
+        if self._untold and not self._engine.stopped:
+            self._note_some()
+            if not self._untold:
+                self._engine.turn()
 
     def _wake(self) -> None:
         """Wake the getters for which there are messages."""
@@ -211,6 +248,7 @@ class Publisher:
         for part, _ in self.unsynced:
             part.fail(error)
         self.unsynced.clear()
+        self._untold.clear()
 
 
 def _tell_early(parts: list[Part]) -> None:

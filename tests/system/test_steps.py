@@ -1,0 +1,194 @@
+"""What concerns very many channels or messages at once is done some in each turn of the loop; counted, not timed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+import aiodq
+from aiodq.delivery.channel_state import ChannelState
+from aiodq.engine.channel.acks import undeliverable
+from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
+from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.loop import sync_backend
+from aiodq.engine.loop.sync_backend import SyncBackend
+from aiodq.engine.topic.commit import publisher
+from aiodq.testing import FakeClock
+from tests.system.counts import compiled
+from tests.system.support import QuickFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(compiled(), reason="what is compiled cannot be watched")
+
+BODY = b"x" * 20
+CHANNELS = 50
+AT_ONCE = 8
+
+
+class Turns:
+    """Counts what happens in each turn of the loop.
+
+    Attributes:
+        each: how often it happened, by turn.
+    """
+
+    def __init__(self) -> None:
+        self.each: Counter[int] = Counter()
+        self._turn = 0
+        self._next()
+
+    def _next(self) -> None:
+        self._turn += 1
+        asyncio.get_running_loop().call_soon(self._next)
+
+    def counted(self, function: Callable[..., Any], weight: Callable[..., int] = lambda *_: 1) -> Callable[..., Any]:
+        """Return a function that counts, and does what this one does."""
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            self.each[self._turn] += weight(*args)
+            return function(*args, **kwargs)
+
+        return counting
+
+
+async def many_channels(store: aiodq.Store) -> list[aiodq.Channel]:
+    """Return the channels of a topic, each of which has had a message."""
+    topic = store.topic("t")
+    channels = [topic.channel(f"c{number}") for number in range(CHANNELS)]
+    await topic.put(BODY)
+    for channel in channels:
+        await (await channel.get()).ack()
+    return channels
+
+
+@pytest.fixture
+def few_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few channels are told of a delay in one turn."""
+    monkeypatch.setattr(publisher, "_NOTED_AT_ONCE", AT_ONCE)
+
+
+@pytest.mark.usefixtures("few_noted")
+@pytest.mark.parametrize("sync", ["os", "always"])
+@pytest.mark.parametrize("messages", [1, 100])
+async def test_a_delay_is_told_to_some_channels_in_each_turn(
+    sync: Literal["os", "always"], messages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that come meanwhile wait, so that what is still to be told stays little."""
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync=sync), fs=QuickFileSystem()) as store:
+        channels, topic, turns = await many_channels(store), store.topic("t"), Turns()
+        monkeypatch.setattr(ChannelEngine, "note_dues", turns.counted(ChannelEngine.note_dues))
+        waiting = 0
+        for _ in range(3):
+            await topic.put_many([aiodq.Draft(BODY, delay=60)] * messages)
+            waiting = max(waiting, len(topic._engine.publisher._untold))
+        while any(channel.deferred() != 3 * messages for channel in channels):
+            await asyncio.sleep(0)
+        assert turns.each.total() == 3 * CHANNELS
+        assert max(turns.each.values()) <= AT_ONCE
+        assert waiting <= 1
+        assert [channel.qsize() for channel in channels] == [0] * CHANNELS
+        await asyncio.wait_for(topic.put(BODY), 60)
+        assert [(await channel.get()).offset for channel in channels] == [3 * messages + 1] * CHANNELS
+
+
+@pytest.mark.usefixtures("few_noted")
+async def test_a_channel_that_is_told_late_delivers_nothing_early(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem(), clock=clock) as store:
+        channels = await many_channels(store)
+        joining = [asyncio.ensure_future(channel._channel_engine.join(deferred=False)) for channel in channels]
+        await store.topic("t").put(BODY, delay=60)
+        for channel in channels:
+            with pytest.raises(asyncio.QueueEmpty):
+                channel.get_nowait()
+        await asyncio.wait_for(asyncio.gather(*joining), 60)
+        assert [(channel.deferred(), channel.qsize()) for channel in channels] == [(1, 0)] * CHANNELS
+        clock.advance(61)
+        found = await asyncio.wait_for(asyncio.gather(*[channel.get() for channel in channels]), 60)
+        assert [message.attempts for message in found] == [1] * CHANNELS
+
+
+@pytest.mark.usefixtures("few_noted")
+async def test_who_waits_for_a_channel_that_is_told_late_is_woken(tmp_path: Path) -> None:
+    """What is ready before the channel knows of the delay is none of what is waited for."""
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem()) as store:
+        channels = await many_channels(store)
+        await store.topic("t").put(BODY, delay=60)
+        assert channels[-1].deferred() == 0, "not told yet"
+        await asyncio.wait_for(channels[-1]._channel_engine.join(deferred=False), 60)
+
+
+async def test_what_expires_in_hand_at_once_is_settled_some_in_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undeliverable, "_MOST_HELD", 100)
+    clock, many = FakeClock(), 1000
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem(), clock=clock) as store:
+        channel, turns = store.topic("t").channel("c"), Turns()
+        looked_at = turns.counted(
+            ChannelState.expire_ranges, lambda _, ranges: sum(stop - start for start, stop in ranges)
+        )
+        monkeypatch.setattr(ChannelState, "expire_ranges", looked_at)
+        await store.topic("t").put_many([aiodq.Draft(BODY, ttl=5)] * many)
+        messages = await channel.get_many(many)
+        clock.advance(6)
+        while turns.each.total() < many:
+            await asyncio.sleep(0)
+        assert max(turns.each.values()) <= 100
+        assert channel.stats().expired == 0, "whoever has them may still ack them"
+        await channel.ack_many(messages[:500])
+        for message in messages[500:]:
+            await message.nack()
+        while channel.stats().expired < 500:
+            await asyncio.sleep(0)
+        assert (channel.qsize(), channel.stats().acked) == (0, 500)
+
+
+def test_of_what_outlived_its_time_in_hand_little_stays_in_memory() -> None:
+    """However many there were: none of the later ones takes long to note."""
+    state, out_of_turn, looks = ChannelState(0, 10_000, 10_000), OutOfTurn(), 0
+    for offset in range(5000):
+        state.deliver(offset)
+    out_of_turn.outlived(range(5000), state)
+    state.ack(0, 5000)
+    delivery = state.delivery
+
+    def counting(offset: int) -> int | None:
+        nonlocal looks
+        looks += 1
+        return delivery(offset)
+
+    state.delivery = counting  # type: ignore[method-assign]  # to count
+    for offset in range(5000, 10_000):
+        state.deliver(offset)
+        looks = 0
+        out_of_turn.outlived([offset], state)
+        assert looks <= 2
+        state.ack(offset)
+    assert len(out_of_turn._outlived) < 100
+    assert not out_of_turn.back(7)
+
+
+async def test_the_syncs_of_many_channels_are_begun_some_in_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_backend, "_BEGUN_AT_ONCE", AT_ONCE)
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os")) as store:
+        if store.stats().sync_backend != "aio":
+            pytest.skip("no syncs of the kernel's here")
+        channels = await many_channels(store)
+        await store.topic("t").sync()
+        await store.topic("t").put(BODY)
+        for channel in channels:
+            (await channel.get()).ack_nowait()
+        turns = Turns()
+        monkeypatch.setattr(SyncBackend, "start", turns.counted(SyncBackend.start))
+        await store.topic("t").sync()
+        assert turns.each.total() >= CHANNELS
+        assert max(turns.each.values()) <= AT_ONCE
