@@ -156,11 +156,11 @@ def _pieces(runs: Iterable[R]) -> Iterator[list[R]]:
 
 
 async def _counted(settlements: Sequence[HeldAck]) -> Counter[object]:
-    """Return how many of very many messages are of each channel, counted some in each turn of the loop."""
-    counts = Counter[object]()
-    for begin in range(0, len(settlements), _COUNTED):
-        counts.update(map(_CHANNEL_OF, settlements[begin : begin + _COUNTED]))
+    """Return how many messages are of each channel; very many are counted some in each turn of the loop."""
+    counts = Counter(map(_CHANNEL_OF, settlements[:_COUNTED]))
+    for begin in range(_COUNTED, len(settlements), _COUNTED):
         await asyncio.sleep(0)
+        counts.update(map(_CHANNEL_OF, settlements[begin : begin + _COUNTED]))
     return counts
 
 
@@ -269,9 +269,7 @@ class Committer:
 
         Cancellation: either nothing was done, or it is committed although the caller was cancelled.
         """
-        few = len(settlements) <= _COUNTED
-        settled = Counter(map(_CHANNEL_OF, settlements)) if few else await _counted(settlements)
-        room = ReservedRoom(settled, pressing=bool(settlements))
+        room = ReservedRoom(await _counted(settlements), pressing=bool(settlements))
         # A committer gets topics and channels of its own store only, which are engines.
         own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)
         entry = _Entry([], own, asyncio.get_running_loop().create_future(), origin, room)
