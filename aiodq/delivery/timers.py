@@ -33,13 +33,18 @@ _Entry: TypeAlias = tuple[int, int, int]
 
 def later_than(moment: int, start: int, dues: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
     """Return which of the consecutive messages from `start` on are due after this moment, and their due times."""
-    alike = dues.count(dues[0]) == len(dues)
+    alike = _are_alike(dues)
     if (dues[0] if alike else min(dues)) > moment:
         return range(start, start + len(dues)), dues
     if alike:
         return (), ()
     later = [offset for offset, due in enumerate(dues, start) if due > moment]
     return later, [dues[offset - start] for offset in later]
+
+
+def _are_alike(dues: Sequence[int]) -> bool:
+    """Return whether all moments are the same; of very many that are not, mostly by a look at two of them."""
+    return dues[0] == dues[-1] and dues.count(dues[0]) == len(dues)
 
 
 class Deferrals:
@@ -151,7 +156,7 @@ class Deferrals:
 
         Very many have due times of their own only once `spread` was called until it returns False.
         """
-        alike = dues.count(dues[0]) == len(dues)
+        alike = _are_alike(dues)
         if alike or len(dues) > _SPREAD:
             # All with the last of them, so that none comes before it is due.
             due = max((dues[0] if alike else max(dues)) + ahead, 0)
