@@ -192,3 +192,25 @@ async def test_the_syncs_of_many_channels_are_begun_some_in_each_turn(
         await store.topic("t").sync()
         assert turns.each.total() >= CHANNELS
         assert max(turns.each.values()) <= AT_ONCE
+
+
+async def test_what_is_redelivered_is_taken_up_to_a_thousand_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, runs, deliver_again = 2500, list[int](), ChannelState.deliver_again
+
+    def counting(state: ChannelState, *args: Any) -> tuple[range, int, int] | None:
+        found = deliver_again(state, *args)
+        runs.append(0 if found is None else len(found[0]))
+        return found
+
+    monkeypatch.setattr(ChannelState, "deliver_again", counting)
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem()) as store:
+        channel = store.topic("t").channel("c", aiodq.ChannelOptions(max_in_flight=many))
+        await store.topic("t").put_many([BODY] * many)
+        for message in await channel.get_many(many):
+            await message.nack()
+        found = await channel.get_many(many)
+        assert [message.offset for message in found] == list(range(many))
+        assert {message.attempts for message in found} == {2}
+        assert max(runs) == 1000

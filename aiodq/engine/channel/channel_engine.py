@@ -7,6 +7,7 @@ from asyncio import _get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from aiodq.delivery.leases import LONGEST
 from aiodq.delivery.timers import later_than
 from aiodq.engine.channel.acks.settlement import Settlement
 from aiodq.engine.channel.acks.transaction_holds import TransactionHolds
@@ -133,8 +134,9 @@ class ChannelEngine(Settlement, Generic[M]):
             return []
         if limit is not None and state.attempts(first) >= limit:
             return []
+        # No more than a lease has: whoever takes more gives way in between.
         found = self.source.deliver_again(
-            state, most, self.undeliverable.filter, self._deadline(self._clock.monotonic())
+            state, min(most, LONGEST), self.undeliverable.filter, self._deadline(self._clock.monotonic())
         )
         if found is None:
             return []
