@@ -29,12 +29,17 @@ class SocketWire(PacketProtocol):
         super().__init__(link.heard, monotonic)
         self.reason: ProtocolError | None = None
         self._link = link
+        self._begun = False
+        self._early = b""
         self.reader.largest = FIRST_PACKET
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         self._link.received()
-        super().data_received(data)
+        if self._begun:
+            super().data_received(data)
+        else:
+            self._early += data
 
     def _break_off(self, error: ProtocolError) -> None:
         self.reason = error
@@ -53,6 +58,10 @@ class SocketWire(PacketProtocol):
         """Send a packet."""
         if not self._transport.is_closing():  # what a closed connection loses is sent again, or answered by `lost`
             self._transport.write(encode_packet(said, request))
+        if not self._begun:
+            # INVARIANT: the link knows of this connection. On uvloop, an owner's refusal may arrive before that.
+            self._begun = True
+            super().data_received(self._early)
 
     def close(self) -> None:
         """Close, once what was sent is on its way."""
