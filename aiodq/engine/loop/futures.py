@@ -15,6 +15,7 @@ __all__ = [
     "MOST_AT_ONCE",
     "as_failure",
     "begin_later",
+    "ended",
     "ready_to_wake",
     "release",
     "settle",
@@ -73,6 +74,24 @@ async def to_its_end(doing: Coroutine[Any, Any, T]) -> T:
     task = asyncio.ensure_future(doing)
     task.add_done_callback(mark_retrieved)
     return await asyncio.shield(task)
+
+
+async def ended(doing: Coroutine[Any, Any, T]) -> T:
+    """Return what `doing` returns, once it has ended: for what a caller that was cancelled has to leave as it was.
+
+    Cancellation: it goes on, and this ends after it. A scope of anyio cancels in each turn of the loop.
+    """
+    task = asyncio.ensure_future(doing)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        mark_retrieved(task)
+        raise cancelled
+    return task.result()
 
 
 async def wait_in(line: dict[asyncio.Future[None], None]) -> None:

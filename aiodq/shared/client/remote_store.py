@@ -14,6 +14,7 @@ import anyio
 
 from aiodq.engine.live_stores import release_dead
 from aiodq.engine.lock_wait import running_loop
+from aiodq.engine.loop.futures import ended
 from aiodq.engine.loop.home_loop import HomeLoop
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.queue_errors import QueueShutDown
@@ -142,7 +143,7 @@ class RemoteStore:
             await self.look_once()
         except BaseException:
             self._closing = True
-            await self._release()
+            await ended(self._release())
             raise
         if may_own:
             # This makes anyio load what its task groups need: about 10 ms, better spent before others wait.
@@ -216,7 +217,7 @@ class RemoteStore:
         try:
             await owner.start()
         except BaseException:
-            await engine.close()
+            await ended(engine.close())
             raise
         self._owner, self._kept_open = owner, kept_open
         return True
@@ -229,13 +230,11 @@ class RemoteStore:
 
         Cancellation: the engine is closed before this ends, as the store would otherwise stay locked.
         """
-        opening = self.loop.create_task(engine.open(Message, create=self._create))
         try:
-            await asyncio.shield(opening)
+            await ended(engine.open(Message, create=self._create))
         except asyncio.CancelledError:
-            await asyncio.wait([opening])
-            if not opening.cancelled() and opening.exception() is None:
-                await engine.close()
+            if engine.live:
+                await ended(engine.close())
             raise
 
     async def _let_go_of_failed(self) -> None:
@@ -249,9 +248,9 @@ class RemoteStore:
             return
         failure = owner.engine.failure
         self._owner = None
-        await owner.close()
         try:
-            await owner.engine.close()
+            # INVARIANT: if this is cancelled, as the store closes here, the directory is free before that ends.
+            await ended(_close(owner))
         except StoreFailedError:
             if failure is None:
                 raise
@@ -500,11 +499,16 @@ class RemoteStore:
         owner, self._owner = self._owner, None
         try:
             if owner is not None:
-                await owner.close()
-                await owner.engine.close()
+                await _close(owner)
         finally:
             self._kept_open = None
             self.threads.shutdown(wait=False)
+
+
+async def _close(owner: Owner) -> None:
+    """Leave a store's clients to others, and release it."""
+    await owner.close()
+    await owner.engine.close()
 
 
 def _is_over(what: str, known: RemoteTopic | RemoteChannel, options: Options | None, how: str) -> bool:
