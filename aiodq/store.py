@@ -310,7 +310,7 @@ class Store(StoreHandle):
                 `DiskFullError`. There is no backup.
             QueueShutDown, StoreFailedError: the store is closed, or has stopped.
 
-        Cancellation: there is no backup, and its files are removed.
+        Cancellation: it is aborted, and its files are removed; a backup that is complete by then stays.
         """
         target = absolute_path(path)
         self._store_engine.check()

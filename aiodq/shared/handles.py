@@ -288,9 +288,13 @@ class SharedTopic(Topic):
 
     async def sync(self) -> None:
         """See `Topic.sync`."""
+        self._remote.check()
+        await to_its_end(self._sync())
+
+    async def _sync(self) -> None:
         for channel in list(self._remote.channel_engines.values()):
             await channel.all_settled()
-        await to_its_end(self._ask("sync", read_nothing))
+        await self._ask("sync", read_nothing)
 
     async def configure(self, options: StoreOptions) -> None:
         """See `Topic.configure`."""

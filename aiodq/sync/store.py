@@ -186,7 +186,7 @@ class Store(Uncopied):
             StorageError: a topic of the store cannot be used, or the system refused, above all `DiskFullError`.
             StoreFailedError: the store has stopped.
 
-        Interrupted: there is no backup, and what there was of it is removed.
+        Interrupted: it is given up, and what there was of it is removed; one that is complete by then stays.
         """
         return self._loop_thread.run(self._store.backup, path)
 

@@ -54,7 +54,7 @@ class Backups:
     async def make(self, target: str) -> BackupReport:
         """Make a backup. See `aiodq.Store.backup`.
 
-        Cancellation: it is aborted, and its files are removed.
+        Cancellation: it is aborted, and its files are removed; a backup that is complete by then stays.
         """
         making = _Making(self._host, self._adopting, target)
         task = self._host.loop.create_task(making.run())

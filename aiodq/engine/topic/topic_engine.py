@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from aiodq.engine.channel.acks.ack_persister import AckPersister, Job, close_all
 from aiodq.engine.lifetimes import Lifetimes
-from aiodq.engine.loop.futures import settle, tell_all
+from aiodq.engine.loop.futures import settle, tell_all, to_its_end
 from aiodq.engine.monitoring.metrics import SyncTimer
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.reading.prefetch_reader import PrefetchingReader
@@ -405,6 +405,9 @@ class TopicEngine:
 
         Cancellation: it is synced anyway.
         """
+        await to_its_end(self._sync())
+
+    async def _sync(self) -> None:
         await self.sync_log()
         await self.persist(lambda: None, acks_first=True)
 
