@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.errors import NotAStoreError, StorageError, StoreLockedError
+from aiodq.errors import NotAStoreError, StorageError, StoreLockedError, StoreNotFoundError
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.commits import COMMITS, read_commits, staging_directory
 from aiodq.storage.io.durable_io import TEMPORARY, list_own, write_all
@@ -116,9 +116,12 @@ class Backup:
         self._refuse_place()
         fs, path = self._fs, self._unfinished
         with os_errors(path):
-            with suppress(FileExistsError):  # an earlier backup left it, or another is being made
-                fs.make_directory(path)
-            self._lock = self._locked(path)
+            while self._lock is None:
+                self._check()
+                with suppress(FileExistsError):  # an earlier backup left it, or another is being made
+                    fs.make_directory(path)
+                with suppress(StoreNotFoundError):  # another that is given up has just removed it
+                    self._lock = self._locked(path)
             for name in fs.listdir(path):
                 if name != LOCK_NAME:
                     self._remove(os.path.join(path, name))

@@ -10,6 +10,7 @@ import pytest
 
 import aiodq
 from aiodq.storage.backup import Backup
+from aiodq.storage.io.filesystem import OsFileSystem
 from tests.shared.support import PATIENCE, QUICK, two, until
 
 if TYPE_CHECKING:
@@ -65,3 +66,21 @@ async def test_a_name_of_any_bytes_is_the_owners_too(tmp_path: Path) -> None:
         await client.topic("jobs").put(b"a")
         target = str(tmp_path / "b\udcff ü")
         assert (await client.backup(target)).path == target
+
+
+async def test_one_begins_anew_whose_place_another_that_is_given_up_has_just_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, removed = OsFileSystem.lock, list[str]()
+
+    def late(self: OsFileSystem, path: str) -> Any:
+        if path.startswith(str(tmp_path / "b")) and not removed:
+            removed.append(path)
+            self.remove_directory(path)
+        return lock(self, path)
+
+    async with aiodq.open(tmp_path / "s", QUICK) as store:
+        await store.queue("jobs").put(b"x")
+        monkeypatch.setattr(OsFileSystem, "lock", late)
+        assert (await store.backup(tmp_path / "b")).messages == 1
+    assert removed
