@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Typ
 
 from aiodq.awaited import Awaited
 from aiodq.clock import Clock, SystemClock
+from aiodq.engine.live_stores import leaving
 from aiodq.engine.store.store_engine import Seams, StoreEngine
 from aiodq.errors import NotAwaitedError, StoreLockedError
 from aiodq.message import Message
@@ -95,6 +96,7 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
         if self._manner.mode != "exclusive":
             return await self._open_shared()
         store_engine = StoreEngine(self._path, self._options, self._seams)
+        await leaving(self._path)
         try:
             await store_engine.open(Message, create=self._manner.create, wait=self._manner.wait)
         except StoreLockedError as error:

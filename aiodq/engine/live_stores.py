@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import weakref
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    import asyncio
-
-__all__ = ["LIVE", "LiveStore", "closing_of", "release_dead"]
+__all__ = ["LIVE", "LiveStore", "closing_of", "leaves", "leaving", "release_dead"]
 
 
 class LiveStore(Protocol):
@@ -44,6 +42,25 @@ def closing_of(path: str) -> list[asyncio.Task[None]]:
     closing.
     """
     return [task for store in list(LIVE) if (task := store.closing_of(path)) is not None]
+
+
+_LEAVING: Final[weakref.WeakKeyDictionary[asyncio.Task[None], str]] = weakref.WeakKeyDictionary()
+"""The tasks in which shared stores close, by directory."""
+
+
+def leaves(path: str, closing: asyncio.Task[None]) -> None:
+    """Note the task in which a shared store closes: this process may be its owner until that ends."""
+    _LEAVING[closing] = path
+
+
+async def leaving(path: str) -> None:
+    """Wait for the shared stores of this directory that close on this loop.
+
+    Cancellation: they go on closing.
+    """
+    loop = asyncio.get_running_loop()
+    if going := [task for task, its in list(_LEAVING.items()) if its == path and task.get_loop() is loop]:
+        await asyncio.wait(going)
 
 
 def release_dead(path: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
-from aiodq.engine.live_stores import release_dead
+from aiodq.engine.live_stores import leaves, release_dead
 from aiodq.engine.lock_wait import running_loop
 from aiodq.engine.loop.futures import ended
 from aiodq.engine.loop.home_loop import HomeLoop
@@ -430,6 +430,7 @@ class RemoteStore:
     def _begin_closing(self) -> None:
         if self._closed is None:
             self._closed = self.loop.create_task(self._close())
+            leaves(self.path, self._closed)
 
     async def close(self) -> None:
         """Finish what was accepted, and leave the store to others. Repeated calls wait for the same end.
