@@ -26,6 +26,7 @@ from aiodq.shared.connection.putting import PutsByTopic, check_size
 from aiodq.shared.connection.rendezvous import connect, owner_of
 from aiodq.shared.connection.reopening import Opened, Reopening
 from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.connection.unsaid import Unsaid
 from aiodq.shared.encoding.answers import understood
 from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.wire.layout import VERSION
@@ -83,6 +84,7 @@ class Link:
         producer: the number that identifies this process's puts.
         opened: what every later owner has to open again.
         failure: why nothing can be asked now, or None.
+        unsaid: what is to be said in the next turn of the loop, or before anything else is sent.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class Link:
         self._lost = asyncio.Event()
         self._seeking: dict[asyncio.Future[None], None] = {}
         self.failure: Exception | None = None
-        self._unsaid: list[Callable[[], None]] = []
+        self.unsaid: Unsaid = Unsaid()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -314,21 +316,10 @@ class Link:
 
     def tell(self, said: Callable[[int], Said], topic: str, channel: str) -> None:
         """Send a packet that needs no answer to the current owner, if there is one."""
-        if self._unsaid:
-            self._say_unsaid()
+        if self.unsaid:
+            self.unsaid.say()
         if self._wire is not None and (self._ready or (topic, channel) in self._handles):
             self._wire.send(said(self._handle(topic, channel)), 0)
-
-    def soon(self, say: Callable[[], None]) -> None:
-        """Call `say` in the next turn of the loop, or before anything else is sent: the order is kept."""
-        if not self._unsaid:
-            asyncio.get_running_loop().call_soon(self._say_unsaid)
-        self._unsaid.append(say)
-
-    def _say_unsaid(self) -> None:
-        unsaid, self._unsaid = self._unsaid, []
-        for say in unsaid:
-            say()
 
     # --- the connection
 
@@ -376,8 +367,8 @@ class Link:
 
     def _say(self, said: Said, then: Callable[[Said], None], *, patient: bool = False) -> None:
         """Send a request; `then` is called with the answer, or with a substitute if none comes."""
-        if self._unsaid:
-            self._say_unsaid()
+        if self.unsaid:
+            self.unsaid.say()
         if self._wire is None:
             then(gone(self._directory))
             return
@@ -467,7 +458,7 @@ class Link:
         self.epoch, self.owner_pid = welcome.epoch, welcome.pid
         wire.welcomed()
         # INVARIANT: packets meant for the previous owner are not sent to this one before it is told what is held.
-        self._say_unsaid()
+        self.unsaid.say()
         self._welcomed = self._begun = True
         self.failure = self._since = None
         await in_turns(self._steps(wire))
@@ -496,7 +487,7 @@ class Link:
 
     def _open_now(self, topic: str, channel: str) -> None:
         """Open a topic or channel, after all that was said of it to the previous owner, and after its topic."""
-        self._say_unsaid()
+        self.unsaid.say()
         if channel and (topic, "") in self.opened:
             self._handle(topic, "")
         self._ask_open(topic, channel)

@@ -261,8 +261,8 @@ class RemoteChannel(RemoteSettlement):
         # would redeliver messages that are held, or deliver newer ones before those.
         wanted = self._got - len(self._ready) + self._waiting + self._ahead + more
         if wanted > self._wanted and self._resumed:
-            self._wanted = wanted
             self._tell_owner(lambda handle: Want(handle, wanted))
+            self._wanted = wanted  # not before it is sent, for which the stack may have no room
 
     def _look_how_quick(self) -> None:
         """Adjust the prefetch: as many messages as are taken within `_AHEAD` seconds."""
