@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.spark.planning import LEAST_BYTES, MOST_BYTES, bytes_of, plan
+from aiodq.spark.planning import LEAST_BYTES, bytes_of, most_tasks, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,9 +47,7 @@ def pack_splits(splits: Sequence[Split], options: ReadOptions) -> list[tuple[Spl
 
 def tasks_for(total: int) -> int:
     """Return among how many tasks so many bytes are shared: each core has as many of them, unless there is little."""
-    cores = os.cpu_count() or 1
-    rounds = max(round(total / (cores * MOST_BYTES)), 1)
-    return min(cores * rounds, -(-total // LEAST_BYTES))
+    return min(most_tasks(total), -(-total // LEAST_BYTES))
 
 
 def pack(pieces: Sequence[T], weight: Callable[[T], int], number: int) -> list[tuple[T, ...]]:

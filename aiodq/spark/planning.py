@@ -45,6 +45,7 @@ __all__ = [
     "leave_out",
     "matching",
     "moment_of",
+    "most_tasks",
     "plan",
     "read_topics",
     "snapshot",
@@ -315,9 +316,13 @@ def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:
     if options.split_bytes is not None:
         return options.split_bytes
     size = sum(segment.data_end for segment in view.between(start, stop))
+    return max(-(-size // most_tasks(size)), LEAST_BYTES)
+
+
+def most_tasks(size: int) -> int:
+    """Return among how many tasks so many bytes are shared at most: each core has as many of them."""
     cores = os.cpu_count() or 1
-    rounds = max(round(size / (cores * MOST_BYTES)), 1)
-    return max(-(-size // (cores * rounds)), LEAST_BYTES)
+    return cores * max(round(size / (cores * MOST_BYTES)), 1)
 
 
 def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:

@@ -13,10 +13,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import aiodq
-from aiodq.spark.options import read_options
+from aiodq.spark.options import read_options, stream_options
 from aiodq.spark.planning import plan
 from aiodq.spark.reading import record_batches
 from aiodq.spark.stream.lag import lag
+from aiodq.spark.stream.stream_topics import StreamTopics
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_hold
@@ -204,15 +205,15 @@ async def test_a_topic_that_is_deleted_between_two_steps_of_one_look(
     await put_both(tmp_path)
     reader = reader_of(tmp_path)
     end = taken(reader)
-    look, deleted = StreamReader._log, list[str]()
+    look, deleted = StreamTopics.log, list[str]()
 
-    def late(self: StreamReader, topic: str, stop: int | None = None) -> LogSnapshot:
+    def late(self: StreamTopics, topic: str, stop: int | None = None) -> LogSnapshot:
         if not deleted:
             shutil.rmtree(tmp_path / "a")
             deleted.append("a")
         return look(self, topic, stop)
 
-    monkeypatch.setattr(StreamReader, "_log", late)
+    monkeypatch.setattr(StreamTopics, "log", late)
     assert reader.latestOffset(end, ALL) == end
 
 
@@ -221,15 +222,15 @@ async def test_a_topic_that_is_made_anew_between_two_steps_of_one_look(
     tmp_path: Path, strict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put_both(tmp_path)
-    look, gone = StreamReader._log, list[str]()
+    look, gone = StreamTopics.log, list[str]()
 
-    def late(self: StreamReader, topic: str, stop: int | None = None) -> LogSnapshot:
+    def late(self: StreamTopics, topic: str, stop: int | None = None) -> LogSnapshot:
         if not gone:
             gone.append(topic)
             raise aiodq.StoreNotFoundError("not there", str(tmp_path / "a"))
         return look(self, topic, stop)
 
-    monkeypatch.setattr(StreamReader, "_log", late)
+    monkeypatch.setattr(StreamTopics, "log", late)
     assert taken(reader_of(tmp_path, failOnDataLoss=strict))["topics"] == {"a": 5, "b": 30}
 
 
@@ -263,7 +264,7 @@ async def test_a_topic_that_is_deleted_before_its_bytes_are_counted(
     assert reader.latestOffset(start, ReadMaxBytes(1 << 20))["topics"] == {"a": 0, "b": 30}
     shutil.rmtree(tmp_path)
     with pytest.raises(aiodq.StoreNotFoundError):
-        reader._is_there("b")
+        StreamTopics(stream_options({"path": str(tmp_path)})).is_there("b")
 
 
 async def test_a_topic_that_is_deleted_before_its_task_reads_it(

@@ -14,7 +14,7 @@ import logging
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -32,24 +32,19 @@ from aiodq.spark.packing import pack_splits
 from aiodq.spark.planning import (
     GO_ON,
     Split,
-    beside_its_owner,
     bound_offset,
     check_bounds,
     cut_for_all,
     first_since,
-    is_wanted,
     moment_of,
-    read_topics,
-    snapshot,
     splits_of,
-    topics_of,
 )
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.stream.shares import shares, up_to_bytes
 from aiodq.spark.stream.stream_hold import StreamHold, wait_until_known
 from aiodq.spark.stream.stream_marks import StreamMark, StreamMarks, marks_of
+from aiodq.spark.stream.stream_topics import StreamTopics
 from aiodq.spark.visible import Place, store_uuid
-from aiodq.storage.segments.segment_files import list_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,8 +56,6 @@ if TYPE_CHECKING:
     from aiodq.storage.read.snapshot import LogSnapshot
 
 __all__ = ["StreamReader"]
-
-T = TypeVar("T")
 
 _LOG: Final = logging.getLogger("aiodq.spark")
 
@@ -90,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read with these options; it is made in several processes, so nothing is looked at yet."""
         self._options = options
         self._target: Mapping[str, int] | None = None
-        self._known: dict[str, LogSnapshot] = {}
+        self._topics = StreamTopics(options)
         self._ends: dict[str, int] = {}
         self._initial: dict[str, Any] | None = None
         self._deleted: set[str] = set()
@@ -129,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take in nothing that comes after this moment."""
-        self._target = {topic: log.view.stop for topic, log in self._logs(self._named()).items()}
+        self._target = {topic: log.view.stop for topic, log in self._topics.logs(self._topics.named()).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return up to where the next batch may go. Each topic gets a share of the limit by what waits in it.
@@ -143,7 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 it begins, and the hold is another query's.
         """
         self._check_offsets(start)
-        logs = self._logs(start["topics"])
+        logs = self._topics.logs(start["topics"])
         if "initial" in start:
             self._check_bounds({**start["topics"], **logs})
         self._refuse_deleted(start["topics"], logs)
@@ -176,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the topics ended when this trigger looked at them."""
-        ends = self._ends or {topic: log.view.stop for topic, log in self._logs(self._named()).items()}
+        ends = self._ends or {topic: log.view.stop for topic, log in self._topics.logs(self._topics.named()).items()}
         return self._offsets(ends, {})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -198,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Where the query begins lies behind its first batch by now: by its time there was nothing in it.
             new = [topic for topic in new if begin[topic] < stops[topic]]
             self._tell_of_deleted({topic: stop for topic, stop in stops.items() if topic not in begin})
-        marks, stores = marks_of(end), {self._place(topic)[0] for topic in new}
+        marks, stores = marks_of(end), {self._topics.place(topic)[0] for topic in new}
         ranges = {topic: _Range(begin[topic], stops[topic], after.get(topic), marks.get(topic)) for topic in new}
         uuids = {store: store_uuid(AnyFileSystem(), store) for store in stores}
 
@@ -218,7 +211,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if hold is not None and self._options.advance_hold:
             # One that is made anew begins at 0 again: where the earlier one was read up to would let go of some of it.
             there = {topic: offset for topic, offset in end["topics"].items() if topic not in self._deleted}
-            hold.move(self._places(there))
+            hold.move(self._topics.places(there))
 
     # ---
 
@@ -230,23 +223,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self) -> dict[str, Any]:
         # Spark may ask because a first batch was broken off, of which a topic was deleted since. For a name that no
         # topic ever had `latestOffset` has an error; it is not asked then.
-        may_miss = () if self._options.strict else self._named()
-        logs, hold = self._logs(may_miss), self._hold
+        may_miss = () if self._options.strict else self._topics.named()
+        logs, hold = self._topics.logs(may_miss), self._hold
         if self._options.strict:
             self._check_bounds(logs)
         start = {topic: self._start(topic, log) for topic, log in logs.items()}
         if hold is not None:
             # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
-            hold.begin(self._places(start))
+            hold.begin(self._topics.places(start))
             wait_until_known()
-            logs = self._logs(may_miss)
+            logs = self._topics.logs(may_miss)
             begins = {topic: log.begin for topic, log in logs.items()}
             start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
-        kept = {topic: offset for topic, offset in start.items() if not self._is_latest(topic)}
+        kept = {topic: offset for topic, offset in start.items() if not self._topics.is_latest(topic)}
         return {**self._offsets(kept, _uuids(logs)), "initial": True}
 
     def _check_bounds(self, topics: Iterable[str]) -> None:
-        check_bounds(self._options, {self._place(topic)[1] for topic in topics})
+        check_bounds(self._options, {self._topics.place(topic)[1] for topic in topics})
 
     def _tell_of_deleted(self, stops: Mapping[str, int]) -> None:
         """Tell of topics that a first batch was to read up to somewhere, and that are there no more.
@@ -256,7 +249,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StoreNotFoundError: its store is not here.
         """
         for topic, stop in stops.items():
-            if stop and not self._is_latest(topic) and self._is_wanted(topic) and not self._is_there(topic):
+            if (
+                stop
+                and not self._topics.is_latest(topic)
+                and self._topics.is_wanted(topic)
+                and not self._topics.is_there(topic)
+            ):
                 self._tell_that_it_was_deleted(topic)
 
     def _tell_that_it_was_deleted(self, topic: str) -> None:
@@ -271,7 +269,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, topic: str, between: _Range, uuids: Mapping[str, UUID | None], options: ReadOptions
     ) -> list[Split]:
         first, stop, uuid, mark = between
-        log = self._log(topic, stop)
+        log = self._topics.log(topic, stop)
         if _differ(uuid, _uuids({topic: log}).get(topic)):
             if self._options.strict:
                 raise _anew(topic, stop)
@@ -293,7 +291,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first < log.begin:
             gone = min(stop, log.begin) - 1
             _LOG.warning("topic %r: left out, as they were deleted before they were read: %d to %d", topic, first, gone)
-        store, name = self._place(topic)
+        store, name = self._topics.place(topic)
         place = Place(log.directory, log.meta.uuid, uuids[store], socket.gethostname())
         whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
         return list(splits_of(AnyFileSystem(), log, whole, options))
@@ -305,42 +303,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetError: the topic was deleted, and `failOnDataLoss` is not `false`.
             StoreNotFoundError: its store is not here.
         """
-        found = self._unless_deleted(topic, look)
+        found = self._topics.unless_deleted(topic, look)
         if found is None:
             self._tell_that_it_was_deleted(topic)
         return found or []
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
         """Return up to where about `size` bytes go; nowhere in a topic that was deleted meanwhile."""
-        found = self._unless_deleted(topic, lambda: up_to_bytes(self._log(topic), start, end, size))
+        found = self._topics.unless_deleted(topic, lambda: up_to_bytes(self._topics.log(topic), start, end, size))
         return start if found is None else found
-
-    def _unless_deleted(self, topic: str, look: Callable[[], T]) -> T | None:
-        """Return what `look` finds, anew where the owner has deleted some of it; None where the topic is there no more.
-
-        Raises:
-            StoreNotFoundError: its store is not here.
-        """
-
-        def once() -> T | None:
-            try:
-                return look()
-            except StoreNotFoundError:
-                # There again, it was made anew meanwhile.
-                if self._is_there(topic):
-                    raise
-                return None
-
-        return beside_its_owner(once)
-
-    def _is_there(self, topic: str) -> bool:
-        """Return whether a topic is still in its store.
-
-        Raises:
-            StoreNotFoundError: its store is not here.
-        """
-        store, name = self._place(topic)
-        return name in topics_of(AnyFileSystem(), store, None)
 
     def _without_anew(self, start: Mapping[str, Any], logs: Mapping[str, LogSnapshot]) -> dict[str, int]:
         """Return what was taken in of topics that are still the same; one that was made anew counts as one that came.
@@ -363,17 +334,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             StoreNotFoundError: one is not, and `failOnDataLoss` is not `false`.
         """
-        gone = [topic for topic in self._named() if topic in taken and topic not in logs]
+        gone = [topic for topic in self._topics.named() if topic in taken and topic not in logs]
         if gone and self._options.strict:
             raise StoreNotFoundError(
                 f"there is no topic {gone[0]!r} any more, which was read up to {taken[gone[0]]}: take it off the "
                 f"topics that are read, or set failOnDataLoss=false to go on without it",
-                self._place(gone[0])[0],
+                self._topics.place(gone[0])[0],
             )
 
     def _warn_of_deleted(self, known: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
         """Tell once of each topic that is there no more: whether all of it was read, nobody can say."""
-        gone = {topic for topic in known if topic not in logs and self._is_wanted(topic)}
+        gone = {topic for topic in known if topic not in logs and self._topics.is_wanted(topic)}
         for topic in sorted(gone - self._deleted):
             _LOG.warning("topic %r was deleted: it was read up to %d, and what came after is gone", topic, known[topic])
         self._deleted = gone
@@ -391,42 +362,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if "initial" in start:
             hold.require_own()
         taken = {topic: known.get(topic, logs[topic].begin) for topic in start["topics"] if topic in logs}
-        hold.check(self._places(taken), strict=self._options.strict, under_way="initial" not in start)
-
-    def _places(self, topics: Mapping[str, int]) -> dict[tuple[str, str], int]:
-        return {self._place(topic): offset for topic, offset in topics.items()}
-
-    def _logs(self, known: Iterable[str]) -> dict[str, LogSnapshot]:
-        """Return the topics that there are; those `known` need not be there any more, even if named in full."""
-        fs = AnyFileSystem()
-        found: dict[str, LogSnapshot] = {}
-        places = set(map(self._place, known))
-        for store in self._options.stores:
-            may_miss = {topic for where, topic in places if where == store}
-            for topic in read_topics(fs, store, self._options, may_miss):
-                key = self._key(store, topic)
-                log = self._unless_deleted(key, partial(self._log, key))
-                if log is not None:
-                    found[key] = log
-        return found
-
-    def _named(self) -> list[str]:
-        """Return the topics that were named in full, and whatever else stands beside them."""
-        return [self._key(store, topic) for store in self._options.stores for topic in self._options.topics or ()]
-
-    def _key(self, store: str, topic: str) -> str:
-        return topic if len(self._options.stores) == 1 else f"{store}/{topic}"
-
-    def _place(self, key: str) -> tuple[str, str]:
-        """Return (store, topic) of what offsets name: no topic's name has a slash."""
-        if len(self._options.stores) == 1:
-            return self._options.stores[0], key
-        store, _, topic = key.rpartition("/")
-        return store or "/", topic
-
-    def _is_wanted(self, key: str) -> bool:
-        store, topic = self._place(key)
-        return store in self._options.stores and is_wanted(topic, self._options)
+        hold.check(self._topics.places(taken), strict=self._options.strict, under_way="initial" not in start)
 
     def _check_offsets(self, start: Mapping[str, Any]) -> None:
         """Make sure that offsets name topics as this query does: else all of them would be new, and be read again.
@@ -480,25 +416,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return count > 0
 
-    def _log(self, topic: str, stop: int | None = None) -> LogSnapshot:
-        """Return a topic's log as it is now; only what is new is looked at.
-
-        With `stop`, as it was when the trigger looked at it, if it went as far, was whole, and is still there: to look
-        again is most of what a batch of many topics costs.
-        """
-        log = self._known.get(topic)
-        if log is None:
-            log = self._known[topic] = snapshot(AnyFileSystem(), *self._place(topic))
-        elif stop is None or log.view.stop < stop or _is_doubtful(log):
-            log.refresh()
-        return log
-
-    def _is_latest(self, topic: str) -> bool:
-        bound = self._options.starting
-        return bound == "latest" or (isinstance(bound, dict) and bound.get(self._place(topic)[1]) == "latest")
-
     def _start(self, topic: str, log: LogSnapshot) -> int:
-        options, begin, end, name = self._options, log.begin, log.view.stop, self._place(topic)[1]
+        options, begin, end, name = self._options, log.begin, log.view.stop, self._topics.place(topic)[1]
         start = bound_offset(options.starting, name, begin, end, default=begin)
         if options.strict and not begin <= start <= end:
             raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the query is to start at {start}")
@@ -517,7 +436,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         # What its owner is putting right just now is no loss.
         doubtful = log.view.stop <= taken and (log.view.stop < taken or log.damages)
-        if doubtful and self._unless_deleted(topic, log.refresh) is None:
+        if doubtful and self._topics.unless_deleted(topic, log.refresh) is None:
             return taken
         begin, end, strict = log.begin, log.view.stop, self._options.strict
         lost = log.lost_at_end() if strict and end <= taken else None
@@ -546,17 +465,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             end = min(end, self._target.get(topic, taken))
         return max(end, taken)
-
-
-def _is_doubtful(log: LogSnapshot) -> bool:
-    """Return whether something was wrong when a topic was looked at, or a file was deleted since.
-
-    An owner that opens the topic may be putting it right. Whether it is the same topic, a task finds out.
-    """
-    if log.damages:
-        return True
-    there = {path for _, path in list_segments(AnyFileSystem(), log.directory)}
-    return any(segment.path not in there for segment in log.view.segments)
 
 
 def _begin_of(_topic: str, log: LogSnapshot) -> int:
