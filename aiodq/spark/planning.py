@@ -18,7 +18,7 @@ from aiodq.spark.visible import Place, store_uuid
 from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.storage.read.snapshot import LogSnapshot
-from aiodq.storage.store_layout import check_store_directory, list_topics
+from aiodq.storage.store_layout import check_store_directory, has_topic, list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ _LOG: Final = logging.getLogger("aiodq.spark")
 _MAGIC: Final = frozenset("*?[")
 _BEYOND: Final = 1 << 63
 """More than any offset."""
-WITHOUT: Final = "a read with failOnDataLoss=false, or archive, query or report with lossy, goes on without"
+WITHOUT: Final = "a read with failOnDataLoss=false, or archive, compact, query or report with lossy, goes on without"
 """What to do about messages that are gone."""
 GO_ON: Final = f"{WITHOUT}; aiodq repair sets it aside for all that read"
 """What to do about messages that are damaged or missing."""
@@ -99,7 +99,7 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
     """Return the splits, in the order of their offsets, topic by topic, as the stores are now. Blocking.
 
     Raises:
-        StoreNotFoundError: there is no such store or topic.
+        StoreNotFoundError: there is no such store or topic; or one was deleted meanwhile, with `strict`.
         InvalidOptionError: there are offsets for a topic that is not read.
         OffsetError: offsets that were asked for by number are not there, or not any more, with `strict`.
         CorruptionError: messages in between are missing, as far as looking for the ends shows it, with `strict`.
@@ -112,8 +112,8 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
     logs = [(LogSnapshot(fs, os.path.join(store, topic)), topic, uuids[store]) for store, topic in topics]
 
     def planned(options: ReadOptions) -> list[Split]:
-        looks = [partial(_plan_topic, fs, log, topic, uuid, options) for log, topic, uuid in logs]
-        return [split for look in looks for split in beside_its_owner(look)]
+        looks = [(log, topic, partial(_plan_topic, fs, log, topic, uuid, options)) for log, topic, uuid in logs]
+        return [split for look in looks for split in _unless_deleted(fs, *look, options)]
 
     return cut_for_all(planned, options)
 
@@ -167,6 +167,33 @@ def _plan_topic(fs: FileSystem, log: LogSnapshot, topic: str, uuid: UUID | None,
     place = Place(log.directory, log.meta.uuid, uuid, socket.gethostname())
     whole = Split(topic, place, log.view, start, stop, unseen)
     return list(splits_of(fs, log, whole, options))
+
+
+def _unless_deleted(
+    fs: FileSystem, log: LogSnapshot, topic: str, look: Callable[[], list[Split]], options: ReadOptions
+) -> list[Split]:
+    """Return what `look` finds of a topic; nothing where it was deleted since topics were listed, and may have been.
+
+    Raises:
+        StoreNotFoundError: it was deleted, and `options.strict`; or the store is not there.
+    """
+    store = os.path.dirname(log.directory)
+
+    def there() -> list[Split]:
+        found = look()
+        if not log.view.segments and not has_topic(fs, store, topic):
+            raise StoreNotFoundError("not there", log.directory)
+        return found
+
+    try:
+        return beside_its_owner(there)
+    except StoreNotFoundError:
+        if has_topic(fs, store, topic):
+            raise
+        if options.strict:
+            raise StoreNotFoundError(f"topic {topic!r} was deleted when the read had begun; {WITHOUT}", store) from None
+        _LOG.warning("topic %r was deleted when the read had begun: left out, as failOnDataLoss is false", topic)
+    return []
 
 
 def beside_its_owner(look: Callable[[], T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -542,3 +543,32 @@ def test_nothing_is_left_out_in_silence(store: Path, change: Callable[[Path], No
     assert found == scanned(store)
     assert len(found) < len(rows)
     assert all(row in rows for row in found)
+
+
+@pytest.mark.parametrize("options", [{"topic": "orders"}, {}], ids=["named", "all"])
+@pytest.mark.parametrize("whole", [True, False], ids=["with its directory", "but for its directory"])
+async def test_a_topic_that_is_deleted_between_listing_and_planning_is_told_or_left_out(
+    store: Path, options: dict[str, str], whole: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (store / "orders").rename(store.with_name("saved"))
+    look = planning.read_topics
+
+    def deleting(*given: Any) -> list[str]:
+        found = look(*given)
+        shutil.rmtree(store / "orders")
+        if not whole:
+            (store / "orders").mkdir()
+        return found
+
+    monkeypatch.setattr(planning, "read_topics", deleting)
+    for strict in ("true", "false"):
+        shutil.rmtree(store / "orders", ignore_errors=True)
+        shutil.copytree(store.with_name("saved"), store / "orders")
+        if strict == "true":
+            with pytest.raises(aiodq.StoreNotFoundError, match="topic 'orders' was deleted when the read had begun"):
+                read(store, **options)
+        else:
+            assert read(store, **options, failOnDataLoss=strict) == []
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "topic 'orders' was deleted when the read had begun: left out, as failOnDataLoss is false"
+    ]
