@@ -353,22 +353,22 @@ MOMENTS = {"since": datetime(2026, 1, 31, 12, tzinfo=UTC), "until": datetime(202
             "nothing to do: 'one' was committed before into /shop\n",
         ),
         (
-            "compact {store} orders latest --target {lake}2 --drop-empty --txn-id one",
-            {"target": "{lake}2", "drop_empty": True, "txn_id": "one"},
+            "compact {store} orders latest --target {lake}2 --drop-empty --txn-id one --lossy",
+            {"target": "{lake}2", "drop_empty": True, "txn_id": "one", "lossy": True},
             CompactSummary("latest", 0, 0, 0.25, repeated=True),
             "nothing to do: 'one' was committed before into latest\n",
         ),
         (
             "compact {store} orders latest",
-            {"target": None, "drop_empty": False, "txn_id": None},
+            {"target": None, "drop_empty": False, "txn_id": None, "lossy": False},
             CompactSummary("latest", 2000, 9, 0.25),
             "kept 9 messages of 2,000 in latest: 0.2 s\n",
         ),
         (
             "report {store} {lake}/r.html --topic orders --lossy",
             {"topics": ["orders"], "lossy": True},
-            ReportSummary("/r.html", 1, 9, 0.25),
-            "wrote /r.html: 9 messages of 1 topic, 0.2 s\n",
+            ReportSummary("/r.html", 1, 9, 0.25, 1),
+            "wrote /r.html: 9 messages of 1 topic, 0.2 s, left out: at most 1 message (as many offsets have none)\n",
         ),
         (
             "audit {store} --topic orders",

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 
 import aiodq
 from aiodq.spark.options import batch_options, read_options, write_options
+from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, query, replay, report
 from aiodq.spark.pipelines.audit import _Piece, _tasks
 from aiodq.spark.pipelines.census import COLUMNS
@@ -293,6 +294,32 @@ async def _put_alike(path: Path, count: int, *, key: bool) -> None:
         await opened.topic("all").put_many(drafts)
 
 
+def test_what_is_damaged_fails_a_compaction_or_is_left_out(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its owner deletes between the two passes is not told as written."""
+    asyncio.run(_put_keys(tmp_path))
+    asyncio.run(fill(tmp_path, "orders"))
+    path = segments(tmp_path / "orders")[2]
+    flip(path, path.read_bytes().index(b"plain "), 1)
+    with pytest.raises(PySparkException, match="archive, compact, query or report with lossy, goes on without"):
+        compact(spark, tmp_path, "orders", "newest")
+    done = compact(spark, tmp_path, "orders", "newest", lossy=True)
+    assert done.read == len(scanned(tmp_path, "orders")) < 200
+    assert done.kept == len(scanned(tmp_path, "newest")) > 0
+    compacting = import_module(compact.__module__)
+    look = compacting._latest
+
+    def deleting(*given: Any, **how: Any) -> Any:
+        found = look(*given, **how)
+        segments(tmp_path / "prices")[0].unlink()
+        return found
+
+    monkeypatch.setattr(compacting, "_latest", deleting)
+    done = compact(spark, tmp_path, "prices", "newest", txn_id="again", lossy=True)
+    assert (done.read, done.kept) == (7, 0)
+
+
 @pytest.mark.parametrize("key", [True, False], ids=["keys", "keyless"])
 def test_what_is_compacted_is_in_few_segments(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bool
@@ -429,7 +456,8 @@ def test_what_tasks_counted_for_a_report_is_exchanged_once(
     spark: SparkSession, store: Path, split: str, exchanges: int
 ) -> None:
     """Each exchange costs as much as to read hundreds of small topics; what one task has counted needs none."""
-    plan = _counted(spark, read_options({"path": str(store), "columns": COLUMNS, "splitBytes": split}))
+    options = read_options({"path": str(store), "columns": COLUMNS, "splitBytes": split})
+    plan = _counted(spark, plan_tasks(OsFileSystem(), options), options)
     assert plan._jdf.queryExecution().executedPlan().toString().count("Exchange ") == exchanges
     counted = {(row["kind"], row["text"]): row["count"] for row in plan.collect() if row["kind"] in {"all", "tag"}}
     assert counted == {("all", None): 100, ("tag", "red"): 13, ("tag", "blue"): 7, ("tag", None): 80}
@@ -445,7 +473,14 @@ def test_a_report_fails_on_damage_or_leaves_it_out(spark: SparkSession, tmp_path
     flip(segments(store / "orders")[0], 500, 3)
     with pytest.raises(PySparkException, match="query or report with lossy, goes on without"):
         report(spark, store, tmp_path / "report.html")
-    assert report(spark, store, tmp_path / "report.html", lossy=True).rows == len(scanned(store)) == 97
+    done = report(spark, store, tmp_path / "report.html", lossy=True)
+    assert (done.rows, done.lost) == (len(scanned(store)), 3) == (97, 3)
+    assert "of the offsets 0 to 99, 3 have no message" in (tmp_path / "report.html").read_text()
+    shutil.rmtree(store / "orders")
+    asyncio.run(fill(store, "orders"))
+    done = report(spark, store, tmp_path / "report.html", lossy=True)
+    assert done.lost == 0
+    assert "no message" not in (tmp_path / "report.html").read_text()
 
 
 def test_a_report_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -510,14 +545,28 @@ def test_a_page_has_all_that_it_is_given() -> None:
     assert "There is no topic yet." in page("x", now, [])
 
 
+async def test_what_was_compacted_with_a_loss_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    fs, place = OsFileSystem(), str(tmp_path / "store")
+    await fill(tmp_path / "store", rounds=2)
+    splits = plan(fs, batch_options({"path": place, "topic": "orders"}))
+    written = name_of_result(fs, place, "latest", splits, drop_empty=True, lossy=True)
+    assert written.endswith("-0-10-foundalive-0")
+    writer = BatchWriter(write_options({"path": place, "topic": "latest", "txnId": written}, stream=False))
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"body": [b"x"]})]))])
+    assert name_of_result(fs, place, "latest", splits, drop_empty=True, lossy=True) == written
+    told = "messages 0 to 9, without empty ones, with lossy; these are 0 to 9, without empty ones: put"
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        name_of_result(fs, place, "latest", splits, drop_empty=True)
+
+
 async def test_what_is_compacted_is_known_again_until_its_topic_is_deleted(tmp_path: Path) -> None:
     """Also where a topic of the name is there again, which has had no message yet."""
     fs, place = OsFileSystem(), str(tmp_path / "store")
     await fill(tmp_path / "store", rounds=2)
 
-    def name(*, drop_empty: bool = False) -> str:
+    def name(*, drop_empty: bool = False, lossy: bool = False) -> str:
         splits = plan(fs, batch_options({"path": place, "topic": "orders"}))
-        return name_of_result(fs, place, "latest", splits, drop_empty=drop_empty)
+        return name_of_result(fs, place, "latest", splits, drop_empty=drop_empty, lossy=lossy)
 
     def write() -> str:
         written = name()
@@ -528,6 +577,7 @@ async def test_what_is_compacted_is_known_again_until_its_topic_is_deleted(tmp_p
     for times in range(3):
         assert write().endswith(f"-0-10-all-{times}")
         assert name().endswith(f"-0-10-all-{times}")
+        assert name(lossy=True) == name(), "nothing is missing in what is there"
         with pytest.raises(aiodq.InvalidOptionError, match="messages 0 to 9; these are 0 to 9, without empty ones"):
             name(drop_empty=True)
         async with aiodq.open(place) as store:

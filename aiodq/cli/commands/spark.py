@@ -462,7 +462,8 @@ def report(
     with _session(master, conf, "report", verbose=verbose) as (session, _):
         done = _pipelines().report(session, store, path, topics=topic, lossy=lossy)
     about = f"{counted(done.rows, 'message')} of {counted(done.topics, 'topic')}"
-    stdout().print(f"wrote {done.path}: {about}, {done.seconds:.1f} s")
+    lost = f", left out: at most {counted(done.lost, 'message')} (as many offsets have none)" if done.lost else ""
+    stdout().print(f"wrote {done.path}: {about}, {done.seconds:.1f} s{lost}")
     return DONE
 
 
@@ -514,6 +515,7 @@ def compact(  # noqa: PLR0913 - likewise
     target: str | None = None,
     drop_empty: bool = False,
     txn_id: str | None = None,
+    lossy: bool = False,
     master: Master = "local[*]",
     conf: Conf = None,
     verbose: Verbose = False,
@@ -527,6 +529,8 @@ def compact(  # noqa: PLR0913 - likewise
         target: another store for it.
         drop_empty: leave out keys whose latest message is empty.
         txn_id: a name for this run; under the same name it adds nothing, under a new one it adds whatever there is.
+        lossy: leave out what is damaged, or is deleted meanwhile, instead of failing; an earlier message of the same
+            key then counts as its latest.
         master: where Spark runs.
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
@@ -534,7 +538,8 @@ def compact(  # noqa: PLR0913 - likewise
     _check(store, [topic], one_for="compact")
     _check_writing(store if target is None else target, into)
     with _session(master, conf, "compact", verbose=verbose) as (session, _):
-        done = _pipelines().compact(session, store, topic, into, target=target, drop_empty=drop_empty, txn_id=txn_id)
+        how = {"target": target, "drop_empty": drop_empty, "txn_id": txn_id, "lossy": lossy}
+        done = _pipelines().compact(session, store, topic, into, **how)
     if done.repeated:
         stdout().print(
             f"nothing to do: {'the same' if txn_id is None else repr(txn_id)} was committed before into {into}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
@@ -20,7 +21,7 @@ from aiodq.spark.options import batch_options, write_options
 from aiodq.spark.packing import pack, pack_splits
 from aiodq.spark.pipelines.places import one_store
 from aiodq.spark.pipelines.results import name_of_result
-from aiodq.spark.pipelines.session import use_here
+from aiodq.spark.pipelines.session import loss_option, use_here
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import bytes_of, plan
 from aiodq.spark.reading import record_batches
@@ -62,7 +63,7 @@ class CompactSummary:
 
     Attributes:
         into: the new topic.
-        read: messages there were.
+        read: messages there were; with `lossy`, those that could be read.
         kept: those that were added to it.
         seconds: it took.
         repeated: nothing was read or added, as the same was committed before.
@@ -75,7 +76,7 @@ class CompactSummary:
     repeated: bool = False
 
 
-def compact(
+def compact(  # noqa: PLR0913 - what there is to say
     spark: SparkSession,
     store: str | os.PathLike[str],
     topic: str,
@@ -85,6 +86,7 @@ def compact(
     drop_empty: bool = False,
     segment_bytes: int = _SEGMENT_BYTES,
     txn_id: str | None = None,
+    lossy: bool = False,
 ) -> CompactSummary:
     """Put the latest message of each key into another topic, in their order: all of them or none. Blocking.
 
@@ -103,26 +105,26 @@ def compact(
         drop_empty: leave out keys whose latest message has an empty body, as one that says that the key is gone.
         segment_bytes: how large a segment of the new topic becomes, about.
         txn_id: a name for this run: repeated, it adds nothing; a new one adds, whatever the topic has already.
+        lossy: leave out what is damaged or deleted instead of failing; then an earlier message of the key counts.
 
     Raises:
-        InvalidOptionError: it would be put into the topic that is read; nothing can be written there; several stores
-            were named; or there is an earlier result, of other messages, and no `txn_id`.
+        InvalidOptionError: it would be put into the topic that is read; nothing can be written there; several stores;
+            or there is an earlier result, of other messages, and no `txn_id`.
         InvalidNameError: no topic can have that name; a pattern is none.
         StoreNotFoundError, NotAStoreError: there is no such store or topic.
         PySparkException: Spark's, with the cause in its text.
     """
     began, fs = time.monotonic(), AnyFileSystem()
-    # By a pattern it would be several topics, whose offsets have nothing to do with each other.
-    check_name(topic)
+    check_name(topic)  # by a pattern it would be several topics, whose offsets have nothing to do with each other
     store = one_store("compact", store)
     place, named = _place(store, topic, into, target), {} if txn_id is None else {"txnId": txn_id}
     writing = write_options({"path": place, "topic": into, "segmentBytes": str(segment_bytes), **named}, stream=False)
     check_place(writing.store)
-    options = batch_options({"path": store, "topic": topic})
+    options = batch_options({"path": store, "topic": topic, **loss_option(lossy=lossy)})
     repeated = txn_id is not None and was_committed(writing, txn_id)
     splits = [] if repeated else plan(fs, options)
     if splits and txn_id is None:
-        txn_id = name_of_result(fs, place, into, splits, drop_empty=drop_empty)
+        txn_id = name_of_result(fs, place, into, splits, drop_empty=drop_empty, lossy=lossy)
         repeated = was_committed(writing, txn_id)
     if repeated or not splits:
         return CompactSummary(into, 0, 0, time.monotonic() - began, repeated=repeated)
@@ -131,9 +133,8 @@ def compact(
     if kept:
         size = sum(map(bytes_of, splits)) * kept // max(read, 1)
         parts = pack(splits, bytes_of, -(-size // (segment_bytes * _SEGMENTS)))
-        rows = _rows(spark, options, [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts])
-        writer = rows.write.format("aiodq").mode("append").options(topic=into, segmentBytes=str(segment_bytes))
-        writer.option("txnId", txn_id).save(place)
+        work = [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts]
+        kept = _write(_rows(spark, options, work), place, topic=into, segmentBytes=str(segment_bytes), txnId=txn_id)
     return CompactSummary(into, read, kept, time.monotonic() - began)
 
 
@@ -189,6 +190,14 @@ def _rows(spark: SparkSession, options: ReadOptions, work: Sequence[_Piece]) -> 
     use_here(spark)
     schema = "tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
     return spread(spark, work, partial(_kept, AnyFileSystem(), options), schema)
+
+
+def _write(rows: DataFrame, store: str, **options: str | None) -> int:
+    """Write rows, and return how many: what was deleted since the keys were read is not among them, with `lossy`."""
+    written = Observation()
+    writer = rows.observe(written, f.count(f.lit(1)).alias("rows")).write.format("aiodq").mode("append")
+    writer.options(**options).save(store)
+    return int(written.get["rows"])
 
 
 def _kept(fs: FileSystem, options: ReadOptions, piece: _Piece) -> Iterator[pa.RecordBatch]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from aiodq.spark.options import ReadOptions
+    from aiodq.spark.planning import Split
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["ReportSummary", "report"]
@@ -42,12 +43,17 @@ _MOST_TAGS: Final = 20
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """What one run did: so many messages of so many topics described in a file, in so many seconds."""
+    """What one run did: so many messages of so many topics described in a file, in so many seconds.
+
+    `lost` is, with `lossy`, how many messages were left out at most: so many offsets between a topic's first one and
+    its last one have no message. Those that were given up, by a repair or by retention, are among them.
+    """
 
     path: str
     topics: int
     rows: int
     seconds: float
+    lost: int = 0
 
 
 def report(
@@ -69,7 +75,7 @@ def report(
         path: the file; written over if it is there.
         topics: names or patterns; all topics where None.
         lossy: leave out what is damaged, or is deleted while it is counted, instead of failing: beside an owner whose
-            consumers are fast, something mostly is.
+            consumers are fast, something mostly is. How many those are at most, the file and the summary say.
 
     Raises:
         StoreNotFoundError: there is no such store or topic, or none that matches.
@@ -80,12 +86,15 @@ def report(
     began, store = time.monotonic(), one_store("report", store)
     check_stores(store, topics)
     check_file(os.fspath(path))
-    found = _topics(spark, store, topics, lossy=lossy)
+    found, offsets = _topics(spark, store, topics, lossy=lossy)
+    counts = {topic: counted.total["count"] for topic, counted in found.items()}
+    lost = {topic: len(span) - counts.get(topic, 0) for topic, span in offsets.items()}
     sections: list[tuple[str, list[str | Bars]]] = []
     for topic, (total, moments, sizes, tags) in found.items():
         first, last = (datetime.fromtimestamp(total[name] / 1e6, UTC) for name in ("first", "last"))
         put = f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} (UTC)"
         text = f"{total['count']:,} messages, {total['bytes']:,} bytes, put from {put}"
+        text += _left_out(offsets[topic], lost[topic]) if lossy and lost[topic] else ""
         sections.append((topic, [text, _rate(moments, first, last), _sizes(sizes), _tags(tags)]))
     channels = _channels(store, found)
     if channels:
@@ -93,8 +102,17 @@ def report(
     title = f"aiodq: {os.path.abspath(store)}"
     with open(path, "w", encoding="utf-8") as file:
         file.write(page(title, datetime.now(UTC), sections))
-    number = sum(topic.total["count"] for topic in found.values())
-    return ReportSummary(os.path.abspath(path), len(found), number, time.monotonic() - began)
+    number = sum(counts.values())
+    missed = sum(lost.values()) if lossy else 0
+    return ReportSummary(os.path.abspath(path), len(found), number, time.monotonic() - began, missed)
+
+
+def _left_out(offsets: range, lost: int) -> str:
+    """Return what can be told of messages that were left out: offsets do not say whether they ever had one."""
+    return (
+        f"; of the offsets {offsets.start} to {offsets.stop - 1}, {lost:,} have no message: what is damaged or gone "
+        f"was left out, and a repair or retention may have given up some before, which looks the same"
+    )
 
 
 def check_file(path: str) -> None:
@@ -118,11 +136,15 @@ class _Topic(NamedTuple):
     tags: dict[str | None, int]
 
 
-def _topics(spark: SparkSession, store: str, topics: Sequence[str] | None, *, lossy: bool) -> dict[str, _Topic]:
-    """Count everything in one pass: each task what it reads, and Spark what they found."""
+def _topics(
+    spark: SparkSession, store: str, topics: Sequence[str] | None, *, lossy: bool
+) -> tuple[dict[str, _Topic], dict[str, range]]:
+    """Count everything in one pass: each task what it reads, and Spark what they found; with the offsets."""
     wanted = {"path": store, "columns": COLUMNS, **topics_option(topics), **loss_option(lossy=lossy)}
     found: dict[str, _Topic] = {}
-    rows = _counted(spark, batch_options(wanted)).toArrow().to_pylist()
+    options = batch_options(wanted)
+    tasks = plan_tasks(AnyFileSystem(), options)
+    rows = _counted(spark, tasks, options).toArrow().to_pylist()
     for row in sorted(rows, key=itemgetter("topic", "place")):
         topic = found.setdefault(row["topic"], _Topic({}, {}, {}, {}))
         if row["kind"] == "all":
@@ -131,14 +153,15 @@ def _topics(spark: SparkSession, store: str, topics: Sequence[str] | None, *, lo
             topic.tags[row["text"]] = row["count"]
         else:
             (topic.moments if row["kind"] == "moment" else topic.sizes)[row["number"]] = row["count"]
-    return found
+    offsets: dict[str, range] = {}
+    for split in (split for task in tasks for split in task):
+        offsets[split.topic] = range(offsets.get(split.topic, range(split.start, 0)).start, split.stop)
+    return found, offsets
 
 
-def _counted(spark: SparkSession, options: ReadOptions) -> DataFrame:
+def _counted(spark: SparkSession, tasks: Sequence[Sequence[Split]], options: ReadOptions) -> DataFrame:
     """Return what all tasks counted, added up: the rows of `census`, each with its `place` among those of its kind."""
-    fs = AnyFileSystem()
-    tasks = plan_tasks(fs, options)
-    counted = spread(spark, tasks, partial(census, fs, options=options), SCHEMA)
+    counted = spread(spark, tasks, partial(census, AnyFileSystem(), options=options), SCHEMA)
     if len(tasks) > 1:
         # Brought together as the places need it, the sums need no exchange of their own. The rows are few: Spark's
         # usual 200 parts would be as many files for each task.

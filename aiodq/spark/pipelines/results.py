@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["name_of_result"]
 
-_HOW: Final = {False: "all", True: "alive"}
+_HOW: Final = {(False, False): "all", (True, False): "alive", (False, True): "found", (True, True): "foundalive"}
+"""By whether empty ones were left out, and whether what was damaged or gone was."""
 
 
-def name_of_result(fs: FileSystem, place: str, into: str, splits: Sequence[Split], *, drop_empty: bool) -> str:
+def name_of_result(
+    fs: FileSystem, place: str, into: str, splits: Sequence[Split], *, drop_empty: bool, lossy: bool = False
+) -> str:
     """Return the name by which what is made of these splits of one topic is known again: a `txnId`.
 
     It says of which topic they are, by its uuid, and from which offset to which; and how often that was written into a
@@ -34,25 +37,31 @@ def name_of_result(fs: FileSystem, place: str, into: str, splits: Sequence[Split
         into: the topic in it.
         splits: all that the topic has that is read, in order; at least one.
         drop_empty: as for `compact`.
+        lossy: as for `compact`. What was made without a loss stands for what is made with one, too.
 
     Raises:
         InvalidOptionError: there is what was made of that topic when it had other messages, or in another way.
         StorageError: as mapped from the system's error.
     """
     topic = f"compact-{splits[0].place.topic.hex}-{zlib.crc32(into.encode()):08x}-"
-    name = f"{topic}{splits[0].start}-{splits[-1].stop}-{_HOW[drop_empty]}"
+    start = f"{topic}{splits[0].start}-{splits[-1].stop}-"
+    names = [f"{start}{_HOW[drop_empty, left_out]}" for left_out in ((False, True) if lossy else (False,))]
     writes = {write: done for write, done in single_writes(place).items() if write.startswith(topic)}
     there = set(writes) if _has_had(fs, place, into) else {write for write, done in writes.items() if not done}
-    same = [write for write in there if write.rpartition("-")[0] == name]
+    same = [write for write in there if write.rpartition("-")[0] in names]
     if there and not same:
         first, stop, how = max(there, key=_number).removeprefix(topic).split("-")[:3]
-        without = ", without empty ones" if how == _HOW[True] else ""
+        found = next((kinds for kinds, kind in _HOW.items() if kind == how), (False, False))
         raise InvalidOptionError(
-            f"the topic {into!r} has what was compacted of the messages {first} to {int(stop) - 1}{without}; these are "
-            f"{splits[0].start} to {splits[-1].stop - 1}{', without empty ones' if drop_empty else ''}: put it into "
-            f"another topic, delete that one first, or give a txn_id, by which it is put behind the earlier one"
+            f"the topic {into!r} has what was compacted of the messages {first} to {int(stop) - 1}{_without(*found)}; "
+            f"these are {splits[0].start} to {splits[-1].stop - 1}{_without(drop_empty, lossy)}: put it into another "
+            f"topic, delete that one first, or give a txn_id, by which it is put behind the earlier one"
         )
-    return max(same, key=_number, default=f"{name}-{len(writes)}")
+    return max(same, key=_number, default=f"{names[-1]}-{len(writes)}")
+
+
+def _without(empty: bool, lost: bool) -> str:  # noqa: FBT001 - as the table has them
+    return f"{', without empty ones' if empty else ''}{', with lossy' if lost else ''}"
 
 
 def _number(write: str) -> int:
