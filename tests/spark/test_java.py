@@ -53,6 +53,20 @@ def test_what_says_no_version_does_not_serve(tmp_path: Path, says: str) -> None:
     assert java_home(given).startswith(str(tmp_path / "aiodq"))
 
 
+def test_one_that_says_its_version_on_standard_output_serves(tmp_path: Path) -> None:
+    loud = a_java(tmp_path / "loud", "17")
+    (loud / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\"'\n")
+    assert java_home({"JAVA_HOME": str(loud), "PATH": "", "XDG_CACHE_HOME": str(tmp_path)}) == str(loud)
+
+
+def test_a_link_on_path_leads_to_where_the_java_is(tmp_path: Path) -> None:
+    """As in /usr/bin: what lies above the link is no Java's."""
+    own, links = a_java(tmp_path / "own", "21"), tmp_path / "usr" / "bin"
+    links.mkdir(parents=True)
+    (links / "java").symlink_to(own / "bin" / "java")
+    assert java_home({"PATH": str(links), "XDG_CACHE_HOME": str(tmp_path)}) == str(own)
+
+
 def test_an_empty_home_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(a_java(tmp_path / "here", "17"))
     given = {"JAVA_HOME": "", "PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
@@ -156,6 +170,8 @@ def test_it_sets_what_the_user_has_not(tmp_path: Path) -> None:
     environment = {"JAVA_HOME": str(own), "PYSPARK_PYTHON": "mine"}
     prepare("local[2]", environment)
     assert environment == {"JAVA_HOME": str(own), "PYSPARK_PYTHON": "mine", "SPARK_LOCAL_IP": "127.0.0.1"}
+    prepare("local", environment := {"JAVA_HOME": str(own), "SPARK_LOCAL_IP": "127.0.0.2"})
+    assert environment["SPARK_LOCAL_IP"] == "127.0.0.2"
     environment = {"JAVA_HOME": str(own)}
     prepare("spark://host:7077", environment)
     assert environment == {"JAVA_HOME": str(own), "PYSPARK_PYTHON": sys.executable}

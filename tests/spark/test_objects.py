@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import sys
 from dataclasses import replace
@@ -57,6 +58,115 @@ def sealed(store: Path, topic: str = "orders") -> list[dict[str, Any]]:
     """Return the rows that are in sealed segments: all but those of the last one."""
     last = int(segments(store / topic)[-1].stem)
     return [row for row in scanned(store, topic) if row["offset"] < last]
+
+
+class Remembering(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Keeps its listings, unless it is told not to, as those of buckets do."""
+
+    protocol = "remembering"
+    root_marker = "/"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(MemoryFileSystem._strip_protocol(path.removeprefix("remembering:/")))
+
+    def ls(self, path: str, detail: bool = True, **more: Any) -> list[Any]:  # noqa: FBT002 - fsspec's
+        if path not in self.dircache:
+            self.dircache[path] = super().ls(path, detail=True, **more)
+        found = self.dircache[path] if path in self.dircache else super().ls(path, detail=True, **more)
+        return list(found) if detail else [each["name"] for each in found]
+
+
+def test_what_comes_while_a_process_lives_is_listed() -> None:
+    fsspec.register_implementation("remembering", Remembering, clobber=True)
+    place = str(uuid4())
+    for count in (1, 2):
+        fsspec.filesystem("memory").pipe_file(f"/{place}/{count}", b"x")
+        assert AnyFileSystem().listdir(f"remembering:///{place}") == [str(each + 1) for each in range(count)]
+
+
+def test_a_listing_names_only_what_lies_in_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of some buckets name the place, too, and directories with a slash behind them."""
+    monkeypatch.setattr(MemoryFileSystem, "ls", lambda *_, **__: ["/lake", "/lake/", "/lake/b/", "/lake/a", "/lake/b"])
+    assert AnyFileSystem().listdir("memory://lake") == ["a", "b"]
+
+
+def test_what_lies_below_a_file_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise NotADirectoryError("/lake/file/below")
+
+    monkeypatch.setattr(MemoryFileSystem, "info", failing)
+    assert not AnyFileSystem().exists("memory://lake/file/below")
+
+
+def test_what_is_longer_than_what_is_to_be_shipped_is_somebody_else_s(store: Path, bucket: str) -> None:
+    path = segments(store / "orders")[0]
+    fs, place = find_objects(f"{bucket}/orders/{path.name}")
+    fs.pipe_file(place, path.read_bytes() + b"x")
+    with pytest.raises(aiodq.InvalidOptionError, match="something else"):
+        ship(store, bucket)
+
+
+async def test_what_is_missing_right_behind_what_was_shipped_is_no_deletion(store: Path, bucket: str) -> None:
+    """Its owner deletes what comes first, and says so: what is missing without a word is damage, also with lossy."""
+    ship(store, bucket, topics=["orders"])
+    last = segments(store / "orders")[-1]
+    await fill(store, segment_bytes=2000)
+    last.unlink()
+    for lossy in (False, True):
+        with pytest.raises(aiodq.CorruptionError, match="are missing"):
+            ship(store, bucket, topics=["orders"], lossy=lossy)
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (FileNotFoundError("x"), errno.ENOENT),
+        (NotADirectoryError("x"), errno.ENOTDIR),
+        (PermissionError("x"), errno.EACCES),
+        (FileExistsError("x"), errno.EEXIST),
+        (OSError("x"), errno.EIO),
+        (OSError(errno.ENOSPC, "x"), errno.ENOSPC),
+        (RuntimeError("x"), errno.EIO),
+    ],
+    ids=repr,
+)
+def test_errors_have_the_numbers_of_a_system_s(error: Exception, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", failing)
+    with pytest.raises(OSError, match="x") as caught:
+        AnyFileSystem().listdir("memory://lake")
+    assert caught.value.errno == number
+
+
+def test_what_is_no_segment_is_read_in_parts_and_is_no_directory(bucket: str) -> None:
+    fs, place = find_objects(f"{bucket}/notes")
+    fs.pipe_file(place, b"0123456789")
+    file = AnyFileSystem().open(f"{bucket}/notes")
+    assert [file.read_at(4, 3), file.read_at(4, 8), file.read_at(4, 10)] == [b"3456", b"89", b""]
+    assert not AnyFileSystem().is_directory(f"{bucket}/notes")
+    assert AnyFileSystem().is_directory(bucket)
+
+
+def test_of_a_segment_only_what_is_asked_for_travels(store: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ship(store, bucket)
+    path = segments(store / "orders")[0]
+    data, fetch, asked = path.read_bytes(), MemoryFileSystem.cat_file, list[tuple[Any, Any]]()
+
+    def watched(self: Any, place: str, start: int | None = None, end: int | None = None, **more: Any) -> bytes:
+        asked.append((start, end))
+        return bytes(fetch(self, place, start=start, end=end, **more))
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", watched)
+    file = AnyFileSystem().open(f"{bucket}/orders/{path.name}")
+    assert file.size() == len(data)
+    assert file.read_at(16, 8) == data[8:24]
+    assert file.read_at(100, len(data) - 4) == data[-4:]
+    # Servers answer an error to a range that begins where the object ends.
+    assert [file.read_at(1, len(data) + beyond) for beyond in (0, 5)] == [b"", b""]
+    assert asked == [(8, 24), (len(data) - 4, len(data))]
 
 
 def test_what_is_shipped_is_read_as_the_store_is(store: Path, bucket: str) -> None:

@@ -265,3 +265,19 @@ def test_an_archive_that_was_moved_is_known_by_its_log(tmp_path: Path, written: 
     (log / "2").write_text("v1\nno JSON\n")
     with pytest.raises(aiodq.InvalidOptionError, match="was moved or copied") if moved else nullcontext():
         refuse_moved(str(here))
+
+
+def test_a_directory_with_a_batch_that_the_checkpoint_does_not_know_is_another_s(tmp_path: Path) -> None:
+    """By the latest of each; of what Spark writes beside them nothing counts."""
+    log, offsets = tmp_path / "out" / "_spark_metadata", tmp_path / "checkpoint" / "offsets"
+    for directory in (log, offsets):
+        directory.mkdir(parents=True)
+        for name in ("0", "9", "10", "x.tmp"):
+            (directory / name).write_text("v1\n")
+    archiving = sys.modules[archive.__module__]
+    archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    (log / "11.compact").write_text("v1\n")
+    with pytest.raises(aiodq.InvalidOptionError, match="was written with another checkpoint"):
+        archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    (offsets / "12").touch()
+    archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
