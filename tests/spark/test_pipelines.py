@@ -589,3 +589,9 @@ async def test_what_is_compacted_is_known_again_until_its_topic_is_deleted(tmp_p
     await fill(tmp_path / "store", rounds=1)
     with pytest.raises(aiodq.InvalidOptionError, match="of the messages 0 to 9; these are 0 to 14: put it into"):
         name()
+    async with aiodq.open(place) as store:
+        await store.delete_topic("latest")
+    assert write().endswith("-0-15-all-4")
+    await fill(tmp_path / "store", rounds=1)
+    with pytest.raises(aiodq.InvalidOptionError, match="of the messages 0 to 14; these are 0 to 19: put it into"):
+        name()

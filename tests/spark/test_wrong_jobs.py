@@ -16,7 +16,7 @@ import pytest
 import aiodq
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship, start_session
 from aiodq.spark.pipelines.archive import _own_hold, _Run
-from aiodq.spark.pipelines.places import refuse_moved
+from aiodq.spark.pipelines.places import refuse_moved, target_path
 from aiodq.spark.pipelines.replay import check_range
 from aiodq.spark.source import AiodqDataSource
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -281,3 +281,9 @@ def test_a_directory_with_a_batch_that_the_checkpoint_does_not_know_is_another_s
         archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     (offsets / "12").touch()
     archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+
+
+def test_a_link_to_nowhere_is_no_directory_for_an_archive(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "gone")
+    with pytest.raises(aiodq.InvalidOptionError, match="is no directory: name one for the files"):
+        target_path(tmp_path / "out")
