@@ -32,6 +32,8 @@ When the owner changes:
   messages are given to others at once.
 - Messages that a process held when it left or was killed count as delivered in channels with `max_attempts`, as they do
   across the runs of an exclusive store: a message that kills every process that gets it is given up in the end.
+- Where two processes claim one message, the one that got it later has it (`claims`): the other has made it ready again,
+  which no owner has confirmed yet.
 - A settlement is sent until an owner has confirmed it. Messages that the next owner finds settled count as
   settled by it. An ack of messages that it has already given to others, as their holder claimed too late, is refused.
 - A transaction is sent until an owner has reported its outcome. Committed transactions are listed in the transaction

@@ -12,6 +12,7 @@ from unittest import mock
 
 import aiodq
 from aiodq.format.columns import Columns
+from aiodq.shared.requests.claims import Claims
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
 from aiodq.shared.server.session import Session
 from aiodq.storage.log.topic_log import TopicLog
@@ -60,6 +61,10 @@ class _Owning:
 
     def came_back(self, client: packets.Hello) -> None:
         """As above."""
+
+    def claims(self, place: str) -> Claims:
+        """Nobody claims anything."""
+        return Claims()
 
     async def reclaimed(self) -> None:
         """There was no owner before."""

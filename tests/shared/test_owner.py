@@ -334,32 +334,6 @@ async def test_a_handle_is_what_it_was_opened_as(tmp_path: Path) -> None:
             await client.close()
 
 
-@pytest.mark.parametrize("delay", [None, 3600])
-async def test_who_got_a_message_last_has_it_though_one_that_made_it_ready_claims_it_first(
-    tmp_path: Path, delay: int | None
-) -> None:
-    async with aiodq.open(tmp_path / "s") as store:
-        await store.queue("jobs").put(b"0")
-    listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
-    async with owned(tmp_path / "s", reclaim=3600) as (store, owner):
-        first, last = await joined(tmp_path / "s"), await joined(tmp_path / "s")
-        done = await first.ask(Resume(2, 99, (Held(0, 5, 1, 1),)))
-        assert isinstance(done, Done)
-        [[_, number, _]] = (done.facts or {})["held"]
-        nack = Nack(2, owner.epoch, (Item(0, number, (delay or 0) * 10**9, 1),))
-        if delay:
-            assert await first.ask(nack) == Done()
-        done = await last.ask(Resume(2, 99, (Held(0, 6, 1, 2),)))
-        assert isinstance(done, Done)
-        [[_, taken, _]] = (done.facts or {})["held"]
-        if not delay:
-            assert isinstance(await first.ask(nack), Fail)
-        assert await last.ask(Ack(2, owner.epoch, (Range(0, taken, 1),))) == Done()
-        assert store.queue("jobs").depth == 0
-        await first.close()
-        await last.close()
-
-
 async def test_after_a_crash_nothing_is_delivered_before_those_who_hold_it_were_heard(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path / "s") as store:
         await store.queue("jobs").put_many([b"0", b"1", b"2", b"3"])

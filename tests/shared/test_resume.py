@@ -212,6 +212,38 @@ async def test_a_get_that_is_not_to_wait_asks_an_owner_that_has_said_what_is_hel
         await second.ack()
 
 
+class Dying(Owner):
+    """Ends as soon as it is told what is held, the first time."""
+
+    quick = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims: list[tuple[int, int]] = []
+
+    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+        if isinstance(said, Resume):
+            self.claims += [(said.epoch, each.delivery) for each in said.held]
+            if epoch == 2:
+                self.hang_up()
+                return []
+            return [(Done(None, {"held": [[0, 70 + epoch, 1]]}), request)]
+        return super()._answers(said, request, epoch)
+
+
+async def test_a_claim_names_the_owner_whose_delivery_number_it_has(tmp_path: Path) -> None:
+    owner = Dying()
+    async with queue_of(owner, tmp_path / "s") as queue:
+        first = await queue.get()
+        owner.hang_up()
+        await until(lambda: len(owner.claims) == 2)
+        await until(lambda: queue._remote.claimed)  # type: ignore[attr-defined]  # of a store that is shared
+        owner.hang_up()
+        await first.ack()
+    assert owner.claims == [(1, 100), (1, 100), (3, 73)], "the second has given it no other number"
+    assert owner.acked == [(0, 74)]
+
+
 class Hasty(Owner):
     """Gives message 0 anew as soon as it is to be settled, and says nothing of that."""
 

@@ -220,7 +220,7 @@ class RemoteChannel(RemoteSettlement):
 
     def reopened(self, epoch: int) -> None:
         """Start again with another owner, and give back the messages that were not taken here."""
-        before, self._epoch, self._got, self._wanted = self._epoch, epoch, 0, 0
+        before, self._epoch, self._got, self._wanted = self._numbered, epoch, 0, 0
         self._opened += 1
         self._resumed = False
         # Claimed first, like taken messages: a killed owner has noted them as delivered, and that would count.

@@ -102,6 +102,8 @@ class RemoteSettlement:
         self.counts: Counts = Counts()
         self._topic = topic
         self._epoch = 0
+        # Whose delivery numbers the messages have: an earlier owner's, until another one has said which they have now.
+        self._numbered = 0
         self._number = 0
         # The messages held, and the leases with acks that are not counted there yet.
         self._counted = Holdings()
@@ -191,6 +193,8 @@ class RemoteSettlement:
         # redelivered, must have no settlement left to send: it would settle the second, which is being processed.
         self._supersede(self._holdings.drop_superseded())
         self._resumed = not self._holdings
+        if self._resumed:
+            self._numbered = self._epoch
         self._asked = self._number
         return self._holdings.held()
 
@@ -208,7 +212,7 @@ class RemoteSettlement:
         # INVARIANT: only what was claimed. The owner may have delivered more since then, before it answered.
         self._supersede(self._holdings.among(elsewhere, self._asked), rejections=moved)
         self._holdings.renumber(given, self._asked)
-        self._resumed = True
+        self._resumed, self._numbered = True, self._epoch
         self._timeouts.again()
         release(self._claimers)
         self._unsaid.clear()

@@ -18,7 +18,8 @@ from aiodq.shared.encoding.number_runs import GONE, NumberRuns
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import call_channel
-from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting, free_for_next, near_ones
+from aiodq.shared.requests.claims import Claim
+from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting, near_ones
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
@@ -475,7 +476,7 @@ class Lending:
             rest: Iterable[Held] = () if moved else held
             for one in before:
                 rest = [left for row in rest for left in self._take_over(one, epoch, row, given)]
-            return await self._resume(rest, given)
+            return await self._resume(epoch, rest, given)
         finally:
             self.end_resume()
 
@@ -496,7 +497,7 @@ class Lending:
         for offset, delivery, count in lost:
             yield Held(offset, delivery, count, row.attempts)
 
-    async def _resume(self, held: Iterable[Held], given: list[tuple[int, int, int]]) -> Done:
+    async def _resume(self, epoch: int, held: Iterable[Held], given: list[tuple[int, int, int]]) -> Done:
         await self._engine.settle_in(self._channel.name)
         elsewhere: list[int] = []
         for near in near_ones(held):
@@ -507,7 +508,8 @@ class Lending:
                     one = next(rows)
                 if message.offset < one.first:
                     continue
-                number = self._claim(message, one.attempts)
+                claim = Claim(epoch, one.delivery + message.offset - one.first, one.attempts)
+                number = self._claim(message, claim)
                 if number is None:
                     state = self._channel_engine.state
                     if state is not None and not state.settled_all(message.offset, message.offset + 1):
@@ -518,21 +520,25 @@ class Lending:
                     given.append((message.offset, number, 1))
         return Done(None, {"held": given, "elsewhere": elsewhere})
 
-    def _claim(self, seen: Message, attempts: int) -> int | None:
+    def _claim(self, seen: Message, claim: Claim) -> int | None:
         """Hand out a ready message out of turn; return its delivery number, or None if it is not ready."""
-        engine = self._channel_engine
+        engine, offset, attempts = self._channel_engine, seen.offset, claim.attempts
         state = engine.state
-        if state is not None and engine.reclaiming:
-            free_for_next(state, seen.offset, attempts)
-        if state is None or not state.is_ready(seen.offset):
+        # INVARIANT: while messages may be claimed, nothing is delivered: all that is in flight was claimed.
+        claims = self._owner.claims(self.name) if engine.reclaiming else None
+        if state is None:
             return None
-        state.count(seen.offset, max(attempts - 1, 0))
-        _, number = state.pick(seen.offset)
+        if not (state.is_ready(offset) if claims is None else claims.makes_ready(state, offset, claim)):
+            return None
+        state.count(offset, max(attempts - 1, 0))
+        _, number = state.pick(offset)
+        if claims is not None:
+            claims.grant(offset, claim, number)
         self._owner.engine.activity.note(self._engine)
         batch = seen._batch()  # noqa: SLF001 - as above
         lease = MessageLease.of_one(seen.topic, batch, 0, number=number, attempts=attempts, channel_engine=engine)
         self._lent.add(LentRun(lease, 0, [seen.body], self._owner.engine.store_ref()))
-        engine.touch(seen.offset, number, None)
+        engine.touch(offset, number, None)
         return number
 
     def commit(self) -> asyncio.Future[None]:

@@ -13,13 +13,12 @@ from aiodq.shared.encoding.number_runs import HERE, NumberRun, marked_ranges
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.lease.message_lease import MessageLease
     from aiodq.wire.payload import Held
 
 T = TypeVar("T")
 
-__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting", "free_for_next", "near_ones"]
+__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting", "near_ones"]
 
 _NEAR: Final = 100
 """Messages between two that a client holds that are read over rather than searched around."""
@@ -136,21 +135,6 @@ def fitting(bodies: list[bytes], size: int) -> int:
     while count and sum(map(len, bodies[:count])) > size:
         count //= 2
     return count
-
-
-def free_for_next(state: ChannelState, offset: int, attempts: int) -> None:
-    """Make a message ready for a client to which it was delivered later, if an earlier holder has claimed it first.
-
-    The earlier holder made it ready, and claims it because no owner has confirmed that.
-    """
-    # INVARIANT: only while clients may claim messages. Everything in flight was claimed then, so no client loses a
-    # message that this owner has delivered.
-    flying = state.delivery(offset) is not None
-    if attempts > state.attempts(offset) + flying:
-        if flying:
-            state.release(offset, state.attempts(offset) + 1)
-        elif offset in state.deferred:
-            state.recall(offset)
 
 
 def near_ones(held: Iterable[Held]) -> list[list[Held]]:

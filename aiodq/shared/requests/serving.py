@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
+    from aiodq.shared.requests.claims import Claims
     from aiodq.shared.requests.lent import LentRun
     from aiodq.shared.requests.placing import Placing, Underway
     from aiodq.shared.requests.waiting_bytes import WaitingBytes
@@ -96,6 +97,10 @@ class Owning(Protocol):
 
     def came_back(self, client: Hello) -> None:
         """Note that a client has claimed what it held from the previous owner."""
+        ...
+
+    def claims(self, place: str) -> Claims:
+        """Return what was claimed of a channel, named as `Share.name` is, since this owner began."""
         ...
 
     async def reclaimed(self) -> None:

@@ -18,6 +18,7 @@ from aiodq.shared.connection.packet_protocol import PacketProtocol
 from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.encoding.remote_errors import fail_of
+from aiodq.shared.requests.claims import Claims
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
 from aiodq.shared.server.active_topics import ActiveTopics
 from aiodq.shared.server.early_answers import EarlyAnswers
@@ -79,6 +80,7 @@ class Owner:
         self._reclaim = reclaim
         self._reclaiming: asyncio.TimerHandle | None = None
         self._reclaimed = asyncio.Event()
+        self._claims: dict[str, Claims] = {}
         self.engine: StoreEngine = engine
         self.store: Store = Store(engine)
         self._expected: dict[int, int] = {}
@@ -102,6 +104,10 @@ class Owner:
         self._noted = NotedClients(engine.path)
         self._noting = False
         self._connecting = asyncio.Lock()
+
+    def claims(self, place: str) -> Claims:
+        """See `Owning`."""
+        return self._claims.setdefault(place, Claims())
 
     async def reclaimed(self) -> None:
         """See `Owning`."""
@@ -204,6 +210,7 @@ class Owner:
             self._reclaiming.cancel()
             self._reclaiming = None
             self._expected.clear()
+            self._claims.clear()
             self._reclaimed.set()
             self._hold_back(under_way=False)
             self._note_clients()

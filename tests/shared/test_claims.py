@@ -1,0 +1,156 @@
+"""One message that several claim from the next owner: who has made it ready, unconfirmed, and who got it then."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.shared.connection.rendezvous import listen
+from aiodq.wire.packets import Ack, Done, Fail, Held, Item, Nack, Ping, Range, Reject, Release, Resume
+from tests.shared.support import PATIENCE, RawClient, owned
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from aiodq.shared.server.owner import Owner
+
+BEFORE, LONG_BEFORE = 99, 98
+"""The epochs of the owner that was killed, and of one before it."""
+
+FIRST = Held(0, 5, 1, 1)
+"""The delivery to who has made the message ready again."""
+
+SOON, LATER = 0, 3600 * 10**9
+
+
+class Scene:
+    """The next owner of a store with one message, and two clients of the one before, `first` and `last` to have it."""
+
+    def __init__(self, store: aiodq.Store, owner: Owner, first: RawClient, last: RawClient) -> None:
+        self.store = store
+        self.queue = store.queue("jobs")
+        self.owner = owner
+        self.first = first
+        self.last = last
+
+    async def claim(self, client: RawClient, held: Held, epoch: int = BEFORE) -> int | None:
+        """Claim the message; return its delivery number, or None if another has it."""
+        done = await client.ask(Resume(2, epoch, (held,)))
+        assert isinstance(done, Done)
+        facts = done.facts or {}
+        assert facts["elsewhere"] == ([] if facts["held"] else [0])
+        return facts["held"][0][1] if facts["held"] else None
+
+    def nack(self, number: int, span: int = SOON, attempts: int = 1) -> Nack:
+        return Nack(2, self.owner.epoch, (Item(0, number, span, attempts),))
+
+    def release(self, number: int) -> Release:
+        return Release(2, self.owner.epoch, (Range(0, number, 1),))
+
+    async def acks(self, client: RawClient, number: int) -> None:
+        """Have a client settle the message that it has in hand."""
+        assert await client.ask(Ack(2, self.owner.epoch, (Range(0, number, 1),))) == Done()
+        assert self.queue.depth == 0
+
+
+async def joined(path: Path, producer: int) -> RawClient:
+    client = await RawClient.connected(path)
+    await client.hello(producer)
+    await client.open(1, "jobs")
+    await client.open(2, "jobs", "default")
+    return client
+
+
+@asynccontextmanager
+async def claiming(path: Path, options: aiodq.ChannelOptions | None = None) -> AsyncIterator[Scene]:
+    """Have an owner that still waits for clients of one that was killed."""
+    async with aiodq.open(path) as store:
+        await store.queue("jobs", options).put(b"0")
+    listen(str(path)).sock.close()  # as a kill leaves it
+    async with owned(path, reclaim=3600) as (store, owner):
+        scene = Scene(store, owner, await joined(path, 7), await joined(path, 8))
+        yield scene
+        await scene.first.close()
+        await scene.last.close()
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["nack", "release"])
+@pytest.mark.parametrize("delay", [None, SOON, LATER], ids=["unsaid", "soon", "later"])
+async def test_who_got_a_message_last_has_it_though_one_that_made_it_ready_claims_it_first(
+    tmp_path: Path, counts: bool, delay: int | None
+) -> None:
+    async with claiming(tmp_path / "s") as scene:
+        number = await scene.claim(scene.first, FIRST)
+        assert number is not None
+        again = scene.nack(number, delay or SOON, attempts=int(counts))
+        if delay is not None:
+            assert await scene.first.ask(again) == Done()
+        taken = await scene.claim(scene.last, Held(0, 6, 1, 1 + counts))
+        assert taken is not None, "it is in hand"
+        if delay is None:
+            assert isinstance(await scene.first.ask(again), Fail)
+        await scene.acks(scene.last, taken)
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["nack", "release"])
+async def test_who_has_made_a_message_ready_is_not_given_it_after_who_got_it_then(tmp_path: Path, counts: bool) -> None:
+    async with claiming(tmp_path / "s") as scene:
+        taken = await scene.claim(scene.last, Held(0, 6, 1, 1 + counts))
+        assert taken is not None
+        assert await scene.claim(scene.first, FIRST) is None
+        await scene.acks(scene.last, taken)
+
+
+@pytest.mark.parametrize("span", [SOON, LATER], ids=["soon", "later"])
+async def test_what_the_last_to_have_it_has_made_ready_is_not_made_ready_anew_by_one_before(
+    tmp_path: Path, span: int
+) -> None:
+    async with claiming(tmp_path / "s") as scene:
+        taken = await scene.claim(scene.last, Held(0, 6, 1, 2))
+        assert taken is not None
+        assert await scene.last.ask(scene.nack(taken, span, attempts=2)) == Done()
+        assert await scene.claim(scene.first, FIRST) is None
+        deferred = scene.queue.deferred()
+        scene.owner._look_for_late()  # as it does when the time is over
+        if span:
+            assert deferred == 1
+        else:
+            assert (await scene.queue.get(timeout=PATIENCE)).attempts == 3
+
+
+async def test_a_claim_that_comes_again_finds_the_message(tmp_path: Path) -> None:
+    async with claiming(tmp_path / "s") as scene:
+        assert await scene.claim(scene.first, FIRST) is not None
+        taken = await scene.claim(scene.first, FIRST)
+        assert taken is not None, "as over another connection, if the answer has not arrived"
+        await scene.acks(scene.first, taken)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_of_deliveries_by_different_owners_the_one_after_more_is_the_last(tmp_path: Path, attempts: int) -> None:
+    async with claiming(tmp_path / "s") as scene:
+        first = await scene.claim(scene.first, FIRST)
+        taken = await scene.claim(scene.last, Held(0, 3, 1, attempts), LONG_BEFORE)
+        if attempts == 1:
+            assert (first is None, taken) == (False, None)
+        else:
+            assert taken is not None
+            await scene.acks(scene.last, taken)
+
+
+async def test_a_message_that_is_on_its_way_to_the_dead_letters_is_nobodys(tmp_path: Path) -> None:
+    async with claiming(tmp_path / "s", aiodq.ChannelOptions(dead_letter="dead")) as scene:
+        dead = scene.store.queue("dead", options=aiodq.StoreOptions(max_messages=1))
+        await dead.put(b"full")
+        number = await scene.claim(scene.first, FIRST)
+        assert number is not None
+        rejecting = scene.first.send(Reject(2, 1, scene.owner.epoch, 0, number, "unwanted", ""))
+        await scene.first.ask(Ping(1))
+        assert await scene.claim(scene.last, Held(0, 6, 1, 1)) is None
+        await dead.purge()
+        assert await scene.first.answer(rejecting) == Done()
+        assert scene.queue.depth == 0
