@@ -154,3 +154,15 @@ async def test_a_message_that_is_on_its_way_to_the_dead_letters_is_nobodys(tmp_p
         await dead.purge()
         assert await scene.first.answer(rejecting) == Done()
         assert scene.queue.depth == 0
+
+
+async def test_who_comes_too_late_for_a_delivery_does_not_undo_that_others_had_it_since(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        scene = Scene(store, owner, await joined(tmp_path / "s", 7), await joined(tmp_path / "s", 8))
+        await scene.queue.put(b"0")
+        for _ in range(2):
+            await (await scene.queue.get(timeout=PATIENCE)).nack()
+        assert await scene.claim(scene.first, FIRST) is None
+        assert (await scene.queue.get(timeout=PATIENCE)).attempts == 3
+        await scene.first.close()
+        await scene.last.close()

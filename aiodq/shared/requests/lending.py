@@ -526,7 +526,8 @@ class Lending:
         state = engine.state
         # INVARIANT: while messages may be claimed, nothing is delivered: all that is in flight was claimed.
         claims = self._owner.claims(self.name) if engine.reclaiming else None
-        if state is None:
+        # Of one that was delivered more often since, and made ready again, the client has heard too late.
+        if state is None or attempts < state.attempts(offset):
             return None
         if not (state.is_ready(offset) if claims is None else claims.makes_ready(state, offset, claim)):
             return None
