@@ -540,6 +540,25 @@ def test_clients_of_whom_only_a_part_is_written_are_not_noted(
     assert noted.read() is None
 
 
+def test_clients_are_noted_though_the_owner_is_killed_before_it_truncates_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(io.FileIO):
+        def truncate(self, _size: int | None = None, /) -> int:
+            raise KeyboardInterrupt
+
+    noted = NotedClients(str(tmp_path))
+    noted.write({7: 1, 8: 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "aiodq.shared.server.noted_clients.open", lambda file, *_, **__: Killed(file, "wb"), raising=False
+        )
+        with pytest.raises(KeyboardInterrupt):
+            noted.write({8: 1})
+    assert (tmp_path / CLIENTS).read_bytes() == b"[[8, 1]] [8, 1]]"
+    assert NotedClients(str(tmp_path)).read() == {8: 1}
+
+
 async def test_who_may_be_anybody_is_waited_for_by_the_owner_after_next_too(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path / "s") as store:
         await store.queue("jobs").put(b"0")
