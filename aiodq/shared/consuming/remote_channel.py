@@ -31,7 +31,7 @@ from aiodq.shared.encoding.options_json import read_channel_options
 from aiodq.shared.encoding.remote_errors import error_in, error_of, is_lost
 from aiodq.wire.frames import decode_messages
 from aiodq.wire.layout import PREFETCHED
-from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume, Want
+from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Ping, Resume, Want
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping
@@ -103,6 +103,7 @@ class RemoteChannel(RemoteSettlement):
         self._through = False
         self._idlers: dict[asyncio.Future[None], None] = {}
         self._returning: asyncio.TimerHandle | None = None
+        self._last_withdrawn: asyncio.Future[Said] | None = None
         self._ahead = 0
         self._taken = 0
         self._since = 0.0
@@ -443,6 +444,12 @@ class RemoteChannel(RemoteSettlement):
         if self._wanted > wanted:
             self._wanted = wanted
             self._tell_owner(lambda handle: Want(handle, self._wanted))
+            self._last_withdrawn = answer = self._request(lambda _: Ping(wanted))
+            answer.add_done_callback(lambda _: self._withdraw_more())
+        # INVARIANT: until that is answered, something may be on its way that is newer than what is given back: a getter
+        # that asks meanwhile would have it first.
+        if self._last_withdrawn is not None and not self._last_withdrawn.done() and not self.shut_now:
+            return
         numbers = self._ready.take_back(max(kept, len(self._ready) - _BACK_AT_ONCE))
         if numbers and self.error is None:
             self.give_back(numbers)

@@ -87,6 +87,7 @@ class Lending:
         self.resumed: asyncio.Event = asyncio.Event()
         self.resumed.set()
         self._getting: asyncio.Task[Any] | None = None
+        self._withdrawn = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
@@ -118,8 +119,8 @@ class Lending:
         """Deliver up to `total` messages in all."""
         self._wanted = total
         if total <= self._given:
-            if self._getting is not None:
-                self._getting.cancel()  # a cancelled get takes nothing
+            # A cancelled get takes nothing. What it has taken already is newer than what the client may give back next.
+            self._withdrawn = self._getting is not None and not self._getting.cancel()
             return
         if self._idle and not self._resuming and not self._wire.clogged:
             # Available messages are delivered at once. Other tasks run before more are, and `_run` reports errors.
@@ -212,6 +213,7 @@ class Lending:
         """Wait for a message; None if the request was withdrawn."""
         engine = self._channel_engine
         getting = self._getting = asyncio.get_running_loop().create_task(engine.get(store_ref))
+        self._withdrawn = False
         try:
             message: Message = await getting
         except asyncio.CancelledError:
@@ -223,6 +225,9 @@ class Lending:
             raise
         finally:
             self._getting = None
+        if self._withdrawn:
+            message.release()
+            return None
         return message
 
     def _deliver(self, runs: list[LentRun]) -> None:
