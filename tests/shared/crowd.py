@@ -4,8 +4,8 @@
 what it and its children do; each begins with the name of a child:
 
     start NAME LOOP   a child that puts numbered messages and works off whatever comes, until SIGTERM
-    settle NAME LOOP  one that settles in every way there is, see `tests.shared.settling`
-    audit NAME LOOP   likewise, one at a time
+    settle NAME LOOP PATIENCE  one that settles in every way there is, see `tests.shared.settling`
+    audit NAME LOOP PATIENCE   likewise, one at a time
     open NAME COUNT   a child that waits for `go` and opens the store so often at once
     go                all those begin
 
@@ -36,6 +36,7 @@ import aiodq
 import aiodq.shared.handles  # else each child would import it
 from tests.loops import run_on
 from tests.shared import settling
+from tests.shared.talking import say, unless
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -51,11 +52,6 @@ TRANSACTED: Final = 3
 _TOGETHER: Final = 8
 _BACKLOG: Final = 150
 """Puts of one task at once, and messages that are ready before it stops for a while."""
-
-
-def say(text: str) -> None:
-    """Have it known, whatever becomes of this process: a line is written at once, or not at all."""
-    os.write(1, f"{text}\n".encode())
 
 
 # --- what children do
@@ -84,7 +80,7 @@ class Living:
         say(f"{self.name} put {number} {offset}")
 
     async def work(self) -> None:
-        while not self.ending.is_set() and (message := await self._next()) is not None:
+        while not self.ending.is_set() and (message := await unless(self.ending, self.queue.get())) is not None:
             say(f"{self.name} got {message.offset} {message.attempts}")
             await asyncio.sleep(self.random.random() * 0.01)
             if message.offset % TRANSACTED:
@@ -93,17 +89,6 @@ class Living:
                 async with message.transaction() as transaction:
                     transaction.put(MADE, b"%d" % message.offset)
             say(f"{self.name} did {message.offset}")
-
-    async def _next(self) -> aiodq.Message | None:
-        getting = asyncio.ensure_future(self.queue.get())
-        ending = asyncio.ensure_future(self.ending.wait())
-        await asyncio.wait((getting, ending), return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if not getting.done():
-            getting.cancel()
-        with suppress(asyncio.CancelledError):
-            return await getting
-        return None
 
 
 def until_sigterm() -> asyncio.Event:
@@ -127,9 +112,9 @@ async def live(name: str, path: str) -> None:
             living.ending.set()
 
 
-async def settle(name: str, path: str, *, audits: bool) -> None:
+async def settle(name: str, path: str, *, audits: bool, patience: float) -> None:
     """Settle until SIGTERM."""
-    await settling.settle(name, path, OPTIONS, until_sigterm(), audits=audits)
+    await settling.settle(name, path, OPTIONS, until_sigterm(), audits=audits, patience=patience)
 
 
 async def open_at_last(stack: AsyncExitStack, path: str) -> aiodq.Store:
@@ -190,8 +175,9 @@ class Crowd:
         match words:
             case ["start", name, loop]:
                 self._fork(name, loop, live(name, self._path))
-            case ["settle" | "audit" as role, name, loop]:
-                self._fork(name, loop, settle(name, self._path, audits=role == "audit"))
+            case ["settle" | "audit" as role, name, loop, patience]:
+                settling = settle(name, self._path, audits=role == "audit", patience=float(patience))
+                self._fork(name, loop, settling)
             case ["open", name, count]:
                 self._fork(name, "asyncio", open_often(name, self._path, int(count)), waits=True)
             case ["go"]:

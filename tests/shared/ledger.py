@@ -111,9 +111,9 @@ class Crowd:
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
 
-    def start(self, name: str, loop: str = "asyncio", role: str = "start") -> None:
+    def start(self, name: str, loop: str = "asyncio", role: str = "start", *more: object) -> None:
         """Start a process that puts and works off."""
-        self.tell(role, name, loop)
+        self.tell(role, name, loop, *more)
         self.wait(lambda: name in self.children)
 
     def wait(self, condition: Callable[[], object]) -> None:
