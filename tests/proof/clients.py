@@ -62,7 +62,7 @@ class _Owning:
     def came_back(self, client: packets.Hello) -> None:
         """As above."""
 
-    def claims(self, place: str) -> Claims:
+    def claims(self, _place: str) -> Claims:
         """Nobody claims anything."""
         return Claims()
 

@@ -36,9 +36,6 @@ KEPT: Final = 5.0
 ENDLESS: Final = 2 * WATCHDOG
 """So many where nothing is ever to be taken away, however late a machine lets a process be."""
 
-_EARLY: Final = 1.0
-"""Seconds of a pause less than those, from which on a process may be too late."""
-
 _RETURNS: Final = frozenset({"back", "frees"})
 _WORDS: Final = frozenset({"got", "did", "gives", "lost", "either", *_RETURNS})
 _MICROSECONDS: Final = 1_000_000
@@ -85,7 +82,6 @@ class Settlers(Crowd):
         ends: the processes that have ended, in that order.
         stalled: how often somebody was told that the owner does not answer.
         drained: who has found the channels empty.
-        late: who was stopped for so long that it may lose what it holds, by process id.
         many: how many there are to be that put, too.
         patience: seconds for which an owner keeps what a process holds that is alive and does not come for it.
         figures: of dead letters: how many there are of each kind.
@@ -101,7 +97,6 @@ class Settlers(Crowd):
         self.ends: list[int] = []
         self.stalled = 0
         self.drained: set[int] = set()
-        self.late: set[int] = set()
         self.many = 0
         self.patience = ENDLESS
         self.figures: Counter[str] = Counter()
@@ -174,8 +169,6 @@ class Settlers(Crowd):
 
     def stop_for(self, child: Child, pause: float, *, meanwhile: Child | None) -> None:
         """Stop a process for seconds, and kill another meanwhile."""
-        if pause > self.patience - _EARLY:
-            self.late.add(child.pid)
         until = time.monotonic() + pause
 
         def is_over() -> bool:
@@ -212,10 +205,9 @@ class Settlers(Crowd):
         assert asyncio.run(_depths(self.path)) == [0] * len(CHANNELS)
         for (channel, offset), takings in self.takings.items():
             in_order = self._in_order(takings)
-            if channel == STRICT:
-                self._check_strict(offset, in_order)
-            elif not any(taking.child.pid in self.late for taking in takings.values()):
-                # What is taken away from one that is late, it may not know of as it acks without waiting.
+            if channel == STRICT or self.patience < ENDLESS:
+                self._check_taken_away(channel, offset, in_order)
+            else:
                 self._check_endless(channel, offset, in_order)
         letters = [self._letters(channel) for channel in range(len(DEAD))]
         for channel in range(len(CHANNELS)):
@@ -226,7 +218,8 @@ class Settlers(Crowd):
                 unheard = any(one.child.killed for one in takings.values())
                 assert settled or unheard or given_up, self._shown("is gone", channel, offset)
         self._check_letters(letters)
-        self._check_order()
+        if self.patience >= ENDLESS:
+            self._check_order()
 
     def _check_puts(self) -> set[int]:
         found: dict[str, dict[int, int]] = {name: {} for name in self.children}
@@ -246,7 +239,7 @@ class Settlers(Crowd):
         return sorted(known, key=lambda one: (rank.get(self.owners[one.epoch], len(rank)), one.delivery))
 
     def _check_endless(self, channel: int, offset: int, takings: list[Taking]) -> None:
-        """Check the deliveries of a message that does not time out."""
+        """Check the deliveries of a message that is never taken away from who holds it."""
         assert not any({"lost", "either"} & one.words.keys() for one in takings), self._shown(
             "was taken", channel, offset
         )
@@ -262,13 +255,13 @@ class Settlers(Crowd):
             right = after.attempts == counted if killed is None else after.attempts <= counted
             assert right, self._shown("was counted wrong", channel, offset)
 
-    def _check_strict(self, offset: int, takings: list[Taking]) -> None:
-        """Check the deliveries of a message that times out."""
+    def _check_taken_away(self, channel: int, offset: int, takings: list[Taking]) -> None:
+        """Check the deliveries of a message that may be taken away from who holds it: it times out, or that is late."""
         for one, after in pairwise(takings):
             # An owner does not know who has settled what a process asks it for that came too late for an earlier one.
-            assert one.by != one.epoch, self._shown("was settled", STRICT, offset)
+            assert one.by != one.epoch, self._shown("was settled", channel, offset)
             if one.epoch == after.epoch:
-                assert one.attempts <= after.attempts, self._shown("was counted wrong", STRICT, offset)
+                assert one.attempts <= after.attempts, self._shown("was counted wrong", channel, offset)
 
     def _letters(self, channel: int) -> dict[int, list[StoredMessage]]:
         reader = aiodq.open_reader(self.path)
@@ -308,7 +301,7 @@ class Settlers(Crowd):
                 firsts.setdefault(in_order[0].child.pid, []).append((in_order[0].at, offset))
         audits = [child for name, child in self.children.items() if name.startswith("a")]
         for number, child in enumerate(audits):
-            if child.pid in self.late or any(one.killed for one in audits[max(number - 2, 0) : number]):
+            if any(one.killed for one in audits[max(number - 2, 0) : number]):
                 continue
             for (_, one), (_, after) in pairwise(sorted(firsts.get(child.pid, []))):
                 assert one < after, self._shown("came before an earlier one", AUDIT, one, after)

@@ -23,7 +23,7 @@ EXHAUSTIVE = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 _PAUSES: Final = (0.1, 2.0)
 _LONG_PAUSES: Final = (0.1, 2.0, 7.0)
-"""Seconds for which a client is stopped: it misses the timeout of what it holds, or all that it holds is taken away."""
+"""Seconds for which a client is stopped: it misses the timeout of what it holds, or comes too late for all of it."""
 
 
 def harm(settlers: Settlers, rng: random.Random, names: Iterator[str], pauses: Sequence[float]) -> None:
@@ -57,9 +57,10 @@ def replace(settlers: Settlers, rng: random.Random, names: Iterator[str]) -> Non
     ("processes", "harms", "pauses", "patience"),
     [
         pytest.param(3, 5, _PAUSES, ENDLESS),
-        pytest.param(5, figure("kills") // 4, _LONG_PAUSES, KEPT, marks=EXHAUSTIVE),
+        pytest.param(5, figure("kills") // 4, _LONG_PAUSES, ENDLESS, marks=EXHAUSTIVE),
+        pytest.param(5, figure("kills") // 20, _LONG_PAUSES, KEPT, marks=EXHAUSTIVE),
     ],
-    ids=["few", "many"],
+    ids=["few", "many", "late"],
 )
 def test_whoever_is_killed_or_stopped_each_message_is_settled_once(
     tmp_path: Path, seed: int, record_property: Record, *,
