@@ -567,8 +567,7 @@ class Lending:
 
     def figures(self) -> Figures:
         """Return the channel's counts."""
-        channel = self._channel
-        log = self._engine.log
+        channel, log = self._channel, self._engine.log
         numbers = channel.qsize(), channel.in_flight(), channel.deferred()
         return Figures(self._handle, *numbers, log.begin, log.end, log.durable)
 
