@@ -16,7 +16,7 @@ from aiodq.shared.connection import packet_protocol
 from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.server.session import Session
-from aiodq.wire.packets import Pong
+from aiodq.wire.packets import Ping, Pong
 from aiodq.wire.stream import Packet, encode_packet
 from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
@@ -186,13 +186,23 @@ class Transport:
     def close(self) -> None:
         self.closing = True
 
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
+
+
+def connected(hearing: Hearing, transport: Transport) -> SocketWire:
+    """Return the client's end of a connection that its link knows of, as it has sent something."""
+    wire = SocketWire(hearing)
+    wire.connection_made(transport)
+    wire.send(Ping(0), 0)
+    return wire
+
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("end", ["read", "more", "lost", "closed"])
 async def test_packets_that_come_together_are_heard_in_turns_and_in_order(end: str) -> None:
     hearing, transport = Hearing(), Transport()
-    wire = SocketWire(hearing)
-    wire.connection_made(transport)
+    wire = connected(hearing, transport)
     wire.data_received(b"".join(encode_packet(Pong(token)) for token in range(MANY)))
     assert (hearing.tokens, transport.reading) == ([0], False)
     await asyncio.sleep(0)
@@ -216,8 +226,7 @@ async def test_packets_that_come_together_are_heard_in_turns_and_in_order(end: s
 @pytest.mark.usefixtures("short")
 async def test_what_is_no_packet_ends_the_connection_in_its_turn() -> None:
     hearing, transport = Hearing(), Transport()
-    wire = SocketWire(hearing)
-    wire.connection_made(transport)
+    wire = connected(hearing, transport)
     wire.data_received(encode_packet(Pong(1)) * 20 + b"\xff" * 300)
     await until(lambda: transport.closing)
     assert isinstance(wire.reason, ProtocolError)

@@ -61,7 +61,9 @@ class SocketWire(PacketProtocol):
         if not self._begun:
             # INVARIANT: the link knows of this connection. On uvloop, an owner's refusal may arrive before that.
             self._begun = True
-            super().data_received(self._early)
+            early, self._early = self._early, b""
+            if early:
+                super().data_received(early)
 
     def close(self) -> None:
         """Close, once what was sent is on its way."""

@@ -148,20 +148,28 @@ class Owner:
 
     async def _tell(self) -> None:
         """Tell clients regularly of the counts that have changed, and of which messages were taken away."""
-        active, monotonic = self._active, self.engine.clock.monotonic
-        active.watch()
+        self._active.watch()
         try:
             while True:
                 await asyncio.sleep(_FIGURES)
-                topics, end = active.take(), monotonic() + LONGEST_TURN
-                for session in self.clients:
-                    session.outdated.note_topics(topics)
-                    while session.tell():
-                        if monotonic() >= end:
-                            await asyncio.sleep(0)
-                            end = monotonic() + LONGEST_TURN
+                self._note_outdated()
+                await self._tell_outdated()
         finally:
-            active.end()
+            self._active.end()
+
+    def _note_outdated(self) -> None:
+        topics = self._active.take()
+        for session in self.clients:
+            session.outdated.note_topics(topics)
+
+    async def _tell_outdated(self) -> None:
+        monotonic = self.engine.clock.monotonic
+        end = monotonic() + LONGEST_TURN
+        for session in self.clients:
+            while session.tell():
+                if monotonic() >= end:
+                    await asyncio.sleep(0)
+                    end = monotonic() + LONGEST_TURN
 
     async def _stay_found(self) -> None:
         """Bind the socket's name again if a cleanup program has deleted it; end if the store has failed."""
