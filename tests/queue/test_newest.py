@@ -96,7 +96,8 @@ async def test_the_offsets_go_on_over_restarts(machine: Machine, crash: bool) ->
             assert jobs.topic_stats().damages == 0
             if crash:
                 machine.crash()
-        assert verify_store("/s", machine.fs).findings == ()
+        found = verify_store("/s", machine.fs)
+        assert (found.damages, found.losses) == ((), ())  # a watermark that was not written yet is a note
     # A power cut may bring back what was deleted last; it is as consumed as it was.
     reader = StoreReader("/s", machine.fs).topic("jobs")
     assert (reader.end_offset, len(list(reader.scan()))) == (9, 3 * crash)
