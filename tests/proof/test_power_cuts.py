@@ -46,6 +46,11 @@ def test_what_an_owner_that_was_killed_had_only_moved_in_is_there_after_a_power_
     assert explore(case, WORKLOADS[case.workload]).violations == []
 
 
+def test_what_a_read_took_for_damage_counts_only_once_it_was_found_on_disk() -> None:
+    case = Case("the newest segment", 3158367454, "posix", states=2, nested=1, lives=1, moments=6, kills=2)
+    assert explore(case, WORKLOADS[case.workload]).violations == []
+
+
 @pytest.mark.parametrize("number", range(20))
 def test_a_safeguard_taken_away_is_noticed(number: int, seed: int) -> None:
     # `python -m tests.proof --only teeth` takes each of them away.

@@ -258,30 +258,6 @@ class TestScan:
                 ("damage", "queue", 17),
             ]
 
-    @pytest.mark.parametrize("how", ["scan", "read", "get"])
-    async def test_damage_is_counted_as_soon_as_it_was_come_to(self, path: Path, how: str) -> None:
-        """Its bytes are quarantined later, by a thread."""
-        async with store(path, segment_bytes=300) as opened:
-            opened.topic("queue").channel("some")
-            await fill(opened.topic("queue"), [b"<%03d>" % number for number in range(20)])
-        damage(path, b"<001>")
-        fs = WatchedFileSystem()
-        async with store(path, fs=fs) as opened:
-            topic = opened.topic("queue")
-            assert topic.stats().damages == 0
-            quarantining = fs.gate("open", match=".damaged-")
-            if how == "scan":
-                assert len(await scanned(topic)) == 19
-            elif how == "read":
-                with pytest.raises(aiodq.OffsetError):
-                    await topic.read(1)
-            else:
-                assert [message.offset for message in await soon(topic.channel("some").get_many(2))] == [0, 2]
-            assert topic.stats().damages == 1
-            quarantining.open()
-            await until(lambda: bool(odd_files(path)))
-            await until(lambda: topic.stats().damages == 1)
-
     @pytest.mark.parametrize("reverse", [False, True])
     async def test_a_missing_segment_is_stepped_over(self, path: Path, reverse: bool) -> None:
         async with queue(path, segment_bytes=300) as jobs:

@@ -82,10 +82,9 @@ def topic_stats(engine: TopicEngine) -> TopicStats:
 
 
 def _damages(engine: TopicEngine) -> int:
-    """Return how much was found damaged: in the log, quarantined or to be, and in what is kept of each channel."""
+    """Return the number of damaged ranges found when the topic was opened, in its log and its channels' files."""
     journals = [one.journal for one in engine.channel_engines.values() if one.journal is not None]
-    found = len(engine.log.damages) + engine.retention.quarantining
-    return found + sum(len(journal.damages) for journal in journals)
+    return len(engine.log.damages) + sum(len(journal.damages) for journal in journals)
 
 
 def channel_standing(channel_engine: HandingChannel[Any]) -> str:

@@ -76,13 +76,12 @@ class TopicRetention:
         written_at: when something was last put, in monotonic time.
         holds: the first offset that each hold keeps, by name, as last read.
         undeleted: the paths of segments that are no longer needed, and may still exist.
-        quarantining: how much damage reads came to that is not in the log's damages yet.
     """
 
     __slots__ = (
         "_asked_to", "_bytes_wanted", "_damaged", "_engine", "_host", "_keepers", "_kept", "_known", "_known_until",
         "_look_at", "_looking", "_newest", "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned",
-        "quarantining", "undeleted", "written_at",
+        "undeleted", "written_at",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +95,6 @@ class TopicRetention:
         self.pinned: int | None = None
         self.holds: dict[str, int] = {}
         self.undeleted: dict[str, None] = {}
-        self.quarantining: int = 0
         self._keepers = 0
         self._kept: list[Job] = []
         self._looking = self._known = self._rolling = False
@@ -418,11 +416,9 @@ class TopicRetention:
             if damage.end == damage.position or key in known or key in self._damaged:
                 continue  # a gap, of which there is no byte; or found before
             self._damaged[key] = damage
-            self.quarantining += 1
             self._persister.submit(Job(partial(_quarantine, log, damage), partial(self._quarantined, log, damage)))
 
     def _quarantined(self, log: TopicLog, damage: Damage, there: object, error: Exception | None) -> None:
-        self.quarantining -= 1
         if there or isinstance(error, StorageError):
             log.damages.append(damage)
             self._engine.reporter.damaged(self._engine.name, damage)
