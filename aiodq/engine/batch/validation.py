@@ -107,7 +107,7 @@ def no_body(given: object) -> str:
 def _is_buffer(given: object) -> bool:
     """Return whether something holds bytes that others may read, such as an `mmap`."""
     try:
-        memoryview(given).release()  # type: ignore[arg-type] # this is the question
+        memoryview(given).release()  # type: ignore[arg-type]  # whether it is a buffer is what is asked here
     except (TypeError, ValueError, BufferError):
         return False
     return True
