@@ -355,7 +355,7 @@ class Message(AsyncBlock, InFlight):
         return self._take(), self._delivery
 
     def _committed(self) -> None:
-        """Note that its consumer has settled the message; `Transaction` calls it too."""
+        """Note that its consumer has settled the message."""
         self._run.marks[self._index] = SETTLED
         self._store_ref = None
 

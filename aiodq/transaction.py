@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from operator import attrgetter
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, cast
 
+from aiodq.delivery.range_set import RangeSet
 from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.validation import no_body
 from aiodq.engine.channel.addressed import FOR
+from aiodq.engine.channel.lease.held_runs import held_runs, mark_settled
+from aiodq.engine.channel.lease.in_flight import InFlight
+from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.channel.settling import SettlingChannel
-from aiodq.engine.transactions.participants import AckRun, Channel, HeldAck, Topic, ack_runs
+from aiodq.engine.transactions.participants import AckRun, Channel, Topic, joined_runs
 from aiodq.engine.transactions.pending_puts import Checked, PendingPuts, cost_of
 from aiodq.engine.transactions.task_transactions import Joinable, TransactionHost
 from aiodq.errors import (
@@ -49,10 +52,6 @@ class Held(Protocol):
         """Return the channel and the delivery number by which the transaction settles it."""
         ...
 
-    def _committed(self) -> None:
-        """Note that it is settled."""
-        ...
-
     def _given_back(self, error: BaseException | None) -> None:
         """Requeue it, if it is still in flight here, as the transaction did not commit, for this reason."""
         ...
@@ -64,12 +63,10 @@ _AT_ONCE: Final = 5000
 _SHORT: Final = 16
 """Messages in a run, as a mean, below which it is worth bringing them into order."""
 
-_place: Callable[[HeldAck], tuple[Channel, int]] = attrgetter("channel_engine", "offset")
 
-
-def _in_order(claim: HeldAck) -> tuple[int, int]:
-    """Return what brings messages into the order of their offsets, those of a channel together."""
-    return id(claim.channel_engine), claim.offset
+def _in_order(run: AckRun) -> tuple[int, int]:
+    """Return what brings runs into the order of their offsets, those of a channel together."""
+    return id(run.channel_engine), run.start
 
 
 class Transaction(AsyncBlock):
@@ -120,8 +117,9 @@ class Transaction(AsyncBlock):
         """Called by `Store.transaction` and `Message.transaction`; `own` is a message that joins at the start."""
         self._host = host
         self._own = own
-        self._messages: dict[tuple[Channel, int], Held] = {}
-        self._claims: list[HeldAck] = []
+        self._messages: list[Held] = []
+        self._runs: list[AckRun] = []
+        self._offsets: dict[Channel, RangeSet] = {}
         self._engines: dict[Channel, Topic] = {}
         self._joined: list[Held] = []
         self._taken: Sequence[Held] = ()
@@ -161,53 +159,90 @@ class Transaction(AsyncBlock):
             raise InvalidOptionTypeError(
                 f"ack_many takes a list of messages, not {shown_typed(messages)}: write tx.ack(message) for one"
             )
-        those = list(found)
-        claims = [self._settlement(message) for message in those]
-        places = [_place(claim) for claim in claims]
-        added = dict(zip(places, those, strict=True))
-        if len(added) < len(places) or not self._messages.keys().isdisjoint(added):
-            message = self._named_twice(places, those)
+        self._add_messages(list(found))
+
+    def _add_messages(self, messages: list[Held]) -> None:
+        runs = self._runs_of(messages)
+        offsets = self._offsets_with(runs)
+        if offsets is None:
+            message = self._named_twice(messages)
             raise AlreadySettledError(f"message {message.offset} of {message.topic!r} is in the transaction already")
-        runs = list(ack_runs(claims))
-        if len(runs) * _SHORT > len(claims) > _SHORT:
-            # In order they form fewer runs, for this check, for the commit, and for what it writes.
-            claims.sort(key=_in_order)
-            runs = list(ack_runs(claims))
-        self._check_in_flight(runs)
-        self._messages.update(added)
-        self._claims += claims
+        for run in runs:
+            run.channel_engine.check_all(run.start, run.stop, run.delivery)
+        self._messages += messages
+        self._runs += runs
+        self._offsets.update(offsets)
 
-    def _named_twice(self, places: Sequence[tuple[Channel, int]], messages: Sequence[Held]) -> Held:
-        """Return the first of these messages that is in the transaction, or before it among them."""
-        there = set(self._messages)
-        for place, message in zip(places, messages, strict=True):
-            if place in there:
-                return message
-            there.add(place)
-        raise ValueError("none is named twice")
+    def _runs_of(self, messages: list[Held]) -> list[AckRun]:
+        """Return the runs that messages form, in which they are checked, committed and written.
 
-    def _settlement(self, message: Held) -> HeldAck:
+        Raises:
+            AlreadySettledError, NotInFlightError: as for `ack`.
+            InvalidOptionError: one is no message; also a `TypeError`.
+        """
+        if len(messages) == 1 or not all(issubclass(kind, InFlight) for kind in set(map(type, messages))):
+            return [self._run_of(message) for message in messages]
+        by_lease, apart = held_runs(cast("list[InFlight]", messages), self._is_ours)
+        runs = [self._run_in(lease, first, count) for lease, places in by_lease.items() for first, count in places]
+        runs += [self._run_of(message) for message in cast("list[Held]", apart)]
+        if len(runs) * _SHORT > len(messages):
+            runs.sort(key=_in_order)
+        return list(joined_runs(runs))
+
+    def _is_ours(self, lease: MessageLease) -> bool:
+        return lease.channel_engine is not None and self._engine_of(lease.topic, lease.channel_engine) is not None
+
+    def _run_in(self, lease: MessageLease, first: int, count: int) -> AckRun:
+        channel_engine = cast("SettlingChannel", lease.channel_engine)  # as `_is_ours` found
+        start = lease.first + first
+        return AckRun(self._engines[channel_engine], channel_engine, start, start + count, lease.number + first)
+
+    def _run_of(self, message: Held) -> AckRun:
         if not hasattr(type(message), "_claim"):
             raise InvalidOptionTypeError(
                 f"what is acked is a message, not {shown_typed(message)}: write "
                 "tx.ack(message) with what `await channel.get()` gave"
             )
         channel_engine, delivery = message._claim()  # noqa: SLF001 - the transaction settles it instead of the message
+        engine, offset = self._engine_of(message.topic, channel_engine), message.offset
+        if engine is None:
+            raise NotInFlightError(f"message {offset} of {message.topic!r} is not in flight in this store")
+        return AckRun(engine, channel_engine, offset, offset + 1, delivery)
+
+    def _engine_of(self, topic: str, channel_engine: Channel) -> Topic | None:
+        """Return the engine of a channel's topic; None if it is not of this store."""
         engine = self._engines.get(channel_engine)
         if engine is None:
-            engine = self._engines[channel_engine] = self._engine_of(message, channel_engine)
-        return HeldAck(engine, channel_engine, message.offset, delivery)
-
-    def _engine_of(self, message: Held, channel_engine: Channel) -> Topic:
-        engine = self._host.topics.get(message.topic)
-        if engine is None or engine.channel_engines.get(channel_engine.name) is not channel_engine:
-            raise NotInFlightError(f"message {message.offset} of {message.topic!r} is not in flight in this store")
+            engine = self._host.topics.get(topic)
+            if engine is None or engine.channel_engines.get(channel_engine.name) is not channel_engine:
+                return None
+            self._engines[channel_engine] = engine
         return engine
 
-    @staticmethod
-    def _check_in_flight(runs: Iterable[AckRun]) -> None:
-        for run in runs:
-            run.channel_engine.check_all(run.start, run.stop, run.delivery)
+    def _offsets_with(self, runs: Iterable[AckRun]) -> dict[Channel, RangeSet] | None:
+        """Return the offsets, by channel, that the transaction then settles; None if one comes twice."""
+        offsets: dict[Channel, RangeSet] = {}
+        for _, channel_engine, start, stop, _ in runs:
+            if channel_engine not in offsets:
+                before = self._offsets.get(channel_engine)
+                offsets[channel_engine] = RangeSet() if before is None else before.copy()
+            if offsets[channel_engine].add(start, stop) < stop - start:
+                return None
+        return offsets
+
+    def _named_twice(self, messages: Iterable[Held]) -> Held:
+        """Return the first of these messages that is in the transaction, or before it among them."""
+        there: set[tuple[Channel, int]] = set()
+        for message in messages:
+            channel_engine, _ = message._claim()  # noqa: SLF001 - as above
+            place = channel_engine, message.offset
+            if place in there or self._settles(*place):
+                return message
+            there.add(place)
+        raise ValueError("none is named twice")
+
+    def _settles(self, channel_engine: Channel, offset: int) -> bool:
+        return channel_engine in self._offsets and offset in self._offsets[channel_engine]
 
     def put(
         self,
@@ -327,11 +362,11 @@ class Transaction(AsyncBlock):
             As for `ack`, except that a message that is already in the transaction is accepted.
         """
         self._check()
-        settlement = self._settlement(message)
-        self._check_in_flight(ack_runs((settlement,)))
-        if (place := _place(settlement)) not in self._messages:
-            self._messages[place] = message
-            self._claims.append(settlement)
+        run = self._run_of(message)
+        if self._settles(run.channel_engine, run.start):
+            run.channel_engine.check_all(run.start, run.stop, run.delivery)
+        else:
+            self._add_messages([message])
         self._joined.append(message)
 
     def _end(self, error: BaseException) -> None:
@@ -342,7 +377,7 @@ class Transaction(AsyncBlock):
     def _give_back(self, error: BaseException) -> None:
         joined, self._joined = self._joined, []
         for message in joined:
-            message._given_back(error)  # noqa: SLF001 - as in `_settlement`
+            message._given_back(error)  # noqa: SLF001 - as in `_run_of`
 
     # --- the block
 
@@ -407,22 +442,22 @@ class Transaction(AsyncBlock):
         if not (self._messages or self._puts):
             return
         self._host.check()
-        messages, claims, ours = self._messages, self._claims, (*self._joined, *self._taken)
+        messages, ours = self._messages, (*self._joined, *self._taken)
 
         def ended(error: BaseException | None) -> None:
-            for message in messages.values() if error is None else ():
-                message._committed()  # noqa: SLF001 - as in `_settlement`
-            for message in ours if error is not None else ():
-                message._given_back(None)  # noqa: SLF001 - as in `_settlement`
+            if error is None:
+                mark_settled(cast("list[InFlight]", messages))
+                return
+            for message in ours:
+                message._given_back(None)  # noqa: SLF001 - as in `_run_of`
 
         puts = [(pending.engine, await pending.columns(), pending.cost) for pending in self._puts.values()]
-        await self._host.committer.commit(claims, puts, ended)
+        await self._host.committer.commit(self._runs, puts, ended)
         try:
             # Freed in pieces: freeing very many objects at once holds up the event loop as well.
             while len(messages) > _AT_ONCE:
-                for _ in range(_AT_ONCE):
-                    messages.popitem()[1]._committed()  # noqa: SLF001 - as in `_settlement`
-                    claims.pop()
+                mark_settled(cast("list[InFlight]", messages[-_AT_ONCE:]))
+                del messages[-_AT_ONCE:]
                 await asyncio.sleep(0)
         finally:
             ended(None)

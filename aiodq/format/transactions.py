@@ -66,6 +66,7 @@ __all__ = [
     "Header",
     "Origin",
     "Puts",
+    "commit_parts",
     "decode_commit",
     "decode_header",
     "encode_commit",
@@ -90,6 +91,9 @@ _RANGE: Final = struct.Struct("<QQ")
 _PUTS: Final = struct.Struct("<HHIQ")
 _ORIGIN: Final = f"origin{EPHEMERAL}"
 """The channel whose ack group names a transaction's origin."""
+
+_LONG: Final = 1 << 14
+"""Bytes of a block from which on it takes longer to join its parts than to write several."""
 
 FIRST_BLOCK: Final = _HEADER.size
 """The position of the first block."""
@@ -184,20 +188,31 @@ def decode_header(data: bytes, path: str = "") -> Header:
 
 def encode_commit(commit: Commit, number: int, durable: int, salt: int) -> bytes:
     """Encode a transaction as a block."""
+    return b"".join(commit_parts(commit, number, durable, salt))
+
+
+def commit_parts(commit: Commit, number: int, durable: int, salt: int) -> list[bytes]:
+    """Encode a transaction as a block, in parts to be written one after the other: very long ones are not copied."""
     settled = commit.acks if commit.origin is None else [*commit.acks, *_origin_group(commit, commit.origin)]
-    parts = [_GROUPS.pack(len(settled), len(commit.puts))]
+    head = [_GROUPS.pack(len(settled), len(commit.puts))]
     for acks in settled:
         topic, channel = acks.topic.encode(), acks.channel.encode()
-        parts += (_ACKS.pack(len(topic), len(channel), len(acks.ranges)), topic, channel)
-        parts += [_RANGE.pack(start, stop - start) for start, stop in acks.ranges]
+        head += (_ACKS.pack(len(topic), len(channel), len(acks.ranges)), topic, channel)
+        head += [_RANGE.pack(start, stop - start) for start, stop in acks.ranges]
+    parts = [b"".join(head)]
     for puts in commit.puts:
         topic = puts.topic.encode()
-        frames = b"".join(encode_frames(puts.columns, _context(), first=0, watermark=0, time_ns=0, atomic=True))
-        parts += (_PUTS.pack(len(topic), 0, len(frames), puts.since), topic, frames)
-    content = b"".join(parts)
-    length = padded(_BLOCK.size + len(content))
-    covered = struct.pack("<QQQ", number, durable, len(content)) + content.ljust(length - _BLOCK.size, b"\0")
-    return struct.pack("<II", length, zlib.crc32(covered, salt)) + covered
+        frames = list(encode_frames(puts.columns, _context(), first=0, watermark=0, time_ns=0, atomic=True))
+        parts += (_PUTS.pack(len(topic), 0, sum(map(len, frames)), puts.since) + topic, *frames)
+    size = sum(map(len, parts))
+    length = padded(_BLOCK.size + size)
+    parts[0] = struct.pack("<QQQ", number, durable, size) + parts[0]
+    parts.append(bytes(length - _BLOCK.size - size))
+    crc = salt
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    parts.insert(0, struct.pack("<II", length, crc))
+    return parts if length >= _LONG else [b"".join(parts)]
 
 
 def _origin_group(commit: Commit, origin: Origin) -> Iterator[Acks]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiodq.engine.transactions.participants import HeldAck
+from aiodq.engine.transactions.participants import AckRun
 from aiodq.format.columns import Columns
 from aiodq.format.transactions import Origin
 from aiodq.storage.state.transactions.transaction_origins import ORIGINS
@@ -41,7 +41,9 @@ async def say(machine: Machine, said: Sequence[Origin]) -> None:
         for number, origin in enumerate(said):
             if not committer.knows(origin):
                 settlement, delivery = (message := await store.queue("jobs").get())._claim()
-                held = HeldAck(store._store_engine.topics["jobs"], settlement, message.offset, delivery)
+                held = AckRun(
+                    store._store_engine.topics["jobs"], settlement, message.offset, message.offset + 1, delivery
+                )
                 puts = [(store._store_engine.topics[name], Columns([b"%d" % number]), 64) for name in ("a", "b")]
                 await committer.commit([held], puts, lambda _: None, origin)
                 message._committed()

@@ -22,7 +22,7 @@ from aiodq.engine.committing.reserved_room import ReservedRoom, Share
 from aiodq.engine.committing.topic_appender import TopicAppender
 from aiodq.engine.loop.futures import settle, tell_all
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.engine.transactions.participants import AckRun, ack_runs
+from aiodq.engine.transactions.participants import AckRun, joined_runs
 from aiodq.errors import AiodqError, DiskFullError, StoreFailedError, again, not_in_flight
 from aiodq.format.transactions import Acks, Commit, Puts
 from aiodq.names import is_ephemeral
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.monitoring.metrics import SyncTimer
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.engine.transactions.participants import HeldAck, Topic
+    from aiodq.engine.transactions.participants import Topic
     from aiodq.format.columns import Columns
     from aiodq.format.producers import Origin
     from aiodq.storage.state.transactions.transaction_log import TransactionFile
@@ -48,8 +48,8 @@ _PERIOD: Final = 1.0
 _PIECE: Final = 2000
 """Messages held or settled in one turn of the loop: a millisecond or two. A run costs `_RUN` more than its messages."""
 
-_COUNTED: Final = 10_000
-"""Messages that a transaction settles counted by channel in one turn of the loop: a millisecond's work."""
+_COUNTED: Final = 5000
+"""Runs that a transaction settles, counted by channel in one turn of the loop: a millisecond's work."""
 
 _RUN: Final = 8
 """What a run costs besides its messages, in messages."""
@@ -85,7 +85,6 @@ R = TypeVar("R", AckRun, _HeldRun)
 _TOPIC: Final[Callable[[_HeldRun], TopicEngine]] = itemgetter(0)
 _CHANNEL: Final[Callable[[_HeldRun], tuple[TopicEngine, ChannelEngine[Any]]]] = itemgetter(0, 1)
 _RANGE: Final[Callable[[_HeldRun], tuple[int, int]]] = itemgetter(2, 3)
-_CHANNEL_OF: Final[Callable[[HeldAck], object]] = itemgetter(1)
 _STOP: Final[Callable[[_HeldRun], int]] = itemgetter(3)
 
 
@@ -155,12 +154,14 @@ def _pieces(runs: Iterable[R]) -> Iterator[list[R]]:
     yield piece
 
 
-async def _counted(settlements: Sequence[HeldAck]) -> Counter[object]:
-    """Return how many messages are of each channel; very many are counted some in each turn of the loop."""
-    counts = Counter(map(_CHANNEL_OF, settlements[:_COUNTED]))
-    for begin in range(_COUNTED, len(settlements), _COUNTED):
-        await asyncio.sleep(0)
-        counts.update(map(_CHANNEL_OF, settlements[begin : begin + _COUNTED]))
+async def _counted(settlements: Sequence[AckRun]) -> Counter[object]:
+    """Return how many messages are of each channel; very many runs are counted some in each turn of the loop."""
+    counts = Counter[object]()
+    for begin in range(0, len(settlements), _COUNTED):
+        if begin:
+            await asyncio.sleep(0)
+        for run in settlements[begin : begin + _COUNTED]:
+            counts[run.channel_engine] += run.stop - run.start
     return counts
 
 
@@ -246,7 +247,7 @@ class Committer:
 
     async def commit(
         self,
-        settlements: Sequence[HeldAck],
+        settlements: Sequence[AckRun],
         puts: Sequence[tuple[Topic, Columns, int]],
         late: Callable[[BaseException | None], None],
         origin: Origin | None = None,
@@ -254,7 +255,7 @@ class Committer:
         """Commit a transaction; return when all of it is durable and, unless the disk is full, visible.
 
         Args:
-            settlements: the messages that it settles.
+            settlements: the messages that it settles, in runs.
             puts: what it puts: each topic, the messages, and their cost in bytes of memory.
             late: called with the outcome if the caller is cancelled while the commit is under way.
             origin: its producer and sequence, if it may be sent again.
@@ -310,8 +311,8 @@ class Committer:
         if origin is not None and self.deciding.get(origin) is done:
             del self.deciding[origin]
 
-    async def _hold(self, entry: _Entry, settlements: Sequence[HeldAck]) -> None:
-        for piece in _pieces(ack_runs(settlements)):
+    async def _hold(self, entry: _Entry, settlements: Sequence[AckRun]) -> None:
+        for piece in _pieces(joined_runs(settlements)):
             if entry.settlements:
                 await asyncio.sleep(0)
             if self._over is not None:

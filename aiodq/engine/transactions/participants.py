@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiodq.engine.batch.put_batch import Accepted
     from aiodq.format.columns import Columns
 
-__all__ = ["AckRun", "Channel", "HeldAck", "Topic", "ack_runs"]
+__all__ = ["AckRun", "Channel", "Topic", "joined_runs"]
 
 _LONGEST_RUN: Final = 1000
 """The most messages in a run."""
@@ -62,20 +62,6 @@ class Topic(Protocol):
         ...
 
 
-class HeldAck(NamedTuple):
-    """A message that a transaction settles.
-
-    Attributes:
-        engine, channel_engine: its topic and channel.
-        offset, delivery: its offset and delivery number.
-    """
-
-    engine: Topic
-    channel_engine: Channel
-    offset: int
-    delivery: int
-
-
 class AckRun(NamedTuple):
     """Neighbouring messages that a transaction settles, with consecutive delivery numbers.
 
@@ -92,18 +78,19 @@ class AckRun(NamedTuple):
     delivery: int
 
 
-def ack_runs(settlements: Iterable[HeldAck]) -> Iterator[AckRun]:
-    """Yield the runs that messages form."""
-    before: tuple[Topic, Channel] | None = None
-    start = stop = first = 0
-    for engine, channel_engine, offset, delivery in settlements:
-        if before is not None:
-            follows = offset == stop and delivery - first == offset - start < _LONGEST_RUN
-            if follows and channel_engine is before[1]:
-                stop = offset + 1
-                continue
-            yield AckRun(*before, start, stop, first)
-        before = engine, channel_engine
-        start, stop, first = offset, offset + 1, delivery
+def joined_runs(runs: Iterable[AckRun]) -> Iterator[AckRun]:
+    """Yield runs, with those joined that follow each other; runs so joined have up to 1000 messages."""
+    before: AckRun | None = None
+    for run in runs:
+        if before is None:
+            before = run
+            continue
+        engine, channel_engine, start, stop, delivery = before
+        follows = run.start == stop and run.delivery - delivery == stop - start
+        if follows and run.channel_engine is channel_engine and run.stop - start <= _LONGEST_RUN:
+            before = AckRun(engine, channel_engine, start, run.stop, delivery)
+        else:
+            yield before
+            before = run
     if before is not None:
-        yield AckRun(*before, start, stop, first)
+        yield before

@@ -10,7 +10,7 @@ from aiodq.errors import WrongContextError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aiodq.engine.transactions.participants import HeldAck, Topic
+    from aiodq.engine.transactions.participants import AckRun, Topic
     from aiodq.format.columns import Columns
 
 __all__ = ["Joinable", "OpenTransactions", "TransactionHost"]
@@ -41,7 +41,7 @@ class _Committer(Protocol):
 
     async def commit(
         self,
-        settlements: Sequence[HeldAck],
+        settlements: Sequence[AckRun],
         puts: Sequence[tuple[Topic, Columns, int]],
         late: Callable[[BaseException | None], None],
     ) -> None:

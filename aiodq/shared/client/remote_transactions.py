@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiodq.clock import Clock
-    from aiodq.engine.transactions.participants import HeldAck, Topic
+    from aiodq.engine.transactions.participants import AckRun, Topic
     from aiodq.format.columns import Columns
     from aiodq.shared.connection.link import Link
     from aiodq.shared.consuming.holdings import Mine
@@ -58,18 +58,18 @@ class _Asked:
         self._puts = puts
         self._held: dict[RemoteSettlement, dict[int, Mine]] = {}
 
-    def hold(self, settlements: Sequence[HeldAck]) -> None:
+    def hold(self, settlements: Sequence[AckRun]) -> None:
         """Reserve these messages, so that nothing else settles them.
 
         Raises:
             NotInFlightError: one is no longer held here; none is reserved then.
         """
         numbers: dict[RemoteSettlement, list[int]] = {}
-        for settlement in settlements:
+        for run in settlements:
             # Not a `Settlement`, but with everything that a transaction needs of one.
-            channel = cast("RemoteSettlement", settlement.channel_engine)
-            channel.check(settlement.offset, settlement.delivery)
-            numbers.setdefault(channel, []).append(settlement.delivery)
+            channel = cast("RemoteSettlement", run.channel_engine)
+            channel.check_all(run.start, run.stop, run.delivery)
+            numbers.setdefault(channel, []).extend(range(run.delivery, run.delivery + run.stop - run.start))
         self._held = {channel: channel.begin_commit(each) for channel, each in numbers.items()}
 
     def leave(self, *, settled: bool) -> None:
@@ -124,7 +124,7 @@ class RemoteCommitter:
 
     async def commit(
         self,
-        settlements: Sequence[HeldAck],
+        settlements: Sequence[AckRun],
         puts: Sequence[tuple[Topic, Columns, int]],
         late: Callable[[BaseException | None], None],
     ) -> None:
@@ -156,7 +156,7 @@ class RemoteCommitter:
     def _frames(self, columns: Columns) -> bytes:
         return encode_messages(columns, self._clock.now_ns())
 
-    def _begin(self, settlements: Sequence[HeldAck], puts: list[tuple[str, int, bytes]]) -> _Asked:
+    def _begin(self, settlements: Sequence[AckRun], puts: list[tuple[str, int, bytes]]) -> _Asked:
         lane = self._free[0] if self._free else len(self._numbers)
         asked = _Asked(lane, 1 if lane == len(self._numbers) else self._numbers[lane] + 1, puts)
         asked.hold(settlements)
@@ -204,8 +204,9 @@ def _error_of(done: asyncio.Task[None]) -> BaseException | None:
     return asyncio.CancelledError() if done.cancelled() else done.exception()
 
 
-def _check_size(puts: Sequence[tuple[str, int, bytes]], settlements: Sequence[HeldAck]) -> None:
-    size = sum(len(frames) + 64 for _, _, frames in puts) + 64 * len(settlements)
+def _check_size(puts: Sequence[tuple[str, int, bytes]], settlements: Sequence[AckRun]) -> None:
+    settled = sum(run.stop - run.start for run in settlements)
+    size = sum(len(frames) + 64 for _, _, frames in puts) + 64 * settled
     channels = {(each.engine.name, each.channel_engine.name) for each in settlements}
     if size > _LARGEST or len(puts) > _MOST or 2 * len(channels) > _MOST:
         raise MessageSizeError(

@@ -12,7 +12,7 @@ from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.engine.transactions.participants import HeldAck
+from aiodq.engine.transactions.participants import AckRun
 from aiodq.errors import AiodqError, NotInFlightError, not_in_flight
 from aiodq.shared.encoding.number_runs import GONE, NumberRuns
 from aiodq.shared.encoding.options_json import State
@@ -354,14 +354,14 @@ class Lending:
             for place in range(count):
                 yield self.take(epoch, first + place, delivery + place)
 
-    def claim(self, message: Message) -> HeldAck:
+    def claim(self, message: Message) -> AckRun:
         """Return what a transaction needs in order to settle a message.
 
         Raises:
             AlreadySettledError: it was settled before.
         """
         settlement, delivery = message._claim()  # noqa: SLF001 - as above
-        return HeldAck(self._engine, settlement, message.offset, delivery)
+        return AckRun(self._engine, settlement, message.offset, message.offset + 1, delivery)
 
     def keep(self, message: Message) -> None:
         """Return a message to the client, which may be gone by now."""

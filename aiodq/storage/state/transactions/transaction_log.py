@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import CorruptionError, FormatVersionError, StoreFailedError
@@ -13,6 +14,7 @@ from aiodq.format.transactions import (
     Block,
     Commit,
     Header,
+    commit_parts,
     decode_header,
     encode_commit,
     encode_header,
@@ -202,17 +204,17 @@ class TransactionFile:
         with os_errors(self._path, self._end):
             file = self._file or self._make(now_ns)
             salt, numbers = self._header.salt, list(range(self._number, self._number + len(commits)))
-            blocks = [encode_commit(c, n, self._durable, salt) for n, c in zip(numbers, commits, strict=True)]
-            end = self._write(file, blocks)
+            blocks = [commit_parts(c, n, self._durable, salt) for n, c in zip(numbers, commits, strict=True)]
+            end = self._write(file, list(chain.from_iterable(blocks)))
         # CRASH: 19. Until then a block may be there or not, and nothing of it was put or settled.
         sync_file(file, self._path)
         self._end = end
         self._number = self._durable = numbers[-1] + 1
         return numbers
 
-    def _write(self, file: File, blocks: list[bytes]) -> int:
+    def _write(self, file: File, parts: list[bytes]) -> int:
         try:
-            return write_all(file, blocks, self._end)
+            return write_all(file, parts, self._end)
         except OSError:
             # CRASH: 19. Whole blocks of the failed group must not be found when the store is opened again.
             self._undo(file)

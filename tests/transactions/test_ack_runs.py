@@ -1,0 +1,105 @@
+"""What a transaction acks, in any order and in any number of calls, beside a plain model."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import pytest
+
+import aiodq
+from tests.channels.support import Machine
+
+NUMBER = 60
+LARGE = aiodq.ChannelOptions(max_in_flight=1000)
+
+
+class Scene:
+    """Messages in flight of two channels and of another store, and which of them are settled or in the transaction."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.messages: list[aiodq.Message] = []
+        self.strangers: list[aiodq.Message] = []
+        self.settled: set[int] = set()
+        self.named: set[int] = set()
+
+    async def fill(self, store: aiodq.Store, other: aiodq.Store) -> None:
+        self.messages = await self.taken(store)
+        self.strangers = await self.taken(other)
+        for place, message in enumerate(self.messages):
+            if self.rng.random() < 0.05:
+                await message.ack()
+                self.settled.add(place)
+            elif self.rng.random() < 0.1:
+                await message.touch()  # has an entry of its own from now on
+
+    async def taken(self, store: aiodq.Store) -> list[aiodq.Message]:
+        taken: list[aiodq.Message] = []
+        for name in ("a", "b"):
+            queue = store.queue(name, LARGE)
+            await queue.put_many([b"%d" % number for number in range(NUMBER)])
+            taken += await queue.get_many(self.rng.randrange(1, NUMBER))
+            taken += [await queue.get() for _ in range(self.rng.randrange(8))]
+            taken += await queue.get_many(NUMBER)
+        return taken
+
+    def ack(self, tx: aiodq.Transaction) -> None:
+        """Ack some, and find that all of them are in the transaction, or none."""
+        rng, everything = self.rng, range(len(self.messages))
+        begin = rng.choice(everything)
+        those = list(everything[begin : begin + rng.choice([1, 5, 50])])
+        if rng.random() < 0.5:
+            those = rng.sample(everything, rng.randrange(1, 30))
+        gone = self.settled | self.named
+        if rng.random() < 0.7:
+            those = [place for place in those if place not in gone]
+        if those and rng.random() < 0.1:
+            those.append(rng.choice(those))
+        given = [self.messages[place] for place in those]
+        errors: list[type[Exception]] = []
+        if len(set(those)) < len(those) or gone & set(those):
+            errors.append(aiodq.AlreadySettledError)
+        if rng.random() < 0.1:
+            given.insert(rng.randrange(len(given) + 1), rng.choice(self.strangers))
+            errors.append(aiodq.NotInFlightError)
+        if errors:
+            with pytest.raises(tuple(errors)):
+                tx.ack_many(given)
+        else:
+            tx.ack_many(given)
+            self.named |= set(those)
+        assert repr(tx).startswith(f"<Transaction under way, {len(self.named)} to ack, ")
+
+
+async def left(queue: aiodq.Queue) -> list[bytes]:
+    await queue.topic.settle_in()
+    messages: list[aiodq.Message] = []
+    while len(messages) < queue.depth:
+        messages += await queue.get_many(NUMBER)
+    return [message.body for message in messages]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("commits", [False, True])
+async def test_what_is_acked_is_settled_and_nothing_else(
+    machine: Machine, seed: int, monkeypatch: pytest.MonkeyPatch, *, commits: bool, compiled: bool
+) -> None:
+    monkeypatch.setattr("aiodq.engine.channel.lease.held_runs._COMPILED", compiled)
+    scene = Scene(random.Random(seed))
+    async with machine.store() as store, Machine().store() as other:
+        await scene.fill(store, other)
+        with suppress(LookupError):
+            async with store.transaction() as tx:
+                for _ in range(12):
+                    scene.ack(tx)
+                if not commits:
+                    raise LookupError
+        gone = scene.settled | scene.named if commits else scene.settled
+        assert [message.settled for message in scene.messages] == [at in gone for at in range(len(scene.messages))]
+    machine.crash()
+    kept = [message for at, message in enumerate(scene.messages) if at not in gone]
+    async with machine.store() as store:
+        for name in ("a", "b"):
+            expected = sorted(message.body for message in kept if message.topic == name)
+            assert sorted(await left(store.queue(name, LARGE))) == expected
