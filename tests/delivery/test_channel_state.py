@@ -415,3 +415,16 @@ def test_what_is_forgotten_is_left_to_be_freed(how: str) -> None:
     assert (state.flying, len(state.deferred), state.again.first()) == (0, 0, None)
     assert state.depth == (5000 if how == "seek" else 0)
     assert not image_of(state).attempts
+
+
+def test_a_range_that_is_settled_leaves_nothing_behind_of_its_deliveries() -> None:
+    state = channel(0, 8, 8)
+    state.counting = True
+    for offset in range(8):
+        state.deliver(offset)
+    state.ack(1, 7)
+    assert list(in_flight(state)) == [0, 7]
+    assert list(stored(state.snapshot(1000, 0)).attempts) == [0, 7]
+    assert state.settled_all(1, 7)
+    assert list(state._attempts.noted) == [0, 7]
+    assert (state.flying, state.depth) == (2, 2)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
 import aiodq
+from aiodq.engine.transactions.participants import AckRun, joined_runs
 from tests.channels.support import Machine
 
 NUMBER = 60
@@ -103,3 +106,27 @@ async def test_what_is_acked_is_settled_and_nothing_else(
         for name in ("a", "b"):
             expected = sorted(message.body for message in kept if message.topic == name)
             assert sorted(await left(store.queue(name, LARGE))) == expected
+
+
+def test_runs_are_joined_where_all_of_them_follows(seed: int) -> None:
+    rng = random.Random(seed)
+    topic: Any = object()
+    channels: list[Any] = ["a", "b"]
+    runs: list[AckRun] = []
+    channel, stop, delivery = channels[0], 0, 1
+    for _ in range(2000):
+        channel = rng.choice(channels) if rng.random() < 0.1 else channel
+        start, delivery = stop + (rng.random() < 0.1), delivery + (rng.random() < 0.1)
+        stop = start + rng.choice([1, 1, 2, 300])
+        runs.append(AckRun(topic, channel, start, stop, delivery))
+        delivery += stop - start
+    joined = list(joined_runs(runs))
+    assert [one for run in joined for one in singly(run)] == [one for run in runs for one in singly(run)]
+    for run, after in pairwise(joined):
+        follows = (run.channel_engine, run.stop, run.delivery + run.stop - run.start) == (after[1:3] + after[4:])
+        assert not follows or after.stop - run.start > 1000 - 300
+    assert max(run.stop - run.start for run in joined) <= 1000
+
+
+def singly(run: AckRun) -> list[tuple[object, int, int]]:
+    return [(run.channel_engine, offset, run.delivery + offset - run.start) for offset in range(run.start, run.stop)]
