@@ -31,11 +31,6 @@ class Attempts:
         if self.noted.size:
             self.noted.pop(offset)
 
-    def land_all(self, start: int, stop: int) -> None:
-        """Note that messages from `start` to `stop` are no longer in flight."""
-        if self.noted.size:
-            self.noted.discard_range(start, stop)
-
     def clear(self) -> None:
         """Forget everything."""
         self.before, self.noted = OffsetMap(), OffsetMap()

@@ -391,7 +391,9 @@ class ChannelState:
     def ack(self, start: int, stop: int | None = None) -> None:
         """Settle a message in flight, or all messages before `stop`."""
         stop = start + 1 if stop is None else stop
-        self._land_all(start, stop)
+        if None in list(map(self._apart.pop, range(start, stop), repeat(None))):
+            self._look()
+            self._leases.take_away(start, stop)
         self._counters.acked += stop - start
         self._progress.settle(start, stop)
 
@@ -591,10 +593,3 @@ class ChannelState:
             self._look()
             self._leases.pop(offset)
         self._attempts.land(offset)
-
-    def _land_all(self, start: int, stop: int) -> None:
-        """Remove messages from those in flight, without a Python statement for each that has an entry of its own."""
-        if None in list(map(self._apart.pop, range(start, stop), repeat(None))):
-            self._look()
-            self._leases.take_away(start, stop)
-        self._attempts.land_all(start, stop)
