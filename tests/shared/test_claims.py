@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -156,13 +157,59 @@ async def test_a_message_that_is_on_its_way_to_the_dead_letters_is_nobodys(tmp_p
         assert scene.queue.depth == 0
 
 
-async def test_who_comes_too_late_for_a_delivery_does_not_undo_that_others_had_it_since(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nacks", [1, 2])
+async def test_who_comes_too_late_for_a_delivery_does_not_undo_that_others_had_it_since(
+    tmp_path: Path, nacks: int
+) -> None:
     async with owned(tmp_path / "s") as (store, owner):
         scene = Scene(store, owner, await joined(tmp_path / "s", 7), await joined(tmp_path / "s", 8))
         await scene.queue.put(b"0")
-        for _ in range(2):
+        for _ in range(nacks):
             await (await scene.queue.get(timeout=PATIENCE)).nack()
         assert await scene.claim(scene.first, FIRST) is None
-        assert (await scene.queue.get(timeout=PATIENCE)).attempts == 3
+        assert (await scene.queue.get(timeout=PATIENCE)).attempts == nacks + 1
+        await scene.first.close()
+        await scene.last.close()
+
+
+async def test_nor_does_who_has_missed_an_owner_under_which_another_had_it(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        queue = store.queue("jobs")
+        await queue.put(b"0")
+        await (await queue.get()).nack()
+    listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
+    async with owned(tmp_path / "s", reclaim=3600) as (store, owner):
+        scene = Scene(store, owner, await joined(tmp_path / "s", 7), await joined(tmp_path / "s", 8))
+        assert await scene.claim(scene.first, FIRST, LONG_BEFORE) is None
+        scene.owner._look_for_late()  # as it does when the time is over
+        assert (await scene.queue.get(timeout=PATIENCE)).attempts == 2
+        await scene.first.close()
+        await scene.last.close()
+
+
+@pytest.mark.parametrize("reclaim", [0.0, 3600.0], ids=["late", "in time"])
+async def test_whose_delivery_was_noted_before_its_owner_was_killed_has_the_message(
+    tmp_path: Path, reclaim: float
+) -> None:
+    options = aiodq.ChannelOptions(max_attempts=5)
+    async with aiodq.open(tmp_path / "s") as store:
+        queue = store.queue("jobs", options)
+        await queue.put(b"0")
+        async for message in queue:
+            assert message.attempts == 1
+            await queue.sync()
+            break
+        shutil.copytree(tmp_path / "s", tmp_path / "killed")
+    listen(str(tmp_path / "killed")).sock.close()
+    async with owned(tmp_path / "killed", reclaim=reclaim) as (store, owner):
+        scene = Scene(store, owner, await joined(tmp_path / "killed", 7), await joined(tmp_path / "killed", 8))
+        if not reclaim:
+            await owner.reclaimed()
+        state = scene.queue._channel_engine.state
+        assert state is not None
+        assert state.attempts(0) == 1
+        taken = await scene.claim(scene.first, FIRST)
+        assert taken is not None
+        await scene.acks(scene.first, taken)
         await scene.first.close()
         await scene.last.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
 
-__all__ = ["Claim", "Claims"]
+__all__ = ["Claim", "Claims", "comes_too_late"]
 
 
 class Claim(NamedTuple):
@@ -53,3 +53,11 @@ class Claims:
     def grant(self, offset: int, claim: Claim, number: int) -> None:
         """Note that the message is in flight under that number for this claim."""
         self._granted[offset] = claim, number
+
+
+def comes_too_late(state: ChannelState, offset: int, attempts: int) -> bool:
+    """Return whether a message was made ready again, and counted, after the delivery that made it this many."""
+    # As many are noted in two cases: the delivery itself was, as it happened, or what ended it was. Only messages whose
+    # deliveries are noted may be orphans, and each later delivery of one counts one more.
+    before = state.attempts(offset)
+    return attempts < before or (attempts == before and offset not in state.orphans)

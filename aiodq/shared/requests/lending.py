@@ -18,7 +18,7 @@ from aiodq.shared.encoding.number_runs import GONE, NumberRuns
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import call_channel
-from aiodq.shared.requests.claims import Claim
+from aiodq.shared.requests.claims import Claim, comes_too_late
 from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting, near_ones
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
@@ -531,8 +531,7 @@ class Lending:
         state = engine.state
         # INVARIANT: while messages may be claimed, nothing is delivered: all that is in flight was claimed.
         claims = self._owner.claims(self.name) if engine.reclaiming else None
-        # Of one that was delivered more often since, and made ready again, the client has heard too late.
-        if state is None or attempts < state.attempts(offset):
+        if state is None or comes_too_late(state, offset, attempts):
             return None
         if not (state.is_ready(offset) if claims is None else claims.makes_ready(state, offset, claim)):
             return None
