@@ -123,10 +123,10 @@ class RawClient:
 
 @asynccontextmanager
 async def owned(
-    directory: Path, options: aiodq.StoreOptions | None = None, *, reclaim: float = 1.0
+    directory: Path, options: aiodq.StoreOptions | None = None, *, reclaim: float = 1.0, clock: Clock | None = None
 ) -> AsyncIterator[tuple[aiodq.Store, Owner]]:
     """Own a store and serve it."""
-    async with aiodq.open(directory, options) as store:
+    async with aiodq.open(directory, options, clock=clock) as store:
         owner = Owner(store._store_engine, reclaim=reclaim)
         await owner.start()
         try:

@@ -12,6 +12,7 @@ import pytest
 
 import aiodq
 from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.testing import FakeClock
 from aiodq.wire.packets import Ack, Done, Fail, Nack, Release
 from aiodq.wire.payload import Item, Range
 from aiodq.wire.stream import PacketReader
@@ -383,8 +384,8 @@ async def test_what_times_out_again_and_again_counts_once(tmp_path: Path) -> Non
 
 
 async def test_who_blocks_its_loop_for_too_long_is_told_why_its_acks_come_too_late(tmp_path: Path) -> None:
-    options = aiodq.ChannelOptions(visibility_timeout=0.01)
-    async with owned(tmp_path / "s", QUICK) as (store, _), asyncio.timeout(PATIENCE):
+    options, clock = aiodq.ChannelOptions(visibility_timeout=10), FakeClock()
+    async with owned(tmp_path / "s", QUICK, clock=clock) as (store, _), asyncio.timeout(PATIENCE):
         client = await RawClient.connected(tmp_path / "s")
         await client.hello()
         await client.open(1, "jobs")
@@ -392,6 +393,7 @@ async def test_who_blocks_its_loop_for_too_long_is_told_why_its_acks_come_too_la
         await client.open(2, "jobs", "default")
         await queue.put_many([b"0", b"1"])
         [[_, number, _], _] = await client.take(2, 2, 2)
+        clock.advance(11)
         assert [message.attempts for message in await queue.get_many(2)] == [2, 2]
         for said in (
             Ack(2, client.epoch, (Range(0, number, 2),)),
