@@ -70,10 +70,13 @@ WELCOME: 32 bytes
          0     2  version   of the connection: the newest that both speak
          2     2  zero      reserved, 0
          4     4  pid       the owner's process
-         8     8  epoch     a number that the owner chose at random, which identifies its deliveries
+         8     8  epoch     a number that the owner chose, which identifies its deliveries
         16     4  largest   bytes of the largest packet that the client may send from now on
         20     4  zero      reserved, 0
         24     8  reclaim   i64, how long clients may claim by RESUME what they hold; 0 if it is not said
+
+An odd epoch is a random number. An even one is the wall time at which the owner began, in nanoseconds, but for the
+lowest 22 bits, which are random: of two that are even, the owner with the greater one began later.
 
 OPEN: 8 bytes, then the topic's name, the channel's, and options as JSON
 
@@ -132,6 +135,9 @@ HELD: 24 bytes
     offset  size  name      meaning
          0    20  range     RANGE
         20     4  attempts  how often each was delivered
+
+A client that has another owner claims what it holds by the epoch, and the delivery numbers, of the owner that has
+delivered it, which need not be the last one. Of several clients that claim a message, who got it last has it.
 
 DONE has, as `held`, the messages that the client holds again: rows of a first offset, its new delivery number, and a
 count. The others were settled, or another client has them. A client that has claimed all of its messages makes the

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiodq
 from aiodq.shared.connection.rendezvous import listen
+from aiodq.shared.requests.epochs import began_later, new_epoch
 from aiodq.wire.packets import Ack, Done, Fail, Held, Item, Nack, Ping, Range, Reject, Release, Resume
 from tests.shared.support import PATIENCE, RawClient, owned
 
@@ -26,6 +28,7 @@ FIRST = Held(0, 5, 1, 1)
 """The delivery to who has made the message ready again."""
 
 SOON, LATER = 0, 3600 * 10**9
+MOMENT = 1_700_000_000 * 10**9
 
 
 class Scene:
@@ -129,6 +132,29 @@ async def test_a_claim_that_comes_again_finds_the_message(tmp_path: Path) -> Non
         taken = await scene.claim(scene.first, FIRST)
         assert taken is not None, "as over another connection, if the answer has not arrived"
         await scene.acks(scene.first, taken)
+
+
+@pytest.mark.parametrize("earlier_first", [True, False])
+async def test_of_deliveries_by_different_owners_that_count_as_many_the_later_owners_is_the_last(
+    tmp_path: Path, earlier_first: bool
+) -> None:
+    earlier, later = new_epoch(MOMENT), new_epoch(MOMENT + 5_000_000)
+    async with claiming(tmp_path / "s") as scene:
+        if earlier_first:
+            assert await scene.claim(scene.first, Held(0, 6, 1, 1), earlier) is not None
+        taken = await scene.claim(scene.last, Held(0, 5, 1, 1), later)
+        assert taken is not None
+        assert await scene.claim(scene.first, Held(0, 6, 1, 1), earlier) is None
+        await scene.acks(scene.last, taken)
+
+
+def test_of_epochs_it_is_known_which_is_later_unless_they_are_chosen_at_random() -> None:
+    epochs = [new_epoch(MOMENT + number * 5_000_000) for number in range(100)]
+    assert [began_later(one, after) for one, after in pairwise(epochs)] == [False] * 99
+    assert [began_later(after, one) for one, after in pairwise(epochs)] == [True] * 99
+    assert {began_later(epochs[0], 99), began_later(99, epochs[0]), began_later(epochs[0], epochs[0])} == {None}
+    assert len({new_epoch(MOMENT) for _ in range(100)}) > 90
+    assert all(not one % 2 and 0 < one < 1 << 63 for one in epochs)
 
 
 @pytest.mark.parametrize("attempts", [1, 2])

@@ -36,17 +36,25 @@ class Mine(NamedTuple):
     attempts: int
 
 
+class _Origin(NamedTuple):
+    """Which owner has delivered messages, and the number that it gave the first one."""
+
+    epoch: int
+    delivery: int
+
+
 class _Run(NumberRun):
     """Messages of a lease whose offsets and delivery numbers are consecutive, too."""
 
-    __slots__ = ("attempts", "delivery", "lease", "offset")
+    __slots__ = ("attempts", "delivery", "lease", "offset", "origin")
 
-    def __init__(self, lease: Lease, number: int, delivery: int, count: int, attempts: int) -> None:
+    def __init__(self, lease: Lease, number: int, delivery: int, count: int, attempts: int, *, origin: _Origin) -> None:
         super().__init__(number, count)
         self.lease = lease
         self.offset = lease.first + number - lease.number
         self.delivery = delivery
         self.attempts = attempts
+        self.origin = origin
 
     def mine(self, place: int) -> Mine:
         return Mine(self.offset + place, self.delivery + place, self.attempts)
@@ -75,10 +83,10 @@ class Holdings:
         """Return the number of messages."""
         return len(self._runs)
 
-    def add(self, lease: Lease, delivery: int, attempts: int) -> None:
-        """Add the messages of a lease, which were delivered under numbers from `delivery` on."""
+    def add(self, lease: Lease, delivery: int, attempts: int, epoch: int = 0) -> None:
+        """Add the messages of a lease, which this owner has delivered under numbers from `delivery` on."""
         count = len(lease.marks)
-        self._runs.add(_Run(lease, lease.number, delivery, count, attempts))
+        self._runs.add(_Run(lease, lease.number, delivery, count, attempts, origin=_Origin(epoch, delivery)))
         self.free += count
 
     def get(self, number: int) -> Mine | None:
@@ -234,6 +242,17 @@ class Holdings:
             for first, last in marked_ranges(run.marks, 0, len(run.marks))
         )
 
+    def as_delivered(self) -> dict[int, tuple[Held, ...]]:
+        """Return all that is held under the numbers of the owners that have delivered it, by their epochs."""
+        found: dict[int, list[Held]] = {}
+        for run in self._runs:
+            epoch, delivery = run.origin
+            found.setdefault(epoch, []).extend(
+                Held(run.offset + first, delivery + first, last - first, run.attempts)
+                for first, last in marked_ranges(run.marks, 0, len(run.marks))
+            )
+        return {epoch: tuple(held) for epoch, held in found.items() if held}
+
     def among(self, offsets: Collection[int], before: int) -> dict[int, int]:
         """Return which of these offsets are held under numbers below `before`, by number."""
         return {
@@ -259,7 +278,8 @@ class Holdings:
                     continue
                 number, last = run.number + place, news[-1] if news else None
                 if last is None or (last.number + last.left, last.delivery + last.left) != (number, delivery):
-                    last = _Run(run.lease, number, delivery, 0, run.attempts)
+                    origin = _Origin(run.origin.epoch, run.origin.delivery + place)
+                    last = _Run(run.lease, number, delivery, 0, run.attempts, origin=origin)
                     news.append(last)
                 last.marks.append(mark)
                 last.left += 1

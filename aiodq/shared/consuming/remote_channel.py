@@ -213,7 +213,7 @@ class RemoteChannel(RemoteSettlement):
                 home=self._topic.home,
             )  # fmt: skip
             self._ready.add(lease, batch.columns.bodies)
-            self._counted.add(lease, said.delivery + batch.first - said.first, said.attempts)
+            self._counted.add(lease, said.delivery + batch.first - said.first, said.attempts, epoch)
             self._got += count
             self.counts.delivered(count)
         self.wake()
@@ -228,7 +228,8 @@ class RemoteChannel(RemoteSettlement):
         self.give_back(self._ready.take_back())
         self.counts.reset()
         if held := self.to_resume():
-            answers = [self._request(partial(_resume, before, part)) for part in portions(held, _RESUMED)]
+            parts = [(owner, part) for owner, those in held.items() for part in portions(those, _RESUMED)]
+            answers = [self._request(partial(_resume, *each)) for each in parts]
             asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch, before))
         self._want()
 

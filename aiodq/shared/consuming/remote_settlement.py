@@ -187,8 +187,13 @@ class RemoteSettlement:
     def _dropped(self) -> None:
         """Note that fewer messages are held."""
 
-    def to_resume(self) -> tuple[Held, ...]:
-        """Return what is held, to claim it from another owner; `resumed` receives the answer."""
+    def to_resume(self) -> Mapping[int, tuple[Held, ...]]:
+        """Return what is held, to claim it, by the epochs of those who gave its numbers; `resumed` gets the answer.
+
+        From the owner that gave them, by the numbers that it has given. From another one, by those of the first that
+        has delivered a message: they say which of several deliveries was the last, whichever owners were asked since.
+        """
+        same = self._numbered == self._epoch
         # INVARIANT: an owner knows a held message by its offset. If two have the same offset, the first, which was
         # redelivered, must have no settlement left to send: it would settle the second, which is being processed.
         self._supersede(self._holdings.drop_superseded())
@@ -196,7 +201,9 @@ class RemoteSettlement:
         if self._resumed:
             self._numbered = self._epoch
         self._asked = self._number
-        return self._holdings.held()
+        if self._resumed:
+            return {}
+        return {self._epoch: self._holdings.held()} if same else self._holdings.as_delivered()
 
     def _supersede(self, offsets: Mapping[int, int], *, rejections: bool = True) -> None:
         """Have acks and rejections of these messages, given by number, fail."""

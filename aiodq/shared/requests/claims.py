@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiodq.shared.requests.epochs import began_later
+
 if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
 
@@ -21,7 +23,8 @@ class Claim(NamedTuple):
         """Return whether this is the later delivery of the message, or the same one, claimed again."""
         if self.epoch == other.epoch:
             return self.delivery >= other.delivery
-        return self.attempts > other.attempts
+        later = began_later(self.epoch, other.epoch)
+        return self.attempts > other.attempts if later is None else later
 
 
 class Claims:

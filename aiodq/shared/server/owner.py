@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 from contextlib import suppress
 from functools import partial
@@ -19,6 +18,7 @@ from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.claims import Claims
+from aiodq.shared.requests.epochs import new_epoch
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
 from aiodq.shared.server.active_topics import ActiveTopics
 from aiodq.shared.server.early_answers import EarlyAnswers
@@ -87,7 +87,7 @@ class Owner:
         self._overdue = 0.0
         self._failing: asyncio.Task[None] | None = None
         self.pid: int = os.getpid()
-        self.epoch: int = secrets.randbits(63) | 1
+        self.epoch: int = new_epoch(engine.clock.now_ns())
         self.largest: int = _LARGEST
         self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
