@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -13,7 +14,7 @@ import aiodq
 from aiodq.shared.connection.rendezvous import listen
 from aiodq.shared.requests.epochs import began_later, new_epoch
 from aiodq.wire.packets import Ack, Done, Fail, Held, Item, Nack, Ping, Range, Reject, Release, Resume
-from tests.shared.support import PATIENCE, RawClient, owned
+from tests.shared.support import PATIENCE, RawClient, owned, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -198,17 +199,28 @@ async def test_who_comes_too_late_for_a_delivery_does_not_undo_that_others_had_i
         await scene.last.close()
 
 
-async def test_nor_does_who_has_missed_an_owner_under_which_another_had_it(tmp_path: Path) -> None:
-    async with aiodq.open(tmp_path / "s") as store:
-        queue = store.queue("jobs")
+async def test_a_rejection_that_was_begun_is_repeated_though_it_was_counted(tmp_path: Path) -> None:
+    path, copy = tmp_path / "s", tmp_path / "killed"
+    async with aiodq.open(path) as store:
+        await store.queue("dead", options=aiodq.StoreOptions(max_messages=1)).put(b"full")
+        queue = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
         await queue.put(b"0")
-        await (await queue.get()).nack()
-    listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
-    async with owned(tmp_path / "s", reclaim=3600) as (store, owner):
-        scene = Scene(store, owner, await joined(tmp_path / "s", 7), await joined(tmp_path / "s", 8))
-        assert await scene.claim(scene.first, FIRST, LONG_BEFORE) is None
-        scene.owner._look_for_late()  # as it does when the time is over
-        assert (await scene.queue.get(timeout=PATIENCE)).attempts == 2
+        rejecting = asyncio.ensure_future((await queue.get()).reject("unwanted"))
+        await until(lambda: queue._channel_engine.state and queue._channel_engine.state.unnoted)
+        await queue.sync()
+        shutil.copytree(path, copy)
+        await store.queue("dead").purge()
+        await rejecting
+    listen(str(copy)).sock.close()
+    async with owned(copy, reclaim=3600) as (store, owner):
+        scene = Scene(store, owner, await joined(copy, 7), await joined(copy, 8))
+        state = scene.queue._channel_engine.state
+        assert state is not None
+        assert state.attempts(0) == 1
+        number = await scene.claim(scene.first, FIRST)
+        assert number is not None
+        await store.queue("dead").purge()
+        assert await scene.first.ask(Reject(2, 1, owner.epoch, 0, number, "unwanted", "")) == Done()
         await scene.first.close()
         await scene.last.close()
 

@@ -58,9 +58,9 @@ class Claims:
         self._granted[offset] = claim, number
 
 
-def comes_too_late(state: ChannelState, offset: int, attempts: int) -> bool:
+def comes_too_late(state: ChannelState, offset: int, attempts: int, *, reclaiming: bool) -> bool:
     """Return whether a message was made ready again, and counted, after the delivery that made it this many."""
-    # As many are noted in two cases: the delivery itself was, as it happened, or what ended it was. Only messages whose
-    # deliveries are noted may be orphans, and each later delivery of one counts one more.
+    # As many are noted, too, if the delivery was, as it happened, or if a rejection was begun. A message whose
+    # deliveries are noted is an orphan, and each later one counts one more. A rejection is repeated in time.
     before = state.attempts(offset)
-    return attempts < before or (attempts == before and offset not in state.orphans)
+    return attempts < before or (attempts == before and not reclaiming and offset not in state.orphans)

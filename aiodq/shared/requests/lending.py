@@ -531,7 +531,7 @@ class Lending:
         state = engine.state
         # INVARIANT: while messages may be claimed, nothing is delivered: all that is in flight was claimed.
         claims = self._owner.claims(self.name) if engine.reclaiming else None
-        if state is None or comes_too_late(state, offset, attempts):
+        if state is None or comes_too_late(state, offset, attempts, reclaiming=claims is not None):
             return None
         if not (state.is_ready(offset) if claims is None else claims.makes_ready(state, offset, claim)):
             return None
