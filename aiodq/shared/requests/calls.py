@@ -136,6 +136,7 @@ async def _letters(owner: Owning, arguments: Arguments) -> dict[str, Json]:
     name = _text(arguments, "topic")
     if name not in owner.store.topics():
         return {"offsets": [], "next": None}
+    await owner.reclaimed()
     first, engine = whole(arguments, "from"), owner.engine
     offsets, following = await waiting_letters(engine, owner.store.topic(name), first, _PAGE)
     return {"offsets": offsets, "next": following}
@@ -143,12 +144,15 @@ async def _letters(owner: Owning, arguments: Arguments) -> dict[str, Json]:
 
 async def _requeue_these(owner: Owning, arguments: Arguments) -> int:
     offsets = whole_numbers(arguments, "offsets")
+    await owner.reclaimed()
     topic = owner.store.topic(_text(arguments, "topic"))
     return await requeue_these(owner.engine, topic, offsets)
 
 
 async def _requeue_dead(owner: Owning, arguments: Arguments) -> int:
     limit = None if arguments.get("limit") is None else whole(arguments, "limit")
+    # INVARIANT: a letter that a client holds since an earlier owner is not ready.
+    await owner.reclaimed()
     return await owner.store.requeue_dead(_text(arguments, "topic"), limit=limit)
 
 

@@ -518,6 +518,9 @@ class Session:
 
     async def _lending_called(self, handle: int, lending: Lending, said: Call) -> Done:
         await self._puts.settled(lending.topic)
+        if said.name == "peek":
+            # INVARIANT: what a client holds since an earlier owner is not looked at: if it has expired, it is settled.
+            await self._owner.reclaimed()
         done = await lending.called(said, self._say_figures)
         self._changes.assumed(handle, said.name)
         self.outdated.note(handle)
