@@ -60,6 +60,9 @@ _NO_HEADER: Final = bytes(BATCH_HEADER.size)
 _NO_END: Final = bytes(ALIGNMENT - 1 + TRAILER.size)
 _COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
 _COUNTS: Final = struct.Struct("<III")
+_LARGE: Final = 512
+"""Bytes of a frame's parts, on average, from which on they are not joined: joining takes longer than writing each of
+them, as the frame is new memory, which the system hands over page by page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +114,15 @@ class Encoded(NamedTuple):
     """An encoded frame, with what is known of it without decoding it.
 
     Attributes:
-        data: its bytes.
+        parts: its bytes, in pieces that follow each other; the first one holds at least the frame's prefix.
+        length: the number of them.
         records: the number of its records.
         flags: its `Flags`.
         raw: the size of the payload before compression.
     """
 
-    data: BytesLike
+    parts: list[BytesLike]
+    length: int
     records: int
     flags: int
     raw: int
@@ -180,7 +185,7 @@ def encode_frames(
         atomic: chain the frames into one run, which readers take as a whole or not at all.
     """
     run = encode_run(columns, context, first=first, watermark=watermark, time_ns=time_ns, codec=codec, atomic=atomic)
-    return [bytes(frame.data) for frame in run]
+    return [b"".join(frame.parts) for frame in run]
 
 
 def encode_run(
@@ -196,7 +201,8 @@ def encode_run(
     """Yield the frames that `encode_frames` returns, one at a time, with what an index needs to know of each."""
     if len(columns.bodies) == 1 and columns.plain and not _worth_compressing(columns.bodies[0], codec):
         body = columns.bodies[0]
-        yield Encoded(encode_compact(body, context, first, watermark, time_ns), 1, 0, len(body))
+        data = encode_compact(body, context, first, watermark, time_ns)
+        yield Encoded([data], len(data), 1, 0, len(body))
         return
     cuts = slice_frames(columns) if len(columns.bodies) > 1 else [(0, 1)]
     last = len(cuts) - 1
@@ -292,23 +298,30 @@ def _encode_batch(
         raw = len(payload)
         codec, stored = compress(payload, codec)
         parts = [stored]
-    # The bytes are joined once, between room for the header and the trailer, and read once, for the checksum.
-    parts.insert(0, _NO_HEADER)
-    parts.append(_NO_END)
-    frame = bytearray().join(parts)
-    size = len(frame) - _BATCH - len(_NO_END)
+    # Large parts are written from where they are; small ones are joined once, between room for the header and the end.
+    # If there are many of them, they are small, as they fit into a frame.
+    large = len(parts) <= FRAME_BYTES // _LARGE and sum(map(len, parts)) >= _LARGE * len(parts)
+    head = bytearray(_BATCH) if large else bytearray().join((_NO_HEADER, *parts, _NO_END))
+    size = sum(map(len, parts)) if large else len(head) - _BATCH - len(_NO_END)
     raw = size if raw is None else raw
     length = padded(_BATCH + size + TRAILER.size)
     if length > MAX_FRAME:
         message = f"a frame of {length} bytes is larger than the format can hold"
         raise ValueError(message)
-    del frame[length:]
-    TRAILER.pack_into(frame, length - TRAILER.size, length)
+    end = bytes(length - _BATCH - size - TRAILER.size) + TRAILER.pack(length)
+    rest: list[BytesLike] = []
+    if large:
+        rest = [*parts, end]
+    else:
+        head[_BATCH + size :] = end
     count, flags, lag = len(columns.bodies), flags | columns_flags, _lag(first, watermark)
     relative = first - context.base
-    BATCH_HEADER.pack_into(frame, 0, length, 0, KIND_BATCH, codec, flags, relative, lag, time_ns, count, size, raw)
-    FRAME_START.pack_into(frame, 0, length, context.checksum(memoryview(frame)[_START:], context.salt))
-    return Encoded(frame, count, flags, raw)
+    BATCH_HEADER.pack_into(head, 0, length, 0, KIND_BATCH, codec, flags, relative, lag, time_ns, count, size, raw)
+    crc = context.checksum(memoryview(head)[_START:], context.salt)
+    for part in rest:
+        crc = context.checksum(part, crc)
+    FRAME_START.pack_into(head, 0, length, crc)
+    return Encoded([head, *rest], length, count, flags, raw)
 
 
 def read_prefix(view: BytesLike, at: int, context: FrameContext, *, position: int, limit: int, path: str = "") -> Frame:

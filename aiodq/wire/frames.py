@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError, FormatVersionError, ProtocolError
@@ -37,7 +38,7 @@ def encode_messages(columns: Columns, time_ns: int, codec: int = CODEC_NONE) -> 
     if len(columns.bodies) == 1 and codec == CODEC_NONE and columns.plain:
         return encode_compact(columns.bodies[0], _CONTEXT, 0, 0, time_ns)
     run = encode_run(columns, _CONTEXT, first=0, watermark=0, time_ns=time_ns, codec=codec, atomic=True)
-    return b"".join(frame.data for frame in run)
+    return b"".join(chain.from_iterable(frame.parts for frame in run))
 
 
 def decode_lone(frames: bytes, count: int) -> bytes | None:

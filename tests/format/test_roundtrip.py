@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns, Flags, decode_columns
 from aiodq.format.decode import decode_frames
-from aiodq.format.frame import FrameContext, decode_frame, encode_frames, read_prefix, slice_frames
+from aiodq.format.frame import FrameContext, decode_frame, encode_frames, encode_run, read_prefix, slice_frames
 from aiodq.format.layout import (
     FRAME_BYTES,
     FRAME_PREFIX,
@@ -229,6 +229,22 @@ def test_compact_records_with_a_gap_between_are_two_batches() -> None:
         (BASE, BASE + 2, [TIME, TIME]),
         (BASE + 5, BASE + 6, None),
     ]
+
+
+@pytest.mark.parametrize(("size", "copied"), [(100, True), (2000, False), (16_384, False), (200_000, False)])
+def test_large_bodies_are_encoded_without_a_copy(size: int, copied: bool) -> None:
+    bodies = [bytes([number]) * (size + number) for number in range(40)]
+    columns = Columns(bodies, tags=["a tag"] * len(bodies))
+    run = encode_run(columns, CONTEXT, first=BASE, watermark=0, time_ns=TIME, codec=CODEC_NONE, atomic=True)
+    frames = list(run)
+    assert [sum(map(len, frame.parts)) for frame in frames] == [frame.length for frame in frames]
+    data = b"".join(encode_frames(columns, CONTEXT, first=BASE, watermark=0, time_ns=TIME, atomic=True))
+    assert data == b"".join(part for frame in frames for part in frame.parts)
+    batches, used, error = decode_frames(data, CONTEXT, position=START, limit=START + len(data))
+    assert (used, error) == (len(data), None)
+    assert [body for batch in batches for body in batch.columns.bodies] == bodies
+    parts = {id(part) for frame in frames for part in frame.parts}
+    assert [id(body) in parts for body in bodies] == [not copied] * len(bodies)
 
 
 def test_a_frame_too_large_for_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -476,7 +476,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "put over the socket by 100, always": Count(6.89, 16, 1, 1.1, 0.94),
     "put by the owner of a shared store, os": Count(75, 121, 1, 3, 0),
     "put by the owner of a shared store, always": Count(107, 162, 1, 4, 82),
-    "put_many of 1000, interval": Count(59, 70, 0, 0, 0),
+    "put_many of 1000, interval": Count(57, 68, 0, 0, 0),
     "put_nowait, os": Count(5.35, 6.49, 0, 0.05, 0.02),
     "get": Count(14, 15, 0, 0, 0),
     "async for + ack_nowait, memory": Count(4.01, 5.04, 0, 0, 0),

@@ -58,16 +58,18 @@ def write_all(file: File, buffers: Sequence[BytesLike], position: int) -> int:
     Raises:
         OSError: as the system gave it; what follows `position` is then undefined.
     """
-    pending = list(buffers)
-    while pending:
-        taken = file.write_at(pending, position)
-        if not taken and any(pending):
+    pending, done = list(buffers), 0
+    while done < len(pending):
+        some = pending[done:]
+        taken = file.write_at(some, position)
+        if not taken and any(some):
             raise OSError(errno.EIO, "a write wrote nothing")
         position += taken
-        while pending and taken >= len(pending[0]):
-            taken -= len(pending.pop(0))
+        while done < len(pending) and taken >= len(pending[done]):
+            taken -= len(pending[done])
+            done += 1
         if taken:
-            pending[0] = memoryview(pending[0])[taken:]
+            pending[done] = memoryview(pending[done])[taken:]
     return position
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.format.footer import IndexEntry, SegmentIndex, footer_bytes
 from aiodq.format.frame import encode_compact, encode_run, slice_frames
-from aiodq.format.layout import COMPACT_MIN, FRAME_START, INDEX_STRIDE, MAX_RELATIVE
+from aiodq.format.layout import COMPACT_MIN, FRAME_START, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE
 from aiodq.format.producers import PUT_FRAME_BYTES, Producer, PutOf, encode_producers, encode_put
 from aiodq.storage.io.durable_io import sync_directory, sync_failure, sync_file, write_all
 from aiodq.storage.io.file_pool import PooledFile, is_ready, make_ready
@@ -183,7 +183,9 @@ class ActiveSegment:
             if origin is not None or (producers is not None and producers.puts)
             else []
         )
-        staged = [*controls, *(frame.data for frame in frames)]
+        staged: list[BytesLike] = [*controls]
+        for frame in frames:
+            staged += frame.parts
         size, position = sum(map(len, staged)), self.position
         # What is staged at once is one run, which never spans two index entries, with control frames before it.
         indexed, opens_at, begins = self._indexed, self._opens_at, position
@@ -213,7 +215,7 @@ class ActiveSegment:
         for frame in frames:
             entry = IndexEntry(position, relative, frame.records, 1, time_ns)
             self._entries.append((entry, frame is not frames[0], frame.flags, frame.raw))
-            position += len(frame.data)
+            position += frame.length
             relative += frame.records
 
     def stage_end(self, producers: ProducerTable, limit: int, *, watermark: int, time_ns: int) -> None:
@@ -249,7 +251,7 @@ class ActiveSegment:
             controls.append(encode_producers(producers.rows(), context, watermark, time_ns))
         if origin is not None:
             count = sum(frame.records for frame in frames)
-            controls.append(self._control(frames[0].data, origin, count, watermark, time_ns))
+            controls.append(self._control(frames[0].parts[0], origin, count, watermark, time_ns))
         return controls
 
     def _control(self, frame: BytesLike, origin: Origin, messages: int, watermark: int, time_ns: int) -> bytes:
@@ -355,7 +357,7 @@ class ActiveSegment:
         if position >= self._opens_at:
             self._indexed, self._opens_at = self._indexed + 1, position + INDEX_STRIDE
             self._ahead.wrote(self._position, self._limit, self._position - position)
-            self._fit()
+            self._fits_until -= INDEX_ENTRY.size  # as `_fit` would find, or less
 
     def _count(self) -> None:
         """Add to the index what `append` wrote since the last count.
