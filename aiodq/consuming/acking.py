@@ -43,6 +43,7 @@ def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]
         one._store_ref = None  # noqa: SLF001 - it is settled here instead of by its own methods
     for message in apart:
         message._committed()  # noqa: SLF001 - as above
+    channel_engine.held_by_task.settled(found)
 
 
 def list_messages(messages: Iterable[Message]) -> list[Message]:

@@ -375,6 +375,28 @@ class TestTaskDone:
             with pytest.raises(ValueError, match="name the message"):
                 jobs.task_done()
 
+    async def test_what_is_taken_and_settled_at_once_is_not_kept(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await fill(jobs, numbered(7))
+            held = await jobs.get()
+            await jobs.ack_many(await jobs.get_many(3))
+            before = standing(jobs)
+            batch = await jobs.get_many(3)
+            assert standing(jobs) > before
+            await jobs.ack_many(batch)
+            assert standing(jobs) <= before
+            jobs.task_done()
+            assert held.settled
+
+    async def test_what_was_taken_with_it_and_is_not_settled_stays(self, path: Path) -> None:
+        async with queue(path) as jobs:
+            await fill(jobs, numbered(4))
+            await jobs.get()
+            batch = await jobs.get_many(3)
+            await jobs.ack_many([batch[0], batch[2]])
+            jobs.task_done()
+            assert batch[1].settled
+
     @pytest.mark.parametrize("how", ["acked", "purged"])
     async def test_what_is_taken_at_once_does_not_pile_up(self, path: Path, how: str) -> None:
         async with queue(path) as jobs:

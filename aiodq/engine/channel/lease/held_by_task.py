@@ -59,6 +59,13 @@ class TakenByTask(Generic[T]):
         for begin in range(0, stop, _LARGEST):
             self._begin_block(list(messages[begin : min(begin + _LARGEST, stop)]))
 
+    def forget(self, settled: Sequence[T]) -> None:
+        """Drop settled messages, if they are just those that were added at once last."""
+        blocks = self._blocks
+        # Lists of the same messages are compared quickly, by identity.
+        if settled and self.last is settled[-1] and blocks[-1] == settled[:-1]:
+            blocks[-1] = []
+
     def newest(self) -> T | None:
         """Return the unsettled message that was taken last, or None."""
         blocks = self._blocks
@@ -134,6 +141,15 @@ class HeldByTask(Generic[T]):
             taken, messages = self.note(messages[0]), messages[1:]
         if taken is not None and messages:
             taken.add_many(messages)
+
+    def settled(self, messages: Sequence[T]) -> None:
+        """Note that the running task has settled these messages: sooner or later, they are found to be settled anyway.
+
+        Usually they are those that it has taken last. To look at each of them takes a tenth of the time of `get_many`.
+        """
+        taken = self._by_id.get(id(task_of(self.loop)))
+        if taken is not None:
+            taken.forget(messages)
 
     def _forget(self, identity: int) -> Callable[[object], object]:
         # INVARIANT: this runs before another task can have the same id.
