@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
 import shutil
+import stat
 import tracemalloc
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
@@ -334,6 +336,38 @@ def test_a_whole_topic_of_missing_segments_does_not_loop(tmp_path: Path) -> None
     assert put(log, [b"next"]).start == 10
     log.close()
     assert set_aside(tmp_path / "a") == []
+
+
+def plant(path: Path, kind: str) -> None:
+    """Put a FIFO, a socket or a device in the place of a file."""
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "socket":
+        os.mknod(path, 0o600 | stat.S_IFSOCK)
+    else:
+        try:
+            os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero
+        except PermissionError:
+            pytest.skip("devices are made by root")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
+@pytest.mark.parametrize(
+    "name", ["topic.json", "watermark", f"{0:020d}.seg", "channels/default/journal", "channels/default/checkpoint"]
+)
+async def test_a_topic_with_a_fifo_for_a_file_is_unusable_and_says_why(tmp_path: Path, name: str, kind: str) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        await store.queue("jobs").put(b"x")
+        await store.queue("other").put(b"y")
+    path = tmp_path / "s" / "jobs" / name
+    plant(path, kind)
+    async with aiodq.open(tmp_path / "s") as store:
+        assert (await store.queue("other").get()).body == b"y"
+        with pytest.raises(StorageError, match="something lies there that aiodq did not make; move it away") as caught:
+            await store.topic("jobs").put(b"z")
+        assert (caught.value.path, caught.value.errno) == (str(path), errno.EEXIST)
+    assert not stat.S_ISREG(path.lstat().st_mode)
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "directory"])

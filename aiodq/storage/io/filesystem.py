@@ -6,6 +6,7 @@ raise `OSError` as the system does; `aiodq.storage.io.os_errors` translates furt
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aiodq.errors import StoreLockedError
 from aiodq.storage.io.belonging import belong
 from aiodq.storage.io.lock import StoreLock
-from aiodq.storage.io.os_errors import os_errors
+from aiodq.storage.io.os_errors import os_error, os_errors
 from aiodq.storage.io.write_window import mapped
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class FileSystem(Protocol):
     """What storage needs of an operating system. Paths are text."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file. `create` makes a new one (mode 0600) and refuses an existing path. Links are not followed."""
+        """Open a regular file; `create` makes one (mode 0600) and refuses an existing path. No link is followed."""
         ...
 
     def listdir(self, path: str) -> list[str]:
@@ -250,12 +251,11 @@ class OsFileSystem:
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """See `FileSystem.open`."""
-        flags = _WRITE if write or create else _READ
         if create:
-            flags |= os.O_CREAT | os.O_EXCL
-        fd = os.open(path, flags, 0o600)
-        if create:
+            fd = os.open(path, _WRITE | os.O_CREAT | os.O_EXCL, 0o600)
             belong(fd, os.path.dirname(path))
+        else:
+            fd = _open_regular(path, _WRITE if write else _READ)
         return OsFile(fd, self._in_place)
 
     def listdir(self, path: str) -> list[str]:
@@ -308,6 +308,25 @@ class OsFileSystem:
     def lock(self, path: str) -> Lock:
         """See `FileSystem.lock`."""
         return StoreLock.acquire(path)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a regular file, and nothing else: a device may take what is written, and read as zeros without end.
+
+    Raises:
+        OSError: as for what aiodq did not make (EEXIST), if it is a FIFO, a socket or a device.
+    """
+    try:
+        fd = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device without a driver
+            raise os_error(errno.EEXIST, path) from error
+        raise
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        raise os_error(errno.EISDIR if stat.S_ISDIR(mode) else errno.EEXIST, path)
+    return fd
 
 
 def _mode(path: str) -> int | None:
