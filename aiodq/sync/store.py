@@ -255,7 +255,7 @@ class Store(Uncopied):
             self.close()
 
 
-class Events:
+class Events(Uncopied):
     """The events of a store's opening and those from now on: `for event in store.events()`.
 
     It ends after the store is closed, once all earlier events were returned. It need not be closed.

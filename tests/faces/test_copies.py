@@ -33,7 +33,7 @@ async def test_what_is_open_is_not_copied_and_stays_open(tmp_path: Path, mode: A
         await queue.put(b"x")
         message = await queue.get()
         receipt = queue.put_nowait(b"y")
-        for thing in (store, topic, topic.channel("c"), queue, message, receipt, store.transaction()):
+        for thing in (store, topic, topic.channel("c"), queue, message, receipt, store.transaction(), store.events()):
             refused(thing)
         await receipt
         with pytest.raises(aiodq.StoreLockedError):
@@ -81,7 +81,7 @@ def test_what_threads_have_is_not_copied_and_stays_open(tmp_path: Path) -> None:
         topic, queue = store.topic("topic"), store.queue("queue")
         queue.put(b"x")
         message, receipt = queue.get(), queue.put_nowait(b"y")
-        for thing in (store, topic, topic.channel("c"), queue, message, receipt, store.transaction()):
+        for thing in (store, topic, topic.channel("c"), queue, message, receipt, store.transaction(), store.events()):
             refused(thing)
         assert receipt.result() == 1
         message.ack()

@@ -10,6 +10,7 @@ from typing import Final, Literal, Self, TypeAlias
 from weakref import ref
 
 from aiodq.engine.loop.futures import release, wait_in
+from aiodq.uncopied import Uncopied
 
 __all__ = ["Event", "EventBuffer", "EventKind", "Events", "Listeners"]
 
@@ -92,7 +93,7 @@ class EventBuffer:
         release(self._waiting)
 
 
-class Events(AsyncIterator[Event]):
+class Events(Uncopied, AsyncIterator[Event]):
     """The events of a store from now on, after those of its opening: `async for event in store.events()`.
 
     The iteration ends when the store is closed, once earlier events were seen. A slow listener loses the oldest events
