@@ -55,6 +55,8 @@ class _Manner(NamedTuple):
 class StoreOpening(AsyncBlock, Awaited[Store]):
     """What `aiodq.open` returns: an awaitable, of which tasks can be made, and async context manager."""
 
+    _begun = True  # of one that was never made, as its arguments were missing: there is nothing to await
+
     def __init__(self, path: str, options: StoreOptions | None, seams: Seams, manner: _Manner) -> None:
         """Called by `aiodq.open`."""
         self._path = path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -132,6 +132,18 @@ def test_of_what_was_not_awaited_and_of_readers(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="never awaited"):
         del unused
         gc.collect()
+
+
+def test_of_a_message_that_no_channel_made() -> None:
+    assert repr(aiodq.Message()) == "<Message of no topic>"
+    assert repr(aiodq.StoredMessage()) == "<StoredMessage of no topic>"
+
+
+def test_an_opening_made_without_arguments_is_refused_quietly() -> None:
+    opening: Any = aiodq.StoreOpening
+    with pytest.raises(TypeError, match="missing"):
+        opening()
+    gc.collect()  # a warning of its `__del__` is an error here
 
 
 def test_every_public_class_says_more_than_its_address() -> None:

@@ -131,7 +131,9 @@ class StoredMessage:
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000)
 
     def __repr__(self) -> str:
-        """Show the topic, the offset and the beginning of the body."""
+        """Show the topic, the offset and the beginning of the body; of one that nobody filled, only that."""
+        if not hasattr(self, "_run"):
+            return f"<{type(self).__name__} of no topic>"
         more = "…" * (len(self.body) > _SHOWN)
         return f"<{type(self).__name__} {self.topic}:{self.offset} {self.body[:_SHOWN]!r}{more}{self._standing()}>"
 
