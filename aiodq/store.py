@@ -262,11 +262,11 @@ class Store(StoreHandle):
         return self._store_engine.reporter.listeners.listen()
 
     def health(self) -> Health:
-        """Return whether the store is healthy, and if not, why. No I/O; works for a failed store too.
+        """Return whether the store is healthy, and if not, why. No I/O; works for a failed or closed store too.
 
-        It is not healthy if it has failed, if a write was refused because the disk is full, if less than 32 MiB are
-        free, if a sync took longer than a second within about the last minute, if an alarm of `StoreOptions.alarms` is
-        raised, or, in mode "shared" or "client", if no owner answers.
+        It is not healthy if it has failed, if it is being closed or is closed, if a write was refused because the disk
+        is full, if less than 32 MiB are free, if a sync took longer than a second within about the last minute, if an
+        alarm of `StoreOptions.alarms` is raised, or, in mode "shared" or "client", if no owner answers.
         """
         return health(self._store_engine)
 

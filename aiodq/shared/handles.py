@@ -505,10 +505,11 @@ class SharedStore(Store):
         return self._remote.events.listen()
 
     def health(self) -> Health:
-        """See `Store.health`; up to about a second old. Without an owner that answers, the store is not healthy."""
+        """See `Store.health`; up to about a second old. Closed, or without an owner that answers, it is not healthy."""
         found = understood(lambda seen: read_health(seen["health"]), self._remote.seen[""], "store")
-        unserved = self._remote.link.unserved
-        return found if unserved is None else replace(found, ok=False, reasons=(*found.reasons, unserved))
+        standing = self._remote.standing
+        reason = self._remote.link.unserved if standing == "open" else f"the store is {standing}"
+        return found if reason is None else replace(found, ok=False, reasons=(*found.reasons, reason))
 
     def stats(self) -> StoreStats:
         """See `Store.stats`; up to about a second old, or fifty times as long as it takes to ask for every topic."""

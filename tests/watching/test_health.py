@@ -67,6 +67,22 @@ async def test_a_full_disk_shows_until_there_is_room_again(machine: Machine, lin
         assert store.health().ok
 
 
+async def test_a_closed_store_is_not_healthy(machine: Machine) -> None:
+    async with machine.store() as store:
+        await store.topic("t").put(b"x")
+        closing = asyncio.ensure_future(store.aclose())
+        await asyncio.sleep(0)
+        assert store.health().reasons == ("the store is closing",)
+        await closing
+        health = store.health()
+        assert (health.ok, bool(health), health.failed, health.reasons) == (
+            False,
+            False,
+            None,
+            ("the store is closed",),
+        )
+
+
 async def looked(store: aiodq.Store) -> None:
     """Let the watch look at the disk once."""
     watch = store._store_engine._watch

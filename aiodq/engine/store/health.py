@@ -36,6 +36,8 @@ def _reasons(store_engine: StoreEngine) -> Iterator[str]:
     metrics = store_engine.metrics
     if store_engine.failure is not None:
         yield f"failed: {store_engine.failure}"
+    elif not store_engine.usable:
+        yield f"the store is {store_engine.standing}"
     for engine in store_engine.topics.values():
         if engine.unusable is not None:
             yield f"topic {engine.name!r} cannot be used: {engine.unusable}"
