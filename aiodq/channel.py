@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Generator, Iterable
 from typing import Any
 
 from aiodq.awaited import Awaited
+from aiodq.by_name import CONFIGURE_CHANNEL
 from aiodq.channel_handle import ChannelHandle
 from aiodq.consuming.acking import ack_all
 from aiodq.consuming.deferred import DeferredMessage, cancel_deferred, look_at_deferred
@@ -273,6 +274,7 @@ class Channel(ChannelHandle):
         async with self._engine.without_transactions():
             await move_channel(self._engine, self._channel_engine, place, position)
 
+    @CONFIGURE_CHANNEL
     async def configure(self, options: ChannelOptions) -> None:
         """Change the channel's options, for all its users; they are on disk when this returns.
 

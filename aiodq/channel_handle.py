@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import timedelta
 
+from aiodq.by_name import known_as
 from aiodq.consuming.acking import ack_all
 from aiodq.consuming.consumer import Consumer
 from aiodq.consuming.handlers import checked_concurrency, checked_handler, checked_hook
@@ -27,6 +28,7 @@ from aiodq.values import check_flag, check_whole, span_seconds
 __all__ = ["ChannelHandle"]
 
 
+@known_as("Channel")
 class ChannelHandle(AsyncIteration):
     """A channel, whichever process owns its store; `Channel` adds what needs the channel's state in this process."""
 

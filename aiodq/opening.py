@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
 
 from aiodq.awaited import Awaited
+from aiodq.by_name import Explained
 from aiodq.clock import Clock, SystemClock
 from aiodq.engine.live_stores import leaving
 from aiodq.engine.store.store_engine import Seams, StoreEngine
@@ -227,6 +228,7 @@ class QueueOpening(AsyncBlock, Awaited[Queue]):
             raise self._opening.not_awaited("queue", f"queue.{name}")
 
 
+@Explained("aiodq.open", StoreOptions="aiodq.open(path, StoreOptions({}))")
 def open(  # noqa: PLR0913 - each by its name
     path: str | PathLike[str], options: StoreOptions | None = None, *, create: bool = True,
     wait: float | timedelta = 0.0, mode: Mode = "exclusive", failover: float | timedelta = _FAILOVER,
@@ -280,6 +282,11 @@ def open_to_tend(
     return StoreOpening(absolute_path(path), None, seams, _manner("aiodq.open", wait, mode, failover, create=create))
 
 
+@Explained(
+    "aiodq.open_queue",
+    StoreOptions="aiodq.open_queue(path, StoreOptions({}))",
+    ChannelOptions="aiodq.open_queue(path, channel=ChannelOptions({}))",
+)
 def open_queue(  # noqa: PLR0913 - likewise
     path: str | PathLike[str], options: StoreOptions | None = None, channel: ChannelOptions | None = None, *,
     create: bool = True, wait: float | timedelta = 0.0, mode: Mode = "exclusive",

@@ -40,6 +40,7 @@ __all__ = [
     "check_channel_options",
     "check_dead_letter",
     "check_store_options",
+    "class_of_option",
     "ephemeral",
     "next_wait",
     "seconds",
@@ -84,12 +85,19 @@ def _in_words(cls: C) -> C:
 
 def _meant(cls: type[Any], name: str) -> str:
     """Return advice about an option that this class does not have: its class, or a similar name."""
-    for other in (StoreOptions, ChannelOptions, Retention, Backoff, Alarm):
-        if name in {known.name for known in fields(other)}:
-            return f"it is one of {other.__name__}, write {other.__name__}({name}=...)"
+    if (other := class_of_option(name)) is not None:
+        return f"it is one of {other}, write {other}({name}=...)"
     names = [known.name for known in fields(cls)]
     close = difflib.get_close_matches(name, names, 1)
     return f"write {close[0]}=..." if close else f"there are {', '.join(names)}"
+
+
+def class_of_option(name: str) -> str | None:
+    """Return the name of the class that has an option of this name, or None."""
+    for each in (StoreOptions, ChannelOptions, Retention, Backoff, Alarm):
+        if name in {known.name for known in fields(each)}:
+            return each.__name__
+    return None
 
 
 def _choose(options: object, **values: object) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, cast
 
+from aiodq.by_name import known_as
 from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.put_batch import PLAIN, Accepted, columns_cost, columns_of, plain_lengths
 from aiodq.engine.batch.validation import list_bodies
@@ -28,6 +29,7 @@ _FEW: Final = 250
 """The same for messages with more than a body: a draft with headers takes five microseconds or more."""
 
 
+@known_as("Topic")
 class Producer(Uncopied):
     """The base class of topics and queues, which put messages into a topic."""
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from aiodq.by_name import CONFIGURE_QUEUE, Explained, known_as
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
 from aiodq.consuming.acking import own_delivery
@@ -25,6 +26,7 @@ from aiodq.values import check_flag, shown_typed
 __all__ = ["Queue", "QueueHandle"]
 
 
+@known_as("Queue")
 class QueueHandle(Producer, ChannelHandle, AsyncBlock):
     """A queue, whichever process owns its store."""
 
@@ -127,6 +129,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
         """
         return await self._topic.purge()
 
+    @Explained("queue.channel", ChannelOptions="queue.channel(name, ChannelOptions({}))")
     def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
         """Return another channel of the queue's topic, which sees every message too; created when first named.
 
@@ -267,6 +270,7 @@ class Queue(QueueHandle, Channel):
         self._held_by_task = self._channel_engine.held_by_task
         self._close = close
 
+    @CONFIGURE_QUEUE
     async def configure(self, options: ChannelOptions | StoreOptions) -> None:
         """Change the options of the queue's channel, with `ChannelOptions`, or of its topic, with `StoreOptions`.
 

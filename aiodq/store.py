@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from aiodq.awaited import mark_retrieved
+from aiodq.by_name import STORE_QUEUE, STORE_TOPIC, known_as
 from aiodq.consuming.handlers import checked_choice
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.monitoring.events import Events
@@ -56,6 +57,7 @@ class OpenStore(TransactionHost, Protocol):
         ...
 
 
+@known_as("Store")
 class StoreHandle(AsyncBlock):
     """A store, whichever process owns it; `Store` adds what needs its engine in this process."""
 
@@ -84,6 +86,7 @@ class StoreHandle(AsyncBlock):
     def topics(self) -> list[str]:
         """Return the names of the topics."""
 
+    @STORE_QUEUE
     def queue(self, name: str, channel: ChannelOptions | None = None, *, options: StoreOptions | None = None) -> Queue:
         """Return a topic with its channel `default` as a queue.
 
@@ -160,6 +163,7 @@ class Store(StoreHandle):
         super().__init__(store_engine)
         self._topics: dict[str, Topic] = {}
 
+    @STORE_TOPIC
     def topic(self, name: str, options: StoreOptions | None = None) -> Topic:
         """Return a topic. This does no I/O; the topic is created on disk by its first put or channel.
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from aiodq.awaited import Awaited
+from aiodq.by_name import CONFIGURE_TOPIC, TOPIC_CHANNEL, known_as
 from aiodq.channel import Channel
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.loop.futures import to_its_end
@@ -36,6 +37,7 @@ from aiodq.values import check_flag, check_offset, check_scan
 __all__ = ["Topic", "TopicHandle"]
 
 
+@known_as("Topic")
 class TopicHandle(Producer):
     """A topic, whichever process owns its store; `Topic` adds what needs the log in this process."""
 
@@ -101,6 +103,7 @@ class Topic(TopicHandle):
         self._engine.check()
         await self._engine.sync()
 
+    @CONFIGURE_TOPIC
     async def configure(self, options: StoreOptions) -> None:
         """Change the topic's options; those that concern its data are on disk when this returns.
 
@@ -124,6 +127,7 @@ class Topic(TopicHandle):
 
     # --- channels
 
+    @TOPIC_CHANNEL
     def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
         """Return a channel, created when first named; its creation is durable before any later `put` returns.
 

@@ -16,6 +16,7 @@ from os import PathLike
 from typing import Any, Final, TypeVar
 
 from aiodq.awaited import Awaited, UnderWay
+from aiodq.by_name import CONFIGURE_CHANNEL, CONFIGURE_QUEUE, CONFIGURE_TOPIC, STORE_TOPIC, TOPIC_CHANNEL, known_as
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
 from aiodq.consuming.acking import ack_all, list_messages
@@ -81,6 +82,7 @@ _ANSWERED: Final = 1.0
 """Seconds for which a `get` that is not to wait waits for the owner's answer."""
 
 
+@known_as("Channel")
 class SharedChannel(Channel):
     """A channel of a shared store: the consumers of all processes share its messages."""
 
@@ -237,6 +239,7 @@ class SharedChannel(Channel):
         check_position("position", position)
         await to_its_end(self._ask("seek", read_nothing, {"position": moment_ns(position)}))
 
+    @CONFIGURE_CHANNEL
     async def configure(self, options: ChannelOptions) -> None:
         """See `Channel.configure`."""
         check_channel_options(options, "await channel.configure({})", optional=False)
@@ -264,6 +267,7 @@ class SharedChannel(Channel):
         return UnderWay(self._ask("pause", read_nothing, {"paused": paused}))
 
 
+@known_as("Topic")
 class SharedTopic(Topic):
     """A topic of a shared store."""
 
@@ -296,6 +300,7 @@ class SharedTopic(Topic):
             await channel.all_settled()
         await self._ask("sync", read_nothing)
 
+    @CONFIGURE_TOPIC
     async def configure(self, options: StoreOptions) -> None:
         """See `Topic.configure`."""
         check_store_options(options, "await topic.configure({})", optional=False)
@@ -308,6 +313,7 @@ class SharedTopic(Topic):
         self._remote.go_by(options)
         self._remote.link.opened.name(self.name, "", content)
 
+    @TOPIC_CHANNEL
     def channel(self, name: str, options: ChannelOptions | None = None) -> SharedChannel:
         """See `Topic.channel`. If the owner uses other options, the first use raises."""
         name = check_name(name, "channel")
@@ -386,6 +392,7 @@ class SharedTopic(Topic):
         return self._remote.stats()
 
 
+@known_as("Queue")
 class SharedQueue(SharedChannel, Queue):
     """A topic with one channel, of a shared store."""
 
@@ -402,6 +409,7 @@ class SharedQueue(SharedChannel, Queue):
         """See `Queue.purge`."""
         return await self._topic.purge()
 
+    @CONFIGURE_QUEUE
     async def configure(self, options: ChannelOptions | StoreOptions) -> None:
         """See `Queue.configure`."""
         if isinstance(options, StoreOptions):
@@ -410,6 +418,7 @@ class SharedQueue(SharedChannel, Queue):
             await SharedChannel.configure(self, options)
 
 
+@known_as("Store")
 class SharedStore(Store):
     """A shared store. Made by `aiodq.open` in mode "shared" and "client"."""
 
@@ -421,6 +430,7 @@ class SharedStore(Store):
         StoreHandle.__init__(self, store)
         self._remote = store
 
+    @STORE_TOPIC
     def topic(self, name: str, options: StoreOptions | None = None) -> SharedTopic:
         """See `Store.topic`. If the owner uses other options, the first use raises."""
         name = check_topic_name(name, self._remote.topics)

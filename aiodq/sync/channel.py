@@ -10,6 +10,7 @@ from functools import partial
 from typing import NoReturn, cast
 
 from aiodq import channel, message
+from aiodq.by_name import CONFIGURE_CHANNEL
 from aiodq.consuming import deferred
 from aiodq.consuming.consumer import Consumer
 from aiodq.consuming.handlers import Handler, checked_concurrency, checked_handler, checked_hook, is_asynchronous
@@ -416,6 +417,7 @@ class Channel(Uncopied):
         """The options that apply to the channel."""
         return self._channel.options
 
+    @CONFIGURE_CHANNEL
     def configure(self, options: ChannelOptions) -> None:
         """Apply other options to the channel from now on, for everyone who uses it; they are on disk when this returns.
 

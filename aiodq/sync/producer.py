@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from aiodq import producer
+from aiodq.by_name import known_as
 from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.validation import list_bodies
 from aiodq.format.layout import BytesLike
@@ -17,6 +18,7 @@ from aiodq.uncopied import Uncopied
 __all__ = ["Producer"]
 
 
+@known_as("Topic")
 class Producer(Uncopied):
     """Puts messages into a topic: the base of `Topic` and `Queue`. Any number of threads may use it at once."""
 

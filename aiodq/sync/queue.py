@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from aiodq import queue
+from aiodq.by_name import CONFIGURE_QUEUE
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError
 from aiodq.options import ChannelOptions, StoreOptions
@@ -127,6 +128,7 @@ class Queue(TopicAccess, Channel):
         with suppress(QueueShutDown):  # the store is closed, and so is the queue
             self._loop_thread.call(self._queue.shutdown, immediate)
 
+    @CONFIGURE_QUEUE
     def configure(self, options: ChannelOptions | StoreOptions) -> None:
         """Apply other options from now on: `ChannelOptions` to the queue's channel, `StoreOptions` to its topic.
 

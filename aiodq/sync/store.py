@@ -12,6 +12,7 @@ from typing import Protocol, Self, TypeVar
 
 from aiodq import message, store
 from aiodq import opening as ways
+from aiodq.by_name import STORE_QUEUE, STORE_TOPIC, Explained
 from aiodq.engine.monitoring import events
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
 from aiodq.opening import Mode
@@ -56,6 +57,7 @@ class Store(Uncopied):
         """The store's directory."""
         return self._store.path
 
+    @STORE_TOPIC
     def topic(self, name: str, options: StoreOptions | None = None) -> Topic:
         """Return a topic, created on first use: without I/O here, and on disk from its first put or channel on.
 
@@ -72,6 +74,7 @@ class Store(Uncopied):
         """
         return Topic(self._loop_thread, self._loop_thread.call(self._store.topic, name, options))
 
+    @STORE_QUEUE
     def queue(self, name: str, channel: ChannelOptions | None = None, *, options: StoreOptions | None = None) -> Queue:
         """Return a topic with its channel `default` as a queue.
 
@@ -300,6 +303,7 @@ class Events(Uncopied):
             self._events.put_back(event)
 
 
+@Explained("aiodq.sync.open", StoreOptions="aiodq.sync.open(path, StoreOptions({}))")
 def open(
     path: str | PathLike[str], options: StoreOptions | None = None, *, create: bool = True,
     wait: float | timedelta = 0.0, mode: Mode = "exclusive", failover: float | timedelta = 30.0,
@@ -336,6 +340,11 @@ def open(
     return Store(*_opened(path, ways.open(path, options, create=create, wait=wait, mode=mode, failover=failover)))
 
 
+@Explained(
+    "aiodq.sync.open_queue",
+    StoreOptions="aiodq.sync.open_queue(path, StoreOptions({}))",
+    ChannelOptions="aiodq.sync.open_queue(path, channel=ChannelOptions({}))",
+)
 def open_queue(
     path: str | PathLike[str],
     options: StoreOptions | None = None,

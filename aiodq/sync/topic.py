@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import cast
 
 from aiodq import message, topic
+from aiodq.by_name import CONFIGURE_TOPIC, TOPIC_CHANNEL, known_as
 from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.stats import TopicStats
 from aiodq.sync.channel import Channel
@@ -18,6 +19,7 @@ from aiodq.sync.spans import in_pages
 __all__ = ["Topic", "TopicAccess"]
 
 
+@known_as("Topic")
 class TopicAccess(Producer):
     """What a topic and a queue have in common: its puts, its log, and all its channels."""
 
@@ -37,6 +39,7 @@ class TopicAccess(Producer):
 
     # --- channels
 
+    @TOPIC_CHANNEL
     def channel(self, name: str, options: ChannelOptions | None = None) -> Channel:
         """Return a channel, created on first use; its creation is durable before any later `put` returns.
 
@@ -181,6 +184,7 @@ class Topic(TopicAccess):
         """The options that apply to the topic."""
         return self._topic.options
 
+    @CONFIGURE_TOPIC
     def configure(self, options: StoreOptions) -> None:
         """Apply other options to the topic from now on: those that concern its data are on disk when this returns.
 
