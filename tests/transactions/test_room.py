@@ -13,6 +13,9 @@ from tests.channels.support import Machine, ready, soon, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from aiodq.opening import Mode
 
 
 @pytest.fixture
@@ -31,6 +34,34 @@ async def put_into(store: aiodq.Store, body: bytes, *topics: str, ack: aiodq.Mes
 
 def waiting(queue: aiodq.Queue) -> int:
     return len(queue.topic._engine.put_buffer._waiting.line)
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_one_that_is_refused_for_lack_of_room_leaves_no_empty_topic(tmp_path: Path, mode: Mode) -> None:
+    options = aiodq.StoreOptions(max_messages=1, overflow="reject")
+    async with aiodq.open(tmp_path, mode=mode) as store:
+        await store.queue("full", options=options).put(b"full")
+        with pytest.raises(aiodq.QueueFull):
+            await soon(put_into(store, b"x", "a", "full", "z"))
+        assert store.topics() == ["full"]
+        assert {path.name for path in tmp_path.iterdir()}.isdisjoint({"a", "z"})
+        await soon(store.queue("full").purge())
+        await soon(put_into(store, b"x", "a", "full", "z"))
+        assert store.topics() == ["a", "full", "z"]
+
+
+async def test_one_whose_message_is_taken_away_leaves_no_empty_topic(store: aiodq.Store) -> None:
+    full, other = store.queue("full"), store.queue("other")
+    await full.put(b"full")
+    await other.put(b"x")
+    message = await other.get()
+    waits = asyncio.ensure_future(put_into(store, b"x", "a", "full", ack=message))
+    await until(lambda: waiting(full))
+    await other.purge()
+    await full.purge()
+    with pytest.raises(aiodq.NotInFlightError):
+        await soon(waits)
+    assert store.topics() == ["full", "other"]
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -275,17 +275,13 @@ class Committer:
         own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)
         entry = _Entry([], own, asyncio.get_running_loop().create_future(), origin, room)
         for engine, _, _ in own:
-            # INVARIANT: before any topic is created, so that a transaction refused at once leaves no empty topic.
             engine.put_buffer.check_open(pressing=bool(settlements))
-        for engine, _, _ in own:
-            engine.creation.create()  # all of them before the first one is waited for: threads make several at a time
-        for engine, _, _ in own:
-            # INVARIANT: the topics exist, so that committed messages can be put there as soon as the disk has room.
-            with suppress(DiskFullError):
-                await engine.creation.made()
         try:
             await room.reserve([Share(engine, len(columns.bodies), cost) for engine, columns, cost in own])
             await self._hold(entry, settlements)
+            # Last: a transaction that is refused leaves no empty topic.
+            await self._create([engine for engine, _, _ in own])
+            self._check()
         except BaseException:
             entry.release()
             raise
@@ -306,6 +302,20 @@ class Committer:
                 entry.done.add_done_callback(lambda done: late(done.exception()))
             raise
 
+    def _check(self) -> None:
+        """Raise unless transactions are committed: an entry that came later would wait for ever."""
+        if self._over is not None:
+            raise again(self._over)
+
+    async def _create(self, engines: Sequence[TopicEngine]) -> None:
+        """Create those of the topics that do not exist."""
+        for engine in engines:
+            engine.creation.create()  # all of them before the first one is waited for: threads make several at a time
+        for engine in engines:
+            # INVARIANT: the topics exist, so that committed messages can be put there as soon as the disk has room.
+            with suppress(DiskFullError):
+                await engine.creation.made()
+
     def _decided(self, done: asyncio.Future[None], origin: Origin | None) -> None:
         self._undecided.pop(done, None)
         if origin is not None and self.deciding.get(origin) is done:
@@ -315,8 +325,7 @@ class Committer:
         for piece in _pieces(joined_runs(settlements)):
             if entry.settlements:
                 await asyncio.sleep(0)
-            if self._over is not None:
-                raise again(self._over)
+            self._check()
             for run in piece:
                 engine, channel_engine = cast("tuple[TopicEngine, ChannelEngine[Any]]", run[:2])  # see `commit`
                 held = channel_engine.transaction_holds.hold(run.start, run.stop, run.delivery)
