@@ -268,6 +268,12 @@ def test_a_ctrl_c_ends_a_job_without_a_word(store: Path, tmp_path: Path) -> None
         (["report", "{store},{other}", "report.html"], "report is for one store, not for 2"),
         (["compact", "{store},{other}", "orders", "latest"], "compact is for one store, not for 2"),
         (["compact", "{store}", "orders", "latest", "--target", "{store}/LOCK"], "this is no directory"),
+        (["compact", "{store}", "orders", "orders"], "topic 'orders' stays as it is"),
+        (["compact", "{store}", "ord*", "latest"], "'ord*' is no name for a topic"),
+        (["compact", "{store}", "orders", "latest", "--txn-id", ""], "txnId is empty"),
+        (["replay", "{store}/orders", "{store}", "--txn-id", ""], "txnId is empty"),
+        (["replay", "{moved}", "{store}"], "was moved or copied: it was written as /lake,"),
+        (["archive", "{store}", "{moved}", "--once"], "was moved or copied: it was written as /lake,"),
         (["replay", "{store}/orders", "{store}/LOCK"], "this is no directory"),
         (["replay", "{store}/orders", "{store}", "--first", "5", "--stop", "4"], "it is to stop before 4"),
         (["audit", "{store}", "--conf", "=5"], "KEY=VALUE"),
@@ -283,7 +289,11 @@ def test_no_java_is_started_for_what_is_not_there(
     monkeypatch.setattr(pipelines, "start_session", starting)
     if any("{other}" in word for word in wrong):
         shutil.copytree(store, store.with_name("other"))
-    done = aiodq("spark", *(word.format(store=store, other=store.with_name("other")) for word in wrong))
+    moved = store.with_name("moved")
+    (moved / "_spark_metadata").mkdir(parents=True)
+    (moved / "_spark_metadata" / "0").write_text('v1\n{"path": "file:///lake/topic=orders/part-0.parquet"}\n')
+    places = {"store": store, "other": store.with_name("other"), "moved": moved}
+    done = aiodq("spark", *(word.format(**places) for word in wrong))
     assert (done.code, done.out) == (2, b"")
     assert complaint in done.err
 

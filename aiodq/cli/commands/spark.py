@@ -88,23 +88,6 @@ def _check(stores: str, topics: list[str] | None = None, *, coming: bool = False
         one_store(one_for, stores)
 
 
-def _check_writing(store: str, topic: str | None) -> None:
-    """Likewise, make sure that a store, and in it a topic of that name, can be written to.
-
-    Raises:
-        InvalidNameError: no topic can have that name.
-        InvalidOptionError: it is ephemeral; or the path names no store.
-        NotAStoreError: something else lies there.
-        StoreNotFoundError: there is no place for a store.
-    """
-    _pipelines()
-    from aiodq.spark.options import write_options  # noqa: PLC0415 - it is there now
-    from aiodq.spark.writing import check_place  # noqa: PLC0415 - likewise
-
-    named = {} if topic is None else {"topic": topic}
-    check_place(write_options({"path": store, **named}, stream=False).store)
-
-
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z_.]{5,}\].*")
 """How Spark names what went wrong: `[PATH_NOT_FOUND] …`."""
 _STOPPED: Final = "on a stopped SparkContext"
@@ -293,9 +276,9 @@ def archive(  # noqa: PLR0913 - what there is to say
         if checkpoint is not None:
             raise CommandError("--segments knows by its manifests what it has shipped, and takes no --checkpoint")
         return _ship(store, target, topic, hold, lossy=lossy)
-    from aiodq.spark.pipelines.places import target_path  # noqa: PLC0415 - it is there now
+    from aiodq.spark.pipelines.archive import check_target  # noqa: PLC0415 - it is there now
 
-    target_path(target)
+    check_target(target, checkpoint)
     with _session(master, conf, "archive", verbose=verbose) as (session, tell):
         done = _pipelines().archive(
             session,
@@ -359,10 +342,10 @@ def replay(  # noqa: PLR0913 - likewise
         raise CommandError(f"there is no directory {source}: replay reads what aiodq spark archive wrote")
     if os.path.lexists(os.path.join(source, LOCK_NAME)):
         raise CommandError(f"{source} is a store: replay reads what aiodq spark archive wrote")
-    _check_writing(store, into)
-    from aiodq.spark.pipelines.replay import check_range  # noqa: PLC0415 - it is there now
+    from aiodq.spark.pipelines.replay import check_places, check_range  # noqa: PLC0415 - an extra that may be missing
 
     check_range(first, stop, since, until)
+    check_places(source, store, into, txn_id)
     with _session(master, conf, "replay", verbose=verbose) as (session, _):
         done = _pipelines().replay(session, source, store, txn_id=txn_id, **wanted)
     if done.repeated:
@@ -536,7 +519,9 @@ def compact(  # noqa: PLR0913 - likewise
         verbose: show what Java, Spark and its workers write.
     """
     _check(store, [topic], one_for="compact")
-    _check_writing(store if target is None else target, into)
+    from aiodq.spark.pipelines.compact import check_compact  # noqa: PLC0415 - it is there now
+
+    check_compact(store, topic, into, target, txn_id)
     with _session(master, conf, "compact", verbose=verbose) as (session, _):
         how = {"target": target, "drop_empty": drop_empty, "txn_id": txn_id, "lossy": lossy}
         done = _pipelines().compact(session, store, topic, into, **how)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["ArchiveSummary", "archive"]
+__all__ = ["ArchiveSummary", "archive", "check_target"]
 
 _DATE: Final = "date_from_unix_date(CAST(floor(unix_micros(timestamp) / 86400000000) AS INT))"
 """The date in UTC, whatever the session's zone."""
@@ -99,10 +99,8 @@ def archive(  # noqa: PLR0913 - what there is to say
         StorageError: fewer messages were written than the store holds; it goes on holding them.
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
-    began, path = time.monotonic(), target_path(target)
-    store, state = one_store("archive", store), full_path(os.fspath(checkpoint or os.path.join(path, "_checkpoint")))
-    named = topics_option(topics)
-    _refuse_another_checkpoint(path, state)
+    began, named = time.monotonic(), topics_option(topics)
+    store, (path, state) = one_store("archive", store), check_target(target, checkpoint)
     hold = hold or _own_hold(store, path, state)
     reader = spark.readStream.format("aiodq").options(**_options(hold, named, most_records, lossy=lossy))
     rows = reader.load(store).withColumn("date", f.expr(_DATE))
@@ -117,6 +115,18 @@ def archive(  # noqa: PLR0913 - what there is to say
         run.look(progress)
     lost = tally.lost + (tally.missing_at_ends() if lossy else 0)
     return ArchiveSummary(path, run.rows, run.batches, time.monotonic() - began, lost)
+
+
+def check_target(target: str | os.PathLike[str], checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:
+    """Return the full paths of the directory and of the state of an archive, which can go on there. Blocking.
+
+    Raises:
+        InvalidOptionError: another checkpoint wrote the directory, it was moved, or can be none.
+    """
+    path = target_path(target)
+    state = full_path(os.fspath(checkpoint or os.path.join(path, "_checkpoint")))
+    _refuse_another_checkpoint(path, state)
+    return path, state
 
 
 def _options(hold: str, named: dict[str, str], most_records: int | None, *, lossy: bool) -> dict[str, str]:

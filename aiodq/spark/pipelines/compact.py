@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from aiodq.spark.options import ReadOptions
+    from aiodq.spark.options import ReadOptions, WriteOptions
     from aiodq.spark.planning import Split
     from aiodq.storage.io.filesystem import FileSystem
 
-__all__ = ["CompactSummary", "compact"]
+__all__ = ["CompactSummary", "check_compact", "compact"]
 
 _SEGMENT_BYTES: Final = 64 << 20
 _SEGMENTS: Final = 8
@@ -115,11 +115,7 @@ def compact(  # noqa: PLR0913 - what there is to say
         PySparkException: Spark's, with the cause in its text.
     """
     began, fs = time.monotonic(), AnyFileSystem()
-    check_name(topic)  # by a pattern it would be several topics, whose offsets have nothing to do with each other
-    store = one_store("compact", store)
-    place, named = _place(store, topic, into, target), {} if txn_id is None else {"txnId": txn_id}
-    writing = write_options({"path": place, "topic": into, "segmentBytes": str(segment_bytes), **named}, stream=False)
-    check_place(writing.store)
+    store, place, writing = check_compact(store, topic, into, target, txn_id, segment_bytes)
     options = batch_options({"path": store, "topic": topic, **loss_option(lossy=lossy)})
     repeated = txn_id is not None and was_committed(writing, txn_id)
     splits = [] if repeated else plan(fs, options)
@@ -136,6 +132,29 @@ def compact(  # noqa: PLR0913 - what there is to say
         work = [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts]
         kept = _write(_rows(spark, options, work), place, topic=into, segmentBytes=str(segment_bytes), txnId=txn_id)
     return CompactSummary(into, read, kept, time.monotonic() - began)
+
+
+def check_compact(  # noqa: PLR0917 - what there is to check
+    store: str | os.PathLike[str],
+    topic: str,
+    into: str,
+    target: str | os.PathLike[str] | None,
+    txn_id: str | None,
+    segment_bytes: int = _SEGMENT_BYTES,
+) -> tuple[str, str, WriteOptions]:
+    """Return the store that is read, the one that is written to, and the options of the write. Blocking.
+
+    Raises:
+        InvalidOptionError: it would be put into the topic that is read; nothing can be written there; several stores.
+        InvalidNameError: no topic can have that name; a pattern is none.
+        StoreNotFoundError, NotAStoreError: there is no place for a store.
+    """
+    check_name(topic)  # by a pattern it would be several topics, whose offsets have nothing to do with each other
+    source = one_store("compact", store)
+    place, named = _place(source, topic, into, target), {} if txn_id is None else {"txnId": txn_id}
+    writing = write_options({"path": place, "topic": into, "segmentBytes": str(segment_bytes), **named}, stream=False)
+    check_place(writing.store)
+    return source, place, writing
 
 
 def _place(store: str, topic: str, into: str, target: str | os.PathLike[str] | None) -> str:

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from aiodq.spark.options import WriteOptions
-
-__all__ = ["ReplaySummary", "replay"]
+__all__ = ["ReplaySummary", "check_places", "check_range", "replay"]
 
 
 _SCHEMA: Final = (
@@ -89,13 +87,11 @@ def replay(  # noqa: PLR0913 - what there is to say
         PySparkException: Spark's, with the cause in its text.
     """
     began, path, archived = time.monotonic(), full_path(os.fspath(store)), full_path(os.fspath(source))
-    writing = _checked(archived, path, into, txn_id)
     check_range(first, stop, since, until)
     topics, tags = some("topics", topics), some("tags", tags)
-    if txn_id is not None and was_committed(writing, txn_id):
+    if check_places(archived, path, into, txn_id):
         return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
     # With their types given, Spark does not take the names of topics in paths for numbers.
-    refuse_moved(archived)
     rows = spark.read.schema(_SCHEMA).parquet(archived)
     rows = check_archived(rows, archived, topics)
     if topics:
@@ -112,13 +108,27 @@ def replay(  # noqa: PLR0913 - what there is to say
     return ReplaySummary(path, int(counted.get["rows"]), time.monotonic() - began)
 
 
-def _checked(archived: str, store: str, into: str | None, txn_id: str | None) -> WriteOptions:
-    """Return the options of the write; before anything is read, make sure that it is no store, and can be written."""
+def check_places(
+    source: str | os.PathLike[str], store: str | os.PathLike[str], into: str | None, txn_id: str | None
+) -> bool:
+    """Return whether a run was committed; before anything is read, make sure that it has what it reads and writes.
+
+    A directory that is missing Spark tells of.
+
+    Raises:
+        InvalidOptionError: it is to read a store, or an archive that was moved; a wrong name; nothing is written there.
+        InvalidNameError: no topic can have that name.
+        StoreNotFoundError, NotAStoreError: there is no place for the store.
+    """
+    archived, path = full_path(os.fspath(source)), full_path(os.fspath(store))
     refuse_store(archived, "replay reads what archive wrote")
-    given = {"path": store, "topic": into, "txnId": txn_id}
+    given = {"path": path, "topic": into, "txnId": txn_id}
     writing = write_options({name: value for name, value in given.items() if value is not None}, stream=False)
     check_place(writing.store)
-    return writing
+    if txn_id is not None and was_committed(writing, txn_id):
+        return True
+    refuse_moved(archived)
+    return False
 
 
 def check_range(first: int | None, stop: int | None, since: datetime | None, until: datetime | None) -> None:
