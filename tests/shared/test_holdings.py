@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,10 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from aiodq.delivery.leases import IN_FLIGHT, Lease
 from aiodq.shared.consuming.counts import Counts
-from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, portions, ranges_of
+from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, Reserved, portions
 from aiodq.shared.encoding.number_runs import HERE, NumberRun, NumberRuns, neighbours
 from aiodq.wire.packets import Figures
 from aiodq.wire.payload import Held, Range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 COUNTS = st.integers(1, 6)
 NUMBERS = st.integers(0, 60)
@@ -52,6 +56,7 @@ class InHand(RuleBasedStateMachine):
         self.holdings = Holdings()
         self.model: dict[int, Known] = {}
         self.leases: list[Lease] = []
+        self.reserved: list[Reserved] = []
         self.next = 0
         self.offset = 0
         self.delivery = 100
@@ -78,12 +83,26 @@ class InHand(RuleBasedStateMachine):
         for number in free:
             self.model[number].mark = mark
 
-    @rule(number=NUMBERS)
-    def leave(self, number: int) -> None:
-        number = near(number, self.next)
-        self.holdings.leave(number)
-        if number in self.model and self.model[number].mark == COMMITTING:
-            self.model[number].mark = HERE
+    @rule(start=NUMBERS, count=COUNTS)
+    def reserve(self, start: int, count: int) -> None:
+        numbers = numbers_in(near(start, self.next), count)
+        free = [number for number in numbers if number in self.model and self.model[number].mark == HERE]
+        reserved = self.holdings.reserve(numbers)
+        self.reserved += reserved
+        assert [number for each in reserved for number in each.numbers] == free
+        for each in reserved:
+            for place, number in enumerate(each.numbers):
+                mine = self.model[number].mine
+                assert (mine.offset, mine.delivery) == (each.offset + place, each.delivery + place)
+                self.model[number].mark = COMMITTING
+
+    @rule(start=NUMBERS, count=COUNTS)
+    def leave(self, start: int, count: int) -> None:
+        numbers = numbers_in(near(start, self.next), count)
+        self.holdings.leave(numbers)
+        for number in numbers:
+            if number in self.model and self.model[number].mark == COMMITTING:
+                self.model[number].mark = HERE
 
     @rule(start=NUMBERS, count=COUNTS)
     def drop(self, start: int, count: int) -> None:
@@ -130,12 +149,23 @@ class InHand(RuleBasedStateMachine):
         everything = [range(self.next)]
         rows = [known.mine for _, known in sorted(self.model.items())]
         assert self.holdings.rows(everything) == rows
-        assert self.holdings.ranges(everything) == ranges_of(rows)
+        ranges = self.holdings.ranges(everything)
+        assert singly(ranges) == [(one.offset, one.delivery) for one in rows]
+        ends = [(one.first + one.messages, one.delivery + one.messages) for one in ranges]
+        assert not any(end == more[:2] for end, more in zip(ends, ranges[1:], strict=False))
+        for those in self.reserved:
+            gone = [place for place, number in enumerate(those.numbers) if number not in self.model]
+            was = [(those.offset + place, those.delivery + place) for place in gone]
+            assert singly(self.holdings.missing(those)) == was
         assert [
             Mine(one.first + place, one.delivery + place, one.attempts)
             for one in self.holdings.held()
             for place in range(one.messages)
         ] == rows
+
+
+def singly(ranges: Iterable[Range]) -> list[tuple[int, int]]:
+    return [(one.first + place, one.delivery + place) for one in ranges for place in range(one.messages)]
 
 
 def test_in_any_order() -> None:
@@ -182,8 +212,7 @@ def test_what_somebody_is_about_to_settle_is_taken_by_nobody_else() -> None:
     holdings.add(lease(0, 10, 3), 100, 1)
     holdings.take(range(1, 2), SETTLING)
     holdings.take(range(3), COMMITTING)
-    for number in range(3):
-        holdings.leave(number)
+    holdings.leave(range(3))
     assert holdings.free_of(range(3)) == [range(1), range(2, 3)]
     assert holdings.free == 2
 

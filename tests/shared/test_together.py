@@ -145,10 +145,10 @@ async def test_what_a_transaction_is_about_to_settle_is_not_acked_by_its_mark(tm
         await queue.put(b"x")
         message = await queue.get()
         engine = queue._remote
-        engine.begin_commit([message._delivery])
+        reserved = engine.begin_commit([range(message._delivery, message._delivery + 1)])
         with pytest.raises(aiodq.NotInFlightError):
             message.ack_nowait()
-        engine.end_commit([message._delivery], settled=False)
+        engine.end_commit(reserved, settled=False)
         await message.ack()
         assert await counts(queue) == (0, 0, 0)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.participants import AckRun, Topic
     from aiodq.format.columns import Columns
     from aiodq.shared.connection.link import Link
-    from aiodq.shared.consuming.holdings import Mine
+    from aiodq.shared.consuming.holdings import Reserved
     from aiodq.shared.consuming.remote_settlement import RemoteSettlement
     from aiodq.wire.packets import Ack
     from aiodq.wire.packets import Message as Said
@@ -56,7 +56,7 @@ class _Asked:
         self.sequence: int = lane << LANE_SHIFT | number
         self.sent = False
         self._puts = puts
-        self._held: dict[RemoteSettlement, dict[int, Mine]] = {}
+        self._held: dict[RemoteSettlement, list[Reserved]] = {}
 
     def hold(self, settlements: Sequence[AckRun]) -> None:
         """Reserve these messages, so that nothing else settles them.
@@ -64,19 +64,19 @@ class _Asked:
         Raises:
             NotInFlightError: one is no longer held here; none is reserved then.
         """
-        numbers: dict[RemoteSettlement, list[int]] = {}
+        numbers: dict[RemoteSettlement, list[range]] = {}
         for run in settlements:
             # Not a `Settlement`, but with everything that a transaction needs of one.
             channel = cast("RemoteSettlement", run.channel_engine)
             channel.check_all(run.start, run.stop, run.delivery)
-            numbers.setdefault(channel, []).extend(range(run.delivery, run.delivery + run.stop - run.start))
+            numbers.setdefault(channel, []).append(range(run.delivery, run.delivery + run.stop - run.start))
         self._held = {channel: channel.begin_commit(each) for channel, each in numbers.items()}
 
     def leave(self, *, settled: bool) -> None:
         """Note the messages as settled, or free them. Repeating it changes nothing."""
         held, self._held = self._held, {}
-        for channel, numbers in held.items():
-            channel.end_commit(numbers, settled=settled)
+        for channel, reserved in held.items():
+            channel.end_commit(reserved, settled=settled)
 
     async def claimed(self) -> None:
         """Wait until it is known which of the messages are still held."""
@@ -86,8 +86,8 @@ class _Asked:
     def packet(self, handle: Callable[[str, str], int]) -> Txn:
         """Return the packet for the current owner."""
         acks: list[Ack] = []
-        for channel, numbers in self._held.items():
-            acks += channel.acks(handle, numbers)
+        for channel, reserved in self._held.items():
+            acks += channel.acks(handle, reserved)
         puts = [Put(handle(topic, ""), 0, count, frames) for topic, count, frames in self._puts]
         return Txn(self.sequence, tuple(acks), tuple(puts))
 

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
     from aiodq.delivery.leases import Lease
 
-__all__ = ["COMMITTING", "SETTLING", "Holdings", "Mine", "portions", "ranges_of"]
+__all__ = ["COMMITTING", "SETTLING", "Holdings", "Mine", "Reserved", "portions"]
 
 SETTLING: Final = 2
 """Held, and an owner is asked to settle it."""
 COMMITTING: Final = 3
 """Held, and a transaction is to settle it."""
 
+_LEFT: Final = bytes(HERE if mark == COMMITTING else mark for mark in range(256))
 _FREE: Final = bytes(mark == HERE for mark in range(256))
 _SETTLING: Final = bytes(mark == SETTLING for mark in range(256))
 _NOT_SETTLING: Final = bytes(mark not in {GONE, SETTLING} for mark in range(256))
@@ -34,6 +35,20 @@ class Mine(NamedTuple):
     offset: int
     delivery: int
     attempts: int
+
+
+class Reserved(NamedTuple):
+    """Messages that a transaction is to settle.
+
+    Attributes:
+        numbers: under which they are held.
+        offset: the first one's offset; the others follow it.
+        delivery: the owner's delivery number of the first one, when they were reserved.
+    """
+
+    numbers: range
+    offset: int
+    delivery: int
 
 
 class _Origin(NamedTuple):
@@ -172,12 +187,34 @@ class Holdings:
                 run.marks[first:last] = bytes([mark]) * (last - first)
                 self.free -= last - first
 
-    def leave(self, number: int) -> None:
-        """Free a message that a transaction does not settle after all."""
-        found = self._runs.find(number)
-        if found is not None and found[0].marks[found[1]] == COMMITTING:
-            found[0].marks[found[1]] = HERE
-            self.free += 1
+    def reserve(self, numbers: range) -> list[Reserved]:
+        """Mark messages that are free as `COMMITTING`; return them, in ranges."""
+        reserved = [
+            Reserved(range(run.number + first, run.number + last), run.offset + first, run.delivery + first)
+            for run, start, stop in self._runs.parts(numbers)
+            for first, last in marked_ranges(run.marks, start, stop, _FREE)
+        ]
+        self.take(numbers, COMMITTING)
+        return reserved
+
+    def leave(self, numbers: range) -> None:
+        """Free messages that a transaction does not settle after all."""
+        for run, start, stop in self._runs.parts(numbers):
+            self.free += run.marks.count(COMMITTING, start, stop)
+            run.marks[start:stop] = run.marks[start:stop].translate(_LEFT)
+
+    def missing(self, reserved: Reserved) -> list[Range]:
+        """Return which reserved messages are not held any more, as they were when they were reserved."""
+        edges, found = [reserved.numbers.start], list[Range]()
+        for run, start, stop in self._runs.parts(reserved.numbers):
+            for first, last in marked_ranges(run.marks, start, stop):
+                edges += (run.number + first, run.number + last)
+        edges.append(reserved.numbers.stop)
+        for begin, end in zip(edges[0::2], edges[1::2], strict=True):
+            if begin < end:
+                at = begin - reserved.numbers.start
+                found.append(Range(reserved.offset + at, reserved.delivery + at, end - begin))
+        return found
 
     def drop(self, numbers: range) -> None:
         """Drop messages that are no longer held."""
@@ -286,14 +323,6 @@ class Holdings:
             for new in news:
                 self._runs.add(new)
                 self.free += new.marks.count(HERE)
-
-
-def ranges_of(those: Iterable[Mine]) -> tuple[Range, ...]:
-    """Return messages as ranges of consecutive ones."""
-    found: list[Range] = []
-    for offset, delivery, _ in those:
-        _append(found, offset, delivery, 1)
-    return tuple(found)
 
 
 def portions(held: Iterable[Held], most: int) -> list[tuple[Held, ...]]:

@@ -16,7 +16,7 @@ from aiodq.engine.loop.futures import release, wait_in
 from aiodq.errors import AiodqError, NotInFlightError, again, not_in_flight
 from aiodq.options import ChannelOptions, next_wait
 from aiodq.shared.consuming.counts import Counts
-from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, ranges_of
+from aiodq.shared.consuming.holdings import SETTLING, Holdings, Reserved
 from aiodq.shared.consuming.settlings import Settling, Together
 from aiodq.shared.consuming.timeouts import Timeouts
 from aiodq.shared.consuming.unanswered import Unanswered
@@ -249,6 +249,8 @@ class RemoteSettlement:
 
     def check_all(self, start: int, stop: int, delivery: int) -> None:
         """Check several messages with consecutive delivery numbers."""
+        if self.error is None and not self.unanswered and self.holds_all(start, stop, delivery):
+            return
         for number, offset in enumerate(range(start, stop), delivery):
             self.check(offset, number)
 
@@ -398,31 +400,25 @@ class RemoteSettlement:
         self._topic.link.check()
         await wait_in(self._claimers)
 
-    def begin_commit(self, numbers: Iterable[int]) -> dict[int, Mine]:
-        """Reserve held messages for a transaction; return them by number."""
-        held: dict[int, Mine] = {}
-        for number in numbers:
-            if (mine := self._holdings.get(number)) is not None:
-                held[number] = mine
-                self._holdings.take(_one(number), COMMITTING)
-        return held
+    def begin_commit(self, numbers: Iterable[range]) -> list[Reserved]:
+        """Reserve held messages for a transaction; return them."""
+        return [reserved for each in numbers for reserved in self._holdings.reserve(each)]
 
-    def end_commit(self, numbers: Iterable[int], *, settled: bool) -> None:
+    def end_commit(self, reserved: Iterable[Reserved], *, settled: bool) -> None:
         """Drop the messages if the transaction has settled them; otherwise free those still held."""
-        for number in numbers:
+        for each in reserved:
             if settled:
-                self._holdings.drop(_one(number))
+                self._holdings.drop(each.numbers)
             else:
-                self._holdings.leave(number)
+                self._holdings.leave(each.numbers)
         self._dropped()
 
-    def acks(self, handle: Callable[[str, str], int], numbers: Mapping[int, Mine]) -> list[Ack]:
+    def acks(self, handle: Callable[[str, str], int], reserved: Sequence[Reserved]) -> list[Ack]:
         """Return these messages in the owner's terms, including those no longer held, so that it refuses them."""
-        now = {number: self._holdings.get(number) for number in numbers}
-        here = sorted(one for one in now.values() if one is not None)
-        gone = sorted(one for number, one in numbers.items() if now[number] is None)
+        here = self._holdings.ranges(each.numbers for each in reserved)
+        gone = tuple(missing for each in reserved for missing in self._holdings.missing(each))
         by_epoch = [(epoch, those) for epoch, those in ((self._epoch, here), (_NOBODY, gone)) if those]
-        return [Ack(handle(self._topic.name, self.name), epoch, ranges_of(those)) for epoch, those in by_epoch]
+        return [Ack(handle(self._topic.name, self.name), epoch, those) for epoch, those in by_epoch]
 
     # --- asking the owner
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.format.columns import Columns
     from aiodq.format.producers import Origin
-    from aiodq.message import Message
     from aiodq.shared.requests.lending import Lending
+    from aiodq.shared.requests.lent import LentRun
     from aiodq.shared.requests.serving import Owning
     from aiodq.shared.requests.waiting_bytes import ClientsBytes
     from aiodq.wire.packets import Put, Txn
@@ -60,8 +60,8 @@ class Asked(NamedTuple):
 
 def _messages(engine: TopicEngine, put: Put) -> tuple[Columns, int]:
     columns = columns_of(put, engine.clock)
-    for body in columns.bodies:
-        engine.put_buffer.body(body)
+    for extreme in (min, max) if columns.bodies else ():
+        engine.put_buffer.body(extreme(columns.bodies, key=len))
     return columns, columns_cost(columns)
 
 
@@ -119,9 +119,9 @@ class ClientTransactions:
         committer, taken = self._committer, _Taken()
         try:
             for lending, epoch, ranges in asked.acks:
-                taken.take(lending, lending.taken(epoch, ranges))
-            settlements = [lending.claim(message) for lending, message in taken.messages]
-            await committer.commit(settlements, asked.puts, taken.ended, origin)
+                taken.take(lending, lending.reserve(epoch, ranges))
+            settled = [part.acks(lending.engine) for lending, part in taken.parts]
+            await committer.commit(settled, asked.puts, taken.ended, origin)
         except asyncio.CancelledError:
             deciding = committer.deciding.get(origin)
             if deciding is None:
@@ -174,22 +174,23 @@ class _Taken:
     """Messages that a transaction settles: taken from the client until it ends."""
 
     def __init__(self) -> None:
-        self.messages: list[tuple[Lending, Message]] = []
+        self.parts: list[tuple[Lending, LentRun]] = []
 
-    def take(self, lending: Lending, messages: Iterable[Message]) -> None:
+    def take(self, lending: Lending, parts: Iterable[LentRun]) -> None:
         """Take messages until one is not available.
 
         Raises:
             NotInFlightError: one is not available; those before it are taken.
         """
-        for message in messages:
-            self.messages.append((lending, message))
+        for part in parts:
+            self.parts.append((lending, part))
 
     def ended(self, error: BaseException | None) -> None:
         """Note that they are settled; or, with an error, return them to the client."""
-        for lending, message in self.messages:
+        for lending, part in self.parts:
             if error is None:
-                message._committed()  # noqa: SLF001 - as a transaction of this process does
-            else:
-                lending.keep(message)
-        self.messages.clear()
+                part.settled()
+                continue
+            for place in range(len(part.bodies)):
+                lending.keep(part.message(place))
+        self.parts.clear()

@@ -12,7 +12,6 @@ from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.engine.transactions.participants import AckRun
 from aiodq.errors import AiodqError, NotInFlightError, not_in_flight
 from aiodq.shared.encoding.number_runs import GONE, NumberRuns
 from aiodq.shared.encoding.options_json import State
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from aiodq.channel import Channel
+    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
     from aiodq.shared.requests.serving import Owning, Share, Wire
     from aiodq.topic import Topic
@@ -60,6 +60,7 @@ class Lending:
     """One client's share of one channel: how many messages it wants, and which it holds.
 
     Attributes:
+        engine: the engine of the channel's topic.
         stirred: whether the client got or gave up messages since it was last sent the channel's counts.
     """
 
@@ -71,7 +72,7 @@ class Lending:
         self._handle = handle
         self._channel = channel
         self._channel_engine = channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
-        self._engine = channel._engine  # noqa: SLF001 - as above
+        self.engine: TopicEngine = channel._engine  # noqa: SLF001 - as above
         self._lent: NumberRuns[LentRun] = NumberRuns()
         self.stirred: bool = False
         self._wanted = 0
@@ -344,24 +345,20 @@ class Lending:
 
     # --- for transactions
 
-    def taken(self, epoch: int, ranges: Iterable[Range]) -> Iterator[Message]:
+    def reserve(self, epoch: int, ranges: Iterable[Range]) -> Iterator[LentRun]:
         """Yield the messages of ranges, each taken from the client.
 
         Raises:
             NotInFlightError: the client does not hold one.
         """
-        for first, delivery, count in ranges:
-            for place in range(count):
-                yield self.take(epoch, first + place, delivery + place)
-
-    def claim(self, message: Message) -> AckRun:
-        """Return what a transaction needs in order to settle a message.
-
-        Raises:
-            AlreadySettledError: it was settled before.
-        """
-        settlement, delivery = message._claim()  # noqa: SLF001 - as above
-        return AckRun(self._engine, settlement, message.offset, message.offset + 1, delivery)
+        for each in ranges:
+            parts, lost = self._held(epoch, each)
+            for run, start, stop in parts:
+                part = run.cut(start, stop)
+                self._drop(run, start, stop)
+                yield part
+            if lost:
+                raise not_in_flight(f"message {lost[0].first}")
 
     def keep(self, message: Message) -> None:
         """Return a message to the client, which may be gone by now."""
@@ -490,7 +487,7 @@ class Lending:
         self._resuming -= 1
         if not self._resuming:
             self.resumed.set()
-            self._owner.engine.activity.note(self._engine)  # `look` has left it out meanwhile
+            self._owner.engine.activity.note(self.engine)  # `look` has left it out meanwhile
 
     def _take_over(self, before: Share, epoch: int, row: Held, given: list[tuple[int, int, int]]) -> Iterator[Held]:
         """Take what the client held over an earlier connection, by the same numbers; yield what it did not hold."""
@@ -503,7 +500,7 @@ class Lending:
             yield Held(offset, delivery, count, row.attempts)
 
     async def _resume(self, epoch: int, held: Iterable[Held], given: list[tuple[int, int, int]]) -> Done:
-        await self._engine.settle_in(self._channel.name)
+        await self.engine.settle_in(self._channel.name)
         elsewhere: list[int] = []
         for near in near_ones(held):
             rows = iter(near)
@@ -539,7 +536,7 @@ class Lending:
         _, number = state.pick(offset)
         if claims is not None:
             claims.grant(offset, claim, number)
-        self._owner.engine.activity.note(self._engine)
+        self._owner.engine.activity.note(self.engine)
         batch = seen._batch()  # noqa: SLF001 - as above
         lease = MessageLease.of_one(seen.topic, batch, 0, number=number, attempts=attempts, channel_engine=engine)
         self._lent.add(LentRun(lease, 0, [seen.body], self._owner.engine.store_ref()))
@@ -566,7 +563,7 @@ class Lending:
 
     def figures(self) -> Figures:
         """Return the channel's counts."""
-        channel, log = self._channel, self._engine.log
+        channel, log = self._channel, self.engine.log
         numbers = channel.qsize(), channel.in_flight(), channel.deferred()
         return Figures(self._handle, *numbers, log.begin, log.end, log.durable)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.delivery.leases import HELD, MEASURED
+from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
 from aiodq.engine.channel.lease.in_flight import message_of
+from aiodq.engine.transactions.participants import AckRun
+from aiodq.errors import not_in_flight
 from aiodq.format.columns import Columns
 from aiodq.message import Message
 from aiodq.shared.encoding.number_runs import HERE, NumberRun, marked_ranges
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from aiodq.engine.channel.lease.message_lease import MessageLease
+    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.wire.payload import Held
 
 T = TypeVar("T")
@@ -72,6 +75,26 @@ class LentRun(NumberRun):
     def message(self, place: int) -> Message:
         """Return one of the messages."""
         return message_of(Message, self.lease, self.first + place, self.bodies[place], self.store_ref)
+
+    def cut(self, start: int, stop: int) -> LentRun:
+        """Return some of the messages as a run of their own."""
+        return LentRun(self.lease, self.first + start, self.bodies[start:stop], self.store_ref)
+
+    def settled(self) -> None:
+        """Note that all of them are settled."""
+        first, count = self.first, len(self.bodies)
+        self.lease.marks[first : first + count] = bytes([SETTLED]) * count
+
+    def acks(self, engine: TopicEngine) -> AckRun:
+        """Return what a transaction needs in order to settle all of them; `engine` is their topic's.
+
+        Raises:
+            NotInFlightError: one was settled before, or has no channel.
+        """
+        lease, start, count = self.lease, self.offset, len(self.bodies)
+        if lease.channel_engine is None or max(lease.marks[self.first : self.first + count]) >= ACKED:
+            raise not_in_flight(f"message {start}")
+        return AckRun(engine, lease.channel_engine, start, start + count, self.number)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield (start, stop) of the messages that the client holds."""
