@@ -459,14 +459,29 @@ async def test_what_its_client_does_not_hold_it_cannot_settle(tmp_path: Path) ->
             (Ack(2, owner.epoch, (Range(0, first, 1), Range(0, first, 1))),),
             (Ack(2, owner.epoch, (Range(0, first, 1), Range(1, first, 1))),),
             (Ack(2, owner.epoch, (Range(0, first, 1), Range(2, second + 1, 1 << 31))),),
+            (Ack(2, owner.epoch, (Range(0, first, 3),)),),
         ]
         for number, acks in enumerate(wrong, 1):
             assert isinstance(fail := await client.ask(txn(number, b"x", acks=acks)), Fail)
             assert fail.name == "NotInFlightError"
         assert (queue.in_flight(), await bodies(store, "made")) == (2, [])
         right = [Ack(2, owner.epoch, (Range(0, first, 1), Range(1, second, 1)))]
+        assert [each.holds() for each in owner.clients] == [{"jobs/default": 2}]
         assert await client.ask(txn(9, b"x", acks=right)) == Done()
         assert queue.depth == 0
+        assert [each.holds() for each in owner.clients] == [{}]
+        await client.close()
+
+
+async def test_what_is_too_large_for_a_topic_is_refused_wherever_it_stands(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, _):
+        store.topic("made", aiodq.StoreOptions(min_message_bytes=2, max_message_bytes=3))
+        client = await joined(tmp_path / "s")
+        for number, wrong in enumerate((b"1", b"4444"), 1):
+            assert isinstance(fail := await client.ask(txn(number, b"22", wrong, b"333")), Fail)
+            assert fail.name == "MessageSizeError"
+        assert await client.ask(txn(3, b"22", b"333")) == Done()
+        assert await bodies(store, "made") == [b"22", b"333"]
         await client.close()
 
 

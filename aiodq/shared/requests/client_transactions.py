@@ -186,11 +186,8 @@ class _Taken:
             self.parts.append((lending, part))
 
     def ended(self, error: BaseException | None) -> None:
-        """Note that they are settled; or, with an error, return them to the client."""
-        for lending, part in self.parts:
-            if error is None:
-                part.settled()
-                continue
+        """With an error, return them to the client; otherwise the committer has settled them."""
+        for lending, part in self.parts if error is not None else ():
             for place in range(len(part.bodies)):
                 lending.keep(part.message(place))
         self.parts.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.delivery.leases import ACKED, HELD, MEASURED, SETTLED
+from aiodq.delivery.leases import HELD, MEASURED
 from aiodq.engine.channel.lease.in_flight import message_of
 from aiodq.engine.transactions.participants import AckRun
 from aiodq.errors import not_in_flight
@@ -80,21 +80,16 @@ class LentRun(NumberRun):
         """Return some of the messages as a run of their own."""
         return LentRun(self.lease, self.first + start, self.bodies[start:stop], self.store_ref)
 
-    def settled(self) -> None:
-        """Note that all of them are settled."""
-        first, count = self.first, len(self.bodies)
-        self.lease.marks[first : first + count] = bytes([SETTLED]) * count
-
     def acks(self, engine: TopicEngine) -> AckRun:
         """Return what a transaction needs in order to settle all of them; `engine` is their topic's.
 
         Raises:
-            NotInFlightError: one was settled before, or has no channel.
+            NotInFlightError: they have no channel.
         """
-        lease, start, count = self.lease, self.offset, len(self.bodies)
-        if lease.channel_engine is None or max(lease.marks[self.first : self.first + count]) >= ACKED:
+        start, channel_engine = self.offset, self.lease.channel_engine
+        if channel_engine is None:
             raise not_in_flight(f"message {start}")
-        return AckRun(engine, lease.channel_engine, start, start + count, self.number)
+        return AckRun(engine, channel_engine, start, start + len(self.bodies), self.number)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield (start, stop) of the messages that the client holds."""
