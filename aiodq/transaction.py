@@ -225,7 +225,10 @@ class Transaction(AsyncBlock):
         for _, channel_engine, start, stop, _ in runs:
             if channel_engine not in offsets:
                 before = self._offsets.get(channel_engine)
-                offsets[channel_engine] = RangeSet() if before is None else before.copy()
+                if before is None:
+                    offsets[channel_engine] = RangeSet(((start, stop),))
+                    continue
+                offsets[channel_engine] = before.copy()
             if offsets[channel_engine].add(start, stop) < stop - start:
                 return None
         return offsets
