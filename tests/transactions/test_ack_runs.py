@@ -42,7 +42,7 @@ class Scene:
         for name in ("a", "b"):
             queue = store.queue(name, LARGE)
             await queue.put_many([b"%d" % number for number in range(NUMBER)])
-            taken += await queue.get_many(self.rng.randrange(1, NUMBER))
+            taken += await queue.get_many(self.rng.randrange(1, NUMBER - 10))
             taken += [await queue.get() for _ in range(self.rng.randrange(8))]
             taken += await queue.get_many(NUMBER)
         return taken
