@@ -73,8 +73,11 @@ class Crowd:
         self.said = 0
         self.holders: dict[int, list[Child]] = {}
         self._process = process
-        self._reading = threading.Thread(target=self._read)
-        self._reading.start()
+        self._complaints: list[str] = []
+        # INVARIANT: both are read all the time: who writes into a pipe that is full waits, and does nothing else.
+        self._reading = [threading.Thread(target=read) for read in (self._read, self._read_complaints)]
+        for each in self._reading:
+            each.start()
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
@@ -85,6 +88,9 @@ class Crowd:
                 continue
             self.hear(self.children[name], word, numbers)
             self.said += 1
+
+    def _read_complaints(self) -> None:
+        self._complaints.extend(self._process.stderr or ())
 
     def hear(self, child: Child, word: str, numbers: list[int]) -> None:
         """Note what a process has said."""
@@ -117,9 +123,11 @@ class Crowd:
         self.wait(lambda: name in self.children)
 
     def wait(self, condition: Callable[[], object]) -> None:
-        """Wait until something is so; none may end otherwise than it was made to."""
-        deadline = time.monotonic() + WATCHDOG
+        """Wait until something is so, while there is news of somebody; none may end otherwise than it was made to."""
+        said, deadline = self.said, time.monotonic() + WATCHDOG
         while not condition():
+            if self.said != said:  # a machine may be slow
+                said, deadline = self.said, time.monotonic() + WATCHDOG
             assert time.monotonic() < deadline, {name: child.code for name, child in self.children.items()}
             assert not self.failed(), self.complaints()
             time.sleep(0.001)
@@ -163,7 +171,8 @@ class Crowd:
         """Hear no more."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._reading.join(WATCHDOG)
+        for each in self._reading:
+            each.join(WATCHDOG)
 
     def failed(self) -> list[str]:
         """Return who has ended otherwise than it was made to."""
@@ -172,12 +181,10 @@ class Crowd:
 
     def complaints(self) -> str:
         """Return what they have written to standard error, but what is `usual`. It ends them."""
-        if self._process.stderr is None or self._process.stderr.closed:
-            return ""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        lines = self._process.stderr.read().splitlines(keepends=True)
-        return "".join(line for line in lines if not any(usual in line for usual in self.usual))
+        self._reading[1].join(WATCHDOG)
+        return "".join(line for line in self._complaints if not any(usual in line for usual in self.usual))
 
     # --- what must be so
 
