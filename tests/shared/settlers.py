@@ -290,7 +290,8 @@ class Settlers(Crowd):
                     unheard = len(self.killed) + int(span / SHORT)
                     assert len(takings) + unheard >= attempts, self._shown("was given up too early", channel, offset)
         for (channel, offset), those_taken in self.takings.items():
-            if any("gives" in one.words and one.by == one.epoch for one in those_taken.values()):
+            # One that was taken away before it was told of has neither epoch.
+            if any("gives" in one.words and one.settled and one.by == one.epoch for one in those_taken.values()):
                 assert offset in letters[channel], self._shown("was rejected, and there is no letter", channel, offset)
 
     def _check_order(self) -> None:
