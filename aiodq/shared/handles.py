@@ -7,6 +7,7 @@ owner. Methods that need more of an engine are overridden here.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -66,6 +67,7 @@ from aiodq.shared.encoding.answers import (
 from aiodq.shared.encoding.options_json import channel_options, moment, moment_ns, topic_options
 from aiodq.shared.encoding.stats_json import read_channel_stats, read_health, read_topic_stats
 from aiodq.stats import BackupReport, ChannelStats, Health, StoreStats, TopicStats
+from aiodq.storage.state.topic.topic_meta import read_meta
 from aiodq.storage.store_layout import absolute_path
 from aiodq.store import Store, StoreHandle
 from aiodq.topic import Topic, TopicHandle
@@ -80,6 +82,14 @@ _SHORT: Final = 0.01
 
 _ANSWERED: Final = 1.0
 """Seconds for which a `get` that is not to wait waits for the owner's answer."""
+
+
+def _which(store: RemoteStore, topic: str) -> Mapping[str, str]:
+    """Return what tells a topic from another one of its name, if that can be read. Blocking."""
+    with suppress(StorageError):
+        meta = read_meta(store.fs, os.path.join(store.path, topic))
+        return {} if meta is None else {"uuid": str(meta.uuid)}
+    return {}
 
 
 @known_as("Channel")
@@ -449,8 +459,9 @@ class SharedStore(Store):
         await to_its_end(self._delete(name))
 
     async def _delete(self, name: str) -> None:
+        again = await self._remote.threads.call(_which, self._remote, name)
         try:
-            await self._remote.link.call("delete_topic", {"topic": name})
+            await self._remote.link.call("delete_topic", {"topic": name}, again=again)
         except (OwnerLostError, OwnerStalledError, StoreFailedError):
             raise
         except StorageError:

@@ -247,7 +247,7 @@ class Link:
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
-        once: bool = False, waits: bool = False, patient: bool = False,
+        once: bool = False, waits: bool = False, patient: bool = False, again: Mapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:  # fmt: skip
         """Have the owner run a call, and return its answer.
 
@@ -259,6 +259,7 @@ class Link:
             once: do not repeat it to the next owner, as doing it twice is not the same as once.
             waits: it only waits for something, so that the owner is told if nobody waits any more.
             patient: a stalled owner does not end it, so that an answer that comes later still is not lost.
+            again: more arguments if it is repeated.
 
         Raises:
             AiodqError: the owner's error.
@@ -286,6 +287,7 @@ class Link:
                 self.check()
             if once:
                 raise error_of(answer)
+            arguments = {**(arguments or {}), **(again or {})}
             await asyncio.sleep(_AGAIN)
 
     async def result(

@@ -16,6 +16,7 @@ from aiodq.requeue import requeue_these, waiting_letters
 from aiodq.shared.encoding.options_json import moment, read_channel_options, read_topic_options
 from aiodq.shared.encoding.stats_json import health_facts, topic_facts
 from aiodq.shared.requests.visitors import visitors
+from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.state.topic.stored_options import differences
 from aiodq.topic import Topic
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from aiodq.channel import Channel
+    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.shared.encoding.answers import Json
     from aiodq.shared.requests.serving import Owning
 
@@ -117,7 +119,16 @@ async def _stats(owner: Owning, arguments: Arguments) -> dict[str, Json] | None:
 
 
 async def _delete_topic(owner: Owning, arguments: Arguments) -> None:
-    await owner.store.delete_topic(_text(arguments, "topic"))
+    name = _text(arguments, "topic")
+    engine = owner.engine.topics.get(name)
+    # A client that repeats this names the topic that it means: it may be gone, and there may be another one by now.
+    meant = arguments.get("uuid")
+    if meant is None or engine is None or engine.unusable is not None or _uuid(engine) == meant:
+        await owner.store.delete_topic(name)
+
+
+def _uuid(engine: TopicEngine) -> str | None:
+    return str(engine.log.meta.uuid) if isinstance(engine.log, TopicLog) else None
 
 
 async def _drain(owner: Owning, arguments: Arguments) -> bool:

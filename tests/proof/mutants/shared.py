@@ -215,8 +215,8 @@ change(
 change(
     "a transaction does without a message that was taken away",
     RemoteSettlement.acks,
-    "for number, one in numbers.items() if now[number] is None",
-    "for one in ()",
+    "for missing in self._holdings.missing(each)",
+    "for missing in ()",
     test=f"{_TRANSACTIONS}::test_one_whose_message_an_owner_in_between_has_given_to_somebody_else_fails",
 )
 change(
