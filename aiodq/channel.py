@@ -141,8 +141,8 @@ class Channel(ChannelHandle):
     async def peek(self) -> Message | None:
         """Return the next message without taking it, or None when nothing is ready.
 
-        The message cannot be settled. For a new channel, this waits until the channel is created. Like peek in
-        go-diskqueue.
+        The message cannot be settled. For a new channel, this waits until the channel is created; in a shared store
+        also as `refresh` does. Like peek in go-diskqueue.
 
         Raises:
             StorageError: it could not be read, or the channel's files could not be created.

@@ -218,7 +218,7 @@ class Store(StoreHandle):
         new offset; the order is that of the letters, and its attempts begin anew. Letters are put back and settled in
         transactions of up to 100: after a crash, each is in one of the two places, never in both. Letters stay if they
         are in flight or deferred, if they name no channel, if their channel no longer exists, or if its `tags` no
-        longer match them.
+        longer match them. After the owner of a shared store was killed, this waits as `Channel.refresh` does.
 
         Args:
             topic: the dead-letter topic's name. Letters are taken from its only channel, or else from `default`. A

@@ -187,9 +187,10 @@ CALL: 2 bytes, then the name and its arguments as JSON
 the client's earlier PUTs into that topic, except those that wait for room; an owner that knows this order says
 `orderly` in its answer to OPEN of a topic. The CALL `withdraw` with a topic's handle and `sequences` withdraws PUTs
 that wait for room: each is answered with FAIL. The CALL `forget` with a `request` ends a `join`, `drain` or `backup`
-whose caller was cancelled, which is answered with FAIL. `ended` with a channel's handle is answered with FAIL once the
-channel no longer exists, and with DONE, which has the fields of FAIL as the reason, when it cannot deliver what a
-client wants.
+whose caller was cancelled, which is answered with FAIL. `delete_topic` may have the `uuid` of the topic that is meant,
+as a repeated one has: then no other topic of that name is deleted. `ended` with a channel's handle is answered with
+FAIL once the channel no longer exists, and with DONE, which has the fields of FAIL as the reason, when it cannot
+deliver what a client wants.
 
 DONE: nothing, PLACED if the request was PUT, or JSON if it was OPEN, RESUME or CALL: see its flags
 
