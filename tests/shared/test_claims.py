@@ -13,7 +13,7 @@ import pytest
 import aiodq
 from aiodq.shared.connection.rendezvous import listen
 from aiodq.shared.requests.epochs import began_later, new_epoch
-from aiodq.wire.packets import Ack, Done, Fail, Held, Item, Nack, Ping, Range, Reject, Release, Resume
+from aiodq.wire.packets import Ack, Call, Done, Fail, Held, Item, Nack, Ping, Range, Reject, Release, Resume
 from tests.shared.support import PATIENCE, RawClient, owned, until
 
 if TYPE_CHECKING:
@@ -127,6 +127,16 @@ async def test_what_the_last_to_have_it_has_made_ready_is_not_made_ready_anew_by
             assert (await scene.queue.get(timeout=PATIENCE)).attempts == 3
 
 
+@pytest.mark.parametrize("how", ["seek", "purge"])
+async def test_who_claims_a_message_that_was_sought_since_knows_that_it_comes_again(tmp_path: Path, how: str) -> None:
+    async with claiming(tmp_path / "s") as scene:
+        asked = {"handle": 2} | ({"position": "earliest"} if how == "seek" else {})
+        assert isinstance(await scene.last.ask(Call(how, asked)), Done)
+        done = await scene.first.ask(Resume(2, BEFORE, (FIRST,)))
+        assert done == Done(None, {"held": [], "elsewhere": [0] if how == "seek" else []})
+        assert scene.queue.qsize() == (how == "seek")
+
+
 async def test_a_claim_that_comes_again_finds_the_message(tmp_path: Path) -> None:
     async with claiming(tmp_path / "s") as scene:
         assert await scene.claim(scene.first, FIRST) is not None
@@ -206,7 +216,9 @@ async def test_a_rejection_that_was_begun_is_repeated_though_it_was_counted(tmp_
         queue = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
         await queue.put(b"0")
         rejecting = asyncio.ensure_future((await queue.get()).reject("unwanted"))
-        await until(lambda: queue._channel_engine.state and queue._channel_engine.state.unnoted)
+        before = queue._channel_engine.state
+        assert before is not None
+        await until(lambda: before.attempts(0) == 1)
         await queue.sync()
         shutil.copytree(path, copy)
         await store.queue("dead").purge()

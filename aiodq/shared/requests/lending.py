@@ -473,9 +473,8 @@ class Lending:
             before: the shares in this channel of earlier connections of the client.
         """
         try:
-            moved = self._channel_engine.sought and epoch != self._owner.epoch
             given: list[tuple[int, int, int]] = []
-            rest: Iterable[Held] = () if moved else held
+            rest = held
             for one in before:
                 rest = [left for row in rest for left in self._take_over(one, epoch, row, given)]
             return await self._resume(epoch, rest, given)
@@ -528,7 +527,8 @@ class Lending:
         state = engine.state
         # INVARIANT: while messages may be claimed, nothing is delivered: all that is in flight was claimed.
         claims = self._owner.claims(self.name) if engine.reclaiming else None
-        if state is None or comes_too_late(state, offset, attempts, reclaiming=claims is not None):
+        moved = engine.sought and claim.epoch != self._owner.epoch
+        if state is None or moved or comes_too_late(state, offset, attempts, reclaiming=claims is not None):
             return None
         if not (state.is_ready(offset) if claims is None else claims.makes_ready(state, offset, claim)):
             return None
