@@ -205,6 +205,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "an owner that is killed costs others nothing",
         (
             "tests/shared/test_failover.py::test_owners_are_killed_and_nothing_is_lost_or_doubled",
+            "tests/shared/test_letters_killed.py",
             "tests/shared/test_order.py",
             "tests/shared/test_resume.py",
             "tests/shared/test_transactions_killed.py",

@@ -6,6 +6,7 @@ what it and its children do; each begins with the name of a child:
     start NAME LOOP   a child that puts numbered messages and works off whatever comes, until SIGTERM
     settle NAME LOOP PATIENCE  one that settles in every way there is, see `tests.shared.settling`
     audit NAME LOOP PATIENCE   likewise, one at a time
+    letters NAME LOOP PATIENCE  one that has letters, see `tests.shared.lettering`
     open NAME COUNT   a child that waits for `go` and opens the store so often at once
     go                all those begin
 
@@ -35,7 +36,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import aiodq
 import aiodq.shared.handles  # else each child would import it
 from tests.loops import run_on
-from tests.shared import settling
+from tests.shared import lettering, settling
 from tests.shared.talking import say, unless
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ async def settle(name: str, path: str, *, audits: bool, patience: float) -> None
     await settling.settle(name, path, OPTIONS, until_sigterm(), audits=audits, patience=patience)
 
 
+async def have_letters(name: str, path: str, patience: float) -> None:
+    """Have letters until SIGTERM."""
+    await lettering.work_off(name, path, TOPIC, OPTIONS, until_sigterm(), patience=patience)
+
+
 async def open_at_last(stack: AsyncExitStack, path: str) -> aiodq.Store:
     """Open the store, however long its owner has so many others to answer."""
     while True:
@@ -178,6 +184,8 @@ class Crowd:
             case ["settle" | "audit" as role, name, loop, patience]:
                 settling = settle(name, self._path, audits=role == "audit", patience=float(patience))
                 self._fork(name, loop, settling)
+            case ["letters", name, loop, patience]:
+                self._fork(name, loop, have_letters(name, self._path, float(patience)))
             case ["open", name, count]:
                 self._fork(name, "asyncio", open_often(name, self._path, int(count)), waits=True)
             case ["go"]:
