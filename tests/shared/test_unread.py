@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiodq.shared.server import owner as owner_module
 from aiodq.wire.packets import Call, Done, Figures
-from tests.shared.support import RawClient, owned
+from tests.shared.support import RawClient, owned, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,8 +49,8 @@ async def test_what_it_asks_is_not_read_either(tmp_path: Path, monkeypatch: pyte
             asked += [client.send(Call("store", {"after": ""})) for _ in range(BURST)]
             await asyncio.sleep(0)
         assert not transport.is_reading()
-        for _ in range(BURST):  # what had arrived is still answered
-            await asyncio.sleep(0)
+        connection = connection_of(owner)
+        await until(lambda: not connection.session._under_way._tasks)  # what had arrived is still answered
         before = transport.get_write_buffer_size()
         for _ in range(BURST):
             asked += [client.send(Call("store", {"after": ""})) for _ in range(BURST)]
@@ -72,9 +72,10 @@ async def test_counts_wait_until_it_reads(tmp_path: Path, monkeypatch: pytest.Mo
         await client.hello()
         await client.open(1, "jobs")
         asked = await fill(client, owner)
-        for _ in range(BURST):  # what had arrived is still answered
-            await asyncio.sleep(0)
-        transport = connection_of(owner)._transport
+        connection = connection_of(owner)
+        # What has arrived is still answered, however long that takes.
+        await until(lambda: connection.reader.packets == client.number and not connection.session._under_way._tasks)
+        transport = connection._transport
         before = transport.get_write_buffer_size()
         for _ in range(PUTS):
             await store.topic("jobs").put(b"x")
