@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.delivery.leases import ACKED
 from aiodq.engine.channel.lease.open_lease import Taking
@@ -11,6 +11,7 @@ from aiodq.engine.loop.home_loop import task_of
 from aiodq.engine.queue_errors import QueueShutDown
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Callable
 
     from aiodq.engine.channel.handing import HandingChannel
@@ -76,6 +77,8 @@ async def _inlined(
     opened, kind = channel_engine.open_lease, channel_engine.kind
     monotonic = opened.monotonic
     taken: TakenByTask[Message] | None = None
+    loop = None if held_by_task is None else held_by_task.loop
+    task: asyncio.Task[Any] | None = None
     channel_engine.check_context()
     while True:
         lease = opened.lease
@@ -96,9 +99,10 @@ async def _inlined(
         if channel_engine.special:
             handed(message)
         elif held_by_task is not None:
-            # The body of `HeldByTask.note`; usually it is the same task as before. `whose`: as in `ack_nowait`.
-            if taken is None or (whose := taken.whose)() is not task_of(held_by_task.loop):  # noqa: F841
-                taken = held_by_task.note(message)
+            # The body of `HeldByTask.note`; usually it is the same task as before. No weak reference, which has to be
+            # called: only a task that has ended, and shared its iterator, is kept until the next message is taken.
+            if taken is None or task_of(loop) is not task:
+                taken, task = held_by_task.note(message), task_of(loop)
             elif (last := taken.last)._run.marks[last._index] >= ACKED:
                 taken.last = message
             else:

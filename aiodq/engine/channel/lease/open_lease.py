@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiodq.delivery.leases import MEASURED
 from aiodq.engine.channel.lease.held_by_task import HeldByTask, TakenByTask, is_settled
@@ -13,6 +13,7 @@ from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from aiodq.engine.monitoring.latency import LatencyMeter
@@ -70,7 +71,7 @@ class OpenLease:
 class Taking(Generic[M]):
     """What `async for` takes from a channel, message by message."""
 
-    __slots__ = ("_held_by_task", "_kind", "_open", "_store_ref", "_taken")
+    __slots__ = ("_held_by_task", "_kind", "_open", "_store_ref", "_taken", "_task")
 
     def __init__(self, opened: OpenLease, kind: type[M], store_ref: object, held_by_task: HeldByTask[M] | None) -> None:
         """Take messages of this class, each of which is to hold `store_ref`.
@@ -86,6 +87,7 @@ class Taking(Generic[M]):
         self._store_ref = store_ref
         self._held_by_task = held_by_task
         self._taken: TakenByTask[M] | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     def next(self) -> M | None:
         """Hand out the next message of the open lease, as `ChannelEngine.take_next` does; note who has it."""
@@ -104,10 +106,10 @@ class Taking(Generic[M]):
         message._store_ref = self._store_ref  # noqa: SLF001
         held_by_task = self._held_by_task
         if held_by_task is not None and not opened.special:
-            # The body of `HeldByTask.note`; usually it is the same task as before.
-            taken = self._taken
-            if taken is None or taken.whose() is not task_of(held_by_task.loop):
-                self._taken = held_by_task.note(message)
+            # The body of `HeldByTask.note`, as in `aiodq.consuming.iteration`.
+            taken, task = self._taken, task_of(held_by_task.loop)
+            if taken is None or task is not self._task:
+                self._taken, self._task = held_by_task.note(message), task
             elif is_settled(taken.last):
                 taken.last = message
             else:
