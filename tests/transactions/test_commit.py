@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
@@ -12,10 +13,13 @@ import aiodq
 from aiodq.engine.committing import group_committer
 from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.store.store_engine import StoreEngine
+from aiodq.opening import Mode
 from aiodq.testing import Fault, SimulatedFileSystem
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.state.topic.stored_options import StoredOptions
 
@@ -520,6 +524,28 @@ async def test_a_topic_deleted_meanwhile_refuses_it(store: aiodq.Store) -> None:
     assert store.topics() == []
     await transact(store, {"made": [b"new"]})
     await until(lambda: store.topic("made").end_offset == 1)
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+async def test_it_is_so_in_every_mode_and_its_message_stays(tmp_path: Path, mode: Mode) -> None:
+    async with AsyncExitStack() as stack:
+        if mode == "client":
+            await stack.enter_async_context(aiodq.open(tmp_path, mode="shared"))
+        store = await stack.enter_async_context(aiodq.open(tmp_path, mode=mode))
+        jobs = store.queue("jobs")
+        await jobs.put(b"job")
+        await store.topic("made").put(b"old")
+        message = await jobs.get()
+        with pytest.raises(aiodq.QueueShutDown, match="topic 'made' was deleted"):
+            async with store.transaction() as tx:
+                tx.ack(message)
+                tx.put("made", b"a")
+                await store.delete_topic("made")
+                store.topic("made")
+        async with store.transaction() as tx:
+            tx.ack(message)
+            tx.put("made", b"b")
+        assert [each.body async for each in store.topic("made").scan()] == [b"b"]
 
 
 async def test_each_costs_one_sync(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ another and the owner has to remember only the last one of each lane.
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, ProtocolError
 from aiodq.shared.encoding.remote_errors import error_of, is_lost
 from aiodq.storage.state.transactions.transaction_origins import LANE_SHIFT
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.transactions.participants import AckRun, Topic
     from aiodq.format.columns import Columns
+    from aiodq.shared.client.remote_topic import RemoteTopic
     from aiodq.shared.connection.link import Link
     from aiodq.shared.consuming.holdings import Reserved
     from aiodq.shared.consuming.remote_settlement import RemoteSettlement
@@ -137,6 +140,10 @@ class RemoteCommitter:
         Cancellation: as there; what the owner has not begun to write is withdrawn.
         """
         self._link.check()
+        for topic, _, _ in puts:
+            error = cast("RemoteTopic", topic).error
+            if isinstance(error, QueueShutDown):
+                raise copy(error)  # else the owner would create a new one of its name
         frames = [(topic.name, len(columns.bodies), self._frames(columns)) for topic, columns, _ in puts]
         _check_size(frames, settlements)
         asked = self._begin(settlements, frames)
