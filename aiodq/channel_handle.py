@@ -60,7 +60,11 @@ class ChannelHandle(AsyncIteration):
 
     @property
     def options(self) -> ChannelOptions:
-        """The options that hold for the channel."""
+        """The options that hold for the channel.
+
+        In mode "shared" or "client", until the owner has opened it: those named here, or the defaults. `refresh` waits
+        for that.
+        """
         return self._channel_engine.options
 
     @property

@@ -119,7 +119,8 @@ class TopicStats:
         fsyncs: syncs of the log since the store was opened.
         bytes_read: bytes read from disk for channels since then; a channel that keeps up needs none.
         dropped: messages dropped by the overflow policy since then.
-        damages: ranges of bytes found damaged, when the store was opened or by a channel, `read` or `scan`.
+        damages: ranges of bytes found damaged, when the store was opened or by a channel, `read` or `scan`; counted
+            once a second look at the file has confirmed it, about 50 ms after the messages count as lost.
         recovered_bytes: bytes of unfinished writes, truncated when the store was opened.
         channels: by name.
         held: full segments that channels hold back; `by` names them.

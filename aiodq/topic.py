@@ -62,7 +62,11 @@ class TopicHandle(Producer):
 
     @property
     def options(self) -> StoreOptions:
-        """The options in effect for the topic."""
+        """The options in effect for the topic.
+
+        In mode "shared" or "client", until the owner has opened it: those named here, or the defaults. The first `put`
+        or `get` waits for that, and so does `refresh` of a channel.
+        """
         return self._engine.options
 
     @property
