@@ -1,4 +1,4 @@
-"""Says which extra is missing, before anything of it is imported: who imports this need not check by himself."""
+"""Raises an error that names the missing extra when it is imported: its importers need no check of their own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["check_extra"]
 
 
 def check_extra() -> None:
-    """Make sure that what the extra `spark` installs is there.
+    """Make sure that the packages of the extra `spark` are installed.
 
     Raises:
-        MissingExtraError: something is not.
+        MissingExtraError: one is not.
     """
     for name in ("pyspark", "py4j", "pandas", "pyarrow", "numpy"):
         if find_spec(name) is None:

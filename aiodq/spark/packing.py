@@ -1,4 +1,4 @@
-"""Small pieces of work together in one task: what a task costs Spark is paid once for many of them."""
+"""Packs small pieces of work into one task, because each task has a fixed cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _LOG: Final = logging.getLogger("aiodq.spark")
 
 OPENING_BYTES: Final = 256 << 10
-"""To open a topic, or a segment, takes about as long as to read so much of one."""
+"""Opening a topic or a segment takes about as long as reading so many bytes."""
 
 
 def plan_tasks(fs: FileSystem, options: ReadOptions) -> list[tuple[Split, ...]]:
@@ -39,25 +39,25 @@ def plan_tasks(fs: FileSystem, options: ReadOptions) -> list[tuple[Split, ...]]:
 
 
 def pack_splits(splits: Sequence[Split], options: ReadOptions) -> list[tuple[Split, ...]]:
-    """Return splits by task, by their bytes and their count, in their order."""
+    """Return the splits of each task, balanced by bytes and number, in order."""
     total = sum(map(_weight, splits))
     number = tasks_for(total) if options.split_bytes is None else -(-total // options.split_bytes)
     return pack(splits, _weight, max(number, options.min_partitions or 0))
 
 
 def tasks_for(total: int) -> int:
-    """Return among how many tasks so many bytes are shared: each core has as many of them, unless there is little."""
+    """Return the number of tasks for so many bytes: a multiple of the cores, unless there are few bytes."""
     return min(most_tasks(total), -(-total // LEAST_BYTES))
 
 
 def pack(pieces: Sequence[T], weight: Callable[[T], int], number: int) -> list[tuple[T, ...]]:
-    """Return pieces in their order, in at most so many parts that weigh about the same, none of them empty."""
+    """Return the pieces in order, in at most so many parts of about the same weight; no part is empty."""
     total = sum(map(weight, pieces))
     parts: dict[int, list[T]] = {}
     before = 0
     for piece in pieces:
         own = weight(piece)
-        # By where its middle lies: of two neighbours a piece goes to the one that has more of it.
+        # By its middle: a piece across a boundary goes to the part that has more of it.
         parts.setdefault((2 * before + own) * max(number, 1) // max(2 * total, 1), []).append(piece)
         before += own
     return [tuple(part) for part in parts.values()]

@@ -1,4 +1,4 @@
-"""Which ranges of which segments a read is made of: decided once, beside the driver, and each read by one task."""
+"""Plans a read: which ranges of offsets ("splits") its tasks read. This runs once, beside the driver."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ T = TypeVar("T")
 _LOG: Final = logging.getLogger("aiodq.spark")
 _MAGIC: Final = frozenset("*?[")
 _BEYOND: Final = 1 << 63
-"""More than any offset."""
+"""Larger than any offset."""
 WITHOUT: Final = "a read with failOnDataLoss=false, or archive, compact, query or report with lossy, goes on without"
-"""What to do about messages that are gone."""
+"""Advice in errors about messages that were deleted."""
 GO_ON: Final = f"{WITHOUT}; aiodq repair sets it aside for all that read"
-"""What to do about messages that are damaged or missing."""
+"""Advice in errors about messages that are damaged or missing."""
 _LOOKS: Final = 100
 _SHOWN: Final = 50
-"""So many names an error shows."""
+"""The most names that an error lists."""
 LEAST_BYTES: Final = 16 << 20
-"""To begin a task takes about as long as to read a quarter of it."""
+"""Bytes of a split. Starting a task takes about as long as reading a quarter of it."""
 MOST_BYTES: Final = 128 << 20
-"""What Spark's own file formats give one task."""
+"""Bytes that Spark's own file formats give to one task."""
 _SLACK: Final = 16
-"""A task may read this part more to end where a segment does."""
+"""A task may read this share more, if it then ends at the end of a segment."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class Split:
 
     Attributes:
         topic: the topic's name.
-        place: where it is, by which a task makes sure that it sees what planning saw.
+        place: where the topic is and which one it is: the task checks that it sees the same one.
         view: its segments.
-        start, stop: the offsets from which and up to which.
-        unseen: from this offset on nobody has looked yet whether messages are missing; the task does.
+        start, stop: the first offset, and the offset after the last.
+        unseen: the offset from which on planning has not checked for missing messages; the task does.
     """
 
     topic: str
@@ -96,19 +96,19 @@ class Split:
 
 
 def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
-    """Return the splits, in the order of their offsets, topic by topic, as the stores are now. Blocking.
+    """Return the splits of a read of the stores as they are now, topic by topic, in the order of offsets. Blocking.
 
     Raises:
         StoreNotFoundError: there is no such store or topic; or one was deleted meanwhile, with `strict`.
-        InvalidOptionError: there are offsets for a topic that is not read.
-        OffsetError: offsets that were asked for by number are not there, or not any more, with `strict`.
-        CorruptionError: messages in between are missing, as far as looking for the ends shows it, with `strict`.
+        InvalidOptionError: offsets were given for a topic that is not read.
+        OffsetError: offsets that were given by number do not exist, or no longer, with `strict`.
+        CorruptionError: messages in between are missing, as far as planning notices, with `strict`.
         StorageError: as mapped from the system's error.
     """
     topics = [(store, topic) for store in options.stores for topic in read_topics(fs, store, options)]
     check_bounds(options, {topic for _, topic in topics})
     uuids = {store: store_uuid(fs, store) for store in options.stores}
-    # Looked at again, a log has its full segments already.
+    # On a second look, only what is new is read.
     logs = [(LogSnapshot(fs, os.path.join(store, topic)), topic, uuids[store]) for store, topic in topics]
 
     def planned(options: ReadOptions) -> list[Split]:
@@ -119,7 +119,7 @@ def plan(fs: FileSystem, options: ReadOptions) -> list[Split]:
 
 
 def cut_for_all(planned: Callable[[ReadOptions], list[Split]], options: ReadOptions) -> list[Split]:
-    """Return splits, cut anew if they are fewer than the tasks that `minPartitions` asks for."""
+    """Return the splits, divided further if there are fewer than `minPartitions`."""
     splits, least = planned(options), options.min_partitions
     if least is None or len(splits) >= least or not splits:
         return splits
@@ -127,7 +127,7 @@ def cut_for_all(planned: Callable[[ReadOptions], list[Split]], options: ReadOpti
 
 
 def bytes_of(split: Split) -> int:
-    """Return about how many bytes a split has: of a segment that it has a part of, by how many of its messages."""
+    """Return about how many bytes a split has; of a segment that it has in part, in proportion to the messages."""
     size = 0
     for segment in split.view.segments:
         offsets = min(split.stop, segment.end) - max(split.start, segment.base)
@@ -136,7 +136,7 @@ def bytes_of(split: Split) -> int:
 
 
 def check_bounds(options: ReadOptions, topics: Iterable[str]) -> None:
-    """Make sure that offsets by topic name no other topic: with a slip of the pen everything would be read.
+    """Make sure that offsets by topic name only topics that are read: with a misspelt one, all messages would be read.
 
     Raises:
         InvalidOptionError: they do.
@@ -160,7 +160,7 @@ def _plan_topic(fs: FileSystem, log: LogSnapshot, topic: str, uuid: UUID | None,
     start, stop = _range(fs, log, topic, options)
     last = log.unwalked
     if last is not None and last.base < stop and last.data_end > _size(log.view, start, stop, options):
-        # More than one task is to read it: its index is needed.
+        # Several tasks will read it, so its index is needed to divide it.
         log.refresh()
         start, stop = _range(fs, log, topic, options)
     unseen = _BEYOND if log.unwalked is None else log.unwalked.base
@@ -172,10 +172,10 @@ def _plan_topic(fs: FileSystem, log: LogSnapshot, topic: str, uuid: UUID | None,
 def _unless_deleted(
     fs: FileSystem, log: LogSnapshot, topic: str, look: Callable[[], list[Split]], options: ReadOptions
 ) -> list[Split]:
-    """Return what `look` finds of a topic; nothing where it was deleted since topics were listed, and may have been.
+    """Return what `look` finds of a topic; nothing if it was deleted since topics were listed, without `strict`.
 
     Raises:
-        StoreNotFoundError: it was deleted, and `options.strict`; or the store is not there.
+        StoreNotFoundError: it was deleted, with `options.strict`; or there is no such store.
     """
     store = os.path.dirname(log.directory)
 
@@ -197,7 +197,7 @@ def _unless_deleted(
 
 
 def beside_its_owner(look: Callable[[], T]) -> T:
-    """Return what `look` finds out from a snapshot that it takes; anew where the owner has deleted a segment of it."""
+    """Return what `look` finds in a snapshot that it takes; repeat it if the owner has deleted a segment meanwhile."""
     for _ in range(_LOOKS - 1):
         with suppress(StoreNotFoundError):
             return look()
@@ -205,7 +205,7 @@ def beside_its_owner(look: Callable[[], T]) -> T:
 
 
 def snapshot(fs: FileSystem, store: str, topic: str, *, walk: bool = True) -> LogSnapshot:
-    """Return a topic's log as it is now; with `walk` as for `LogSnapshot.refresh`. Blocking.
+    """Return a topic's log as it is now; `walk` as for `LogSnapshot.refresh`. Blocking.
 
     Raises:
         FormatVersionError: written by a newer aiodq.
@@ -217,7 +217,7 @@ def snapshot(fs: FileSystem, store: str, topic: str, *, walk: bool = True) -> Lo
 
 
 def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptions) -> Iterator[Split]:
-    """Cut what is to be read of a topic into splits. Blocking.
+    """Divide what is to be read of a topic into splits. Blocking.
 
     Raises:
         CorruptionError: messages in between are missing, with `options.strict`.
@@ -234,13 +234,13 @@ def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptio
 def topics_of(
     fs: FileSystem, store: str, wanted: Sequence[str] | None, deleted: Container[str] = frozenset()
 ) -> list[str]:
-    """Return the names of a store's topics that are wanted, sorted; those `deleted` need not be there any more.
+    """Return the names of the topics of a store that are to be read, sorted; those in `deleted` may be missing.
 
     Raises:
         NotAStoreError: the directory holds something else.
-        StoreNotFoundError: there is no such store, or nothing at all in its directory, or no topic of a name that was
+        StoreNotFoundError: there is no such store, its directory is empty, or there is no topic of a name that was
             given in full.
-        InvalidNameError: no topic can have that name.
+        InvalidNameError: a name is not allowed for topics.
     """
     check_store_directory(fs, store)
     there = list_topics(fs, store)
@@ -256,26 +256,26 @@ def topics_of(
 
 
 def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """Return the names that are one of these, or match one of these patterns. There may be very many of all."""
+    """Return the names that are among these, or match one of these patterns. There may be very many names."""
     exact = {one for one in patterns if not _MAGIC & set(one)}
     rest = [one for one in patterns if one not in exact]
     return [name for name in names if name in exact or any(fnmatchcase(name, one) for one in rest)]
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Return names as an error shows them."""
+    """Return names in the form in which errors list them."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN]) or 'none'}{more}"
 
 
 def read_topics(fs: FileSystem, store: str, options: ReadOptions, deleted: Container[str] = frozenset()) -> list[str]:
-    """Return the names of a store's topics that a read is told to read, as `topics_of`."""
+    """Return the names of a store's topics that the options select, as `topics_of` does."""
     found, pattern = topics_of(fs, store, options.topics, deleted), options.pattern
     return found if pattern is None else [name for name in found if re.fullmatch(pattern, name)]
 
 
 def is_wanted(topic: str, options: ReadOptions) -> bool:
-    """Return whether a read is told to read a topic of this name."""
+    """Return whether the options select a topic of this name."""
     listed = options.topics is None or matching([topic], options.topics)
     return bool(listed) and (options.pattern is None or re.fullmatch(options.pattern, topic) is not None)
 
@@ -303,9 +303,9 @@ def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -
 
 
 def first_since(fs: FileSystem, log: LogSnapshot, since: int, options: ReadOptions) -> int:
-    """Return from where on a topic is read that is to be read from a time on, in nanoseconds since the epoch. Blocking.
+    """Return the first offset of a read that begins at a time, given in nanoseconds since the epoch. Blocking.
 
-    With `options.strict`, what is damaged there is in it: it may be as new, and is an error then as it is elsewhere.
+    With `options.strict`, damaged messages before it are included: they may be as new, and are reported as errors.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -324,21 +324,21 @@ def bound_offset(bound: Bound, topic: str, begin: int, end: int, *, default: int
 
 
 def moment_of(moment: Moment | None, topic: str) -> int | None:
-    """Return the time that an option means for a topic, nanoseconds since the epoch; None for none."""
+    """Return the time that an option means for a topic, in nanoseconds since the epoch; None if it means none."""
     return moment.get(topic) if isinstance(moment, dict) else moment
 
 
 def leave_out(topic: str, damage: Damage) -> None:
-    """Tell the first place of a topic, or of a split, that is left out; what damages all would be told without end."""
+    """Warn of the first place that is left out of a topic or a split; if all is damaged, warnings would not end."""
     text = "topic %r: left out, as failOnDataLoss is false: %s at byte %d: %s"
     extra = {"topic": topic, "offset": damage.first}
     _LOG.warning(text, topic, damage.path, damage.position, damage.reason, extra=extra)
 
 
 def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:
-    """Return how much a task is to read: each core gets as many, of about `MOST_BYTES`, unless there is little.
+    """Return how many bytes a task reads: about `MOST_BYTES`; if there is much, each core gets as many tasks.
 
-    To begin a task costs Spark about 25 ms of processor time, in which it could read several megabytes.
+    Starting a task costs Spark about 25 ms of processor time, in which it could read several megabytes.
     """
     if options.split_bytes is not None:
         return options.split_bytes
@@ -347,13 +347,13 @@ def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:
 
 
 def most_tasks(size: int) -> int:
-    """Return among how many tasks so many bytes are shared at most: each core has as many of them."""
+    """Return the most tasks for so many bytes: a multiple of the cores."""
     cores = os.cpu_count() or 1
     return cores * max(round(size / (cores * MOST_BYTES)), 1)
 
 
 def _splits(fs: FileSystem, whole: Split, size: int) -> Iterator[Split]:
-    """Cut a split wherever the segments' indexes can, about every `size` bytes, and nowhere in what was not seen."""
+    """Divide a split where the segments' indexes allow it, about every `size` bytes, but not in its unseen part."""
     reader, start = LogReader(fs), whole.start
     try:
         while start < whole.stop:

@@ -1,4 +1,4 @@
-"""What a task does: a range of a log, decoded to Arrow batch by batch."""
+"""The work of a task that reads: it decodes a range of a log to Arrow, batch by batch."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ __all__ = ["Partition", "read_partition", "record_batches"]
 _LOG: Final = logging.getLogger("aiodq.spark")
 
 _CHUNK: Final = 2 << 20
-"""Bytes that are read at a time: what Arrow makes of them is one record batch mostly."""
+"""Bytes that are read at a time; they usually become one record batch."""
 _MORE: Final = 64 << 10
-"""More than a small split has is not asked for: memory that is not filled costs as much as if it were."""
+"""Bytes by which the buffer of a small split exceeds it; a larger one would cost as much as if it were filled."""
 _MOST_ROWS: Final = 65_536
 
 
 class Partition(InputPartition):
-    """Splits on their way to a task."""
+    """The splits of one task, as Spark sends them to it."""
 
     def __init__(self, splits: Sequence[Split]) -> None:
-        """Carry these splits."""
+        """Hold these splits."""
         super().__init__(tuple((split.topic, split.start, split.stop) for split in splits))
         self.splits: tuple[Split, ...] = tuple(splits)
 
 
 def read_partition(fs: FileSystem, partition: InputPartition | None, options: ReadOptions) -> Iterator[Any]:
-    """Yield what a task is to read, as `record_batches`; nothing of the partition that Spark makes of none at all.
+    """Yield the record batches of a task; none for the partition that Spark makes if there are no splits.
 
     Raises:
-        AiodqError: as `record_batches`.
+        AiodqError: as for `record_batches`.
     """
     _keep_memory()
     for split in partition.splits if isinstance(partition, Partition) else ():
@@ -61,9 +61,9 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
     """Yield `pyarrow.RecordBatch` objects with the columns that were asked for. Blocking.
 
     Raises:
-        StoreNotFoundError: this machine does not see the topic and the store that the read was planned from. Where the
-            driver runs it sees that a topic was deleted; unless `options.strict`, nothing more is yielded of it.
-        CorruptionError: messages are damaged, missing, or deleted since the read was planned, and `options.strict`.
+        StoreNotFoundError: this machine does not have the topic and the store that the read was planned from. On the
+            driver's machine, a topic may have been deleted: without `options.strict`, no more of it is yielded.
+        CorruptionError: messages are damaged, missing, or deleted since planning, with `options.strict`.
         StorageError: as mapped from the system's error.
     """
     columns, tags = list(options.columns), options.tags
@@ -72,7 +72,7 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
     for batch in as_record_batches(_rows(fs, split, options, decoded), split.topic, decoded, _MOST_ROWS):
         found = batch if tags is None else batch.filter(pc.is_in(batch.column("tag"), wanted))
         if found.num_rows:
-            # A schema that the user gave may have them in another order.
+            # The columns of a schema that the user gave may have another order.
             yield found.select(columns)
 
 
@@ -84,11 +84,11 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
     try:
         while at < split.stop:
             result = reader.read(split.view, at, chunk)
-            # A file that is missing is a loss only where the store is still seen: a mount may go under the read.
+            # A missing file is a loss only if the store is still visible: it may have been unmounted during the read.
             if result.damages and not _is_there(fs, split, options):
                 return
             for damage in result.damages:
-                # Without bytes it is offsets that no message has any more, which planning has judged where it looked.
+                # A damage without bytes is a gap in the offsets, which planning has judged as far as it looked.
                 if damage.end <= damage.position and damage.stop <= split.unseen:
                     continue
                 if options.strict:
@@ -105,7 +105,7 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
 
 
 def _lost(fs: FileSystem, damage: Damage) -> CorruptionError:
-    """Return the error that tells of messages that are damaged, or whose file is there no more, and what to do."""
+    """Return the error for messages that are damaged or whose file is gone, with advice."""
     if name_exists(fs, damage.path):
         return CorruptionError(f"{damage.reason}; {GO_ON}", damage.path, damage.position)
     reason = (
@@ -116,10 +116,10 @@ def _lost(fs: FileSystem, damage: Damage) -> CorruptionError:
 
 
 def _is_there(fs: FileSystem, split: Split, options: ReadOptions) -> bool:
-    """Return whether what a split was planned from is still there; not only where it was deleted, and may have been.
+    """Return whether the topic that a split was planned from still exists; False if it was deleted, without `strict`.
 
     Raises:
-        StoreNotFoundError: this machine does not see it, or it was deleted, and `options.strict`.
+        StoreNotFoundError: this machine does not have it; or it was deleted, with `options.strict`.
     """
     try:
         require_seen(fs, split.place)
@@ -133,9 +133,9 @@ def _is_there(fs: FileSystem, split: Split, options: ReadOptions) -> bool:
 
 
 def _keep_memory() -> None:
-    """Let one read have the memory of the one before, which the system would have to clear anew, page by page.
+    """Have each read reuse the memory of the read before: new memory would have to be cleared page by page.
 
-    Where glibc has seen a block of some size come and go, it does not give back so much of what is freed: mallopt(3)
-    calls the threshold dynamic. Elsewhere this does nothing.
+    Once a block of some size was freed, glibc keeps blocks of up to that size instead of returning them to the system:
+    the dynamic threshold of mallopt(3). With another C library this does nothing.
     """
     bytes(RUN_BYTES)

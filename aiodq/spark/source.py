@@ -1,4 +1,4 @@
-"""The format `"aiodq"`: what `spark.read.format("aiodq").option("path", STORE).load()` is made of."""
+"""The data source of the format `"aiodq"`: `spark.read.format("aiodq").option("path", STORE).load()`."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _TYPES: Final = {
 
 
 class AiodqDataSource(DataSource):
-    """Topics as rows. It is made anew in several processes, so making it does nothing."""
+    """Topics as rows. Spark makes it in several processes, so making it does no work."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format(…)`."""
+        """Return the name for `format(…)`."""
         return "aiodq"
 
     def schema(self) -> str:
@@ -55,7 +55,7 @@ class AiodqDataSource(DataSource):
         return ", ".join(f"{name} {_TYPES[name]}" for name in read_options(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of what there is now, of the columns that a schema names.
+        """Return a reader of the messages that there are now, with the columns of a schema.
 
         Raises:
             InvalidOptionError: an option is unknown, or has a value that it cannot have; or there is no such column.
@@ -63,10 +63,10 @@ class AiodqDataSource(DataSource):
         return _Reader(_asked(batch_options(self.options), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Return a reader of what there is and what comes, of the columns that a schema names.
+        """Return a reader of present and future messages, with the columns of a schema.
 
-        With an option that is unknown, or has a value that it cannot have, or a column that there is not, the reader
-        raises an `InvalidOptionError` as soon as it is asked for something.
+        If an option is unknown or has an invalid value, or a column is unknown, the first call of the reader raises
+        `InvalidOptionError`.
         """
         try:
             return StreamReader(_asked(stream_options(self.options), schema))
@@ -74,10 +74,10 @@ class AiodqDataSource(DataSource):
             return _RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
-        """Return a writer that appends; what it wrote is there as a whole, or not at all.
+        """Return a writer that appends all of its rows or none.
 
         Raises:
-            InvalidOptionError: as `write_options` says; or another mode than `append`.
+            InvalidOptionError: as for `write_options`; or the mode is not `append`.
             InvalidMessageError: a column is missing, unknown, or has a type that it cannot have.
         """
         if overwrite:
@@ -85,10 +85,10 @@ class AiodqDataSource(DataSource):
         return BatchWriter(self._checked(schema, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - likewise
-        """Return a writer that appends each batch once, as a whole.
+        """Return a writer that appends each batch exactly once, all of it or nothing.
 
         Raises:
-            InvalidOptionError: as `write_options` says; or another output mode than `append`.
+            InvalidOptionError: as for `write_options`; or the output mode is not `append`.
             InvalidMessageError: a column is missing, unknown, or has a type that it cannot have.
         """
         if overwrite:
@@ -102,7 +102,7 @@ class AiodqDataSource(DataSource):
 
 
 def _asked(options: ReadOptions, schema: StructType) -> ReadOptions:
-    """Return options with the columns of a schema, in its order: that of `schema`, or one that the user gave.
+    """Return options with the columns of a schema, in its order. It is that of `schema`, or one that the user gave.
 
     Raises:
         InvalidOptionError: a column is unknown, comes twice, has another type, or is `NOT NULL`.
@@ -124,9 +124,9 @@ def _asked(options: ReadOptions, schema: StructType) -> ReadOptions:
 
 
 class _RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """In the place of a stream that cannot be.
+    """A stream reader that raises the error of its options.
 
-    Where `streamReader` itself raises, pyspark 4.3 answers with an UnboundLocalError of its own at the end.
+    If `streamReader` itself raises, pyspark 4.3 ends with an UnboundLocalError of its own.
     """
 
     def __init__(self, error: AiodqError) -> None:
@@ -152,7 +152,7 @@ class _RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Reader(DataSourceReader):
-    """A snapshot: what is put after `partitions` is not in it."""
+    """A reader of a snapshot: messages put after `partitions` was called are not in it."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options

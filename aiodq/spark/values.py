@@ -1,4 +1,4 @@
-"""What the text of an option stands for: a number, a size, a time, names, an end. What is none of it is refused."""
+"""Parses the texts of options: numbers, sizes, times, names and offsets. Anything else is refused."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ T = TypeVar("T")
 End = Literal["earliest", "latest"]
 
 Bound = int | End | dict[str, int | End]
-"""An offset for every topic, or one by topic."""
+"""One offset for all topics, or one by topic."""
 
 Moment = int | dict[str, int]
-"""A time for every topic, or one by topic; nanoseconds since the epoch."""
+"""One time for all topics, or one by topic, in nanoseconds since the epoch."""
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _OTHER_UNITS: Final = {"seconds": 1, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
-"""How many of them a second has."""
+"""How many of each unit are a second."""
 _CENTURY: Final = range(1_000_000_000, 4_102_444_800)
 """Seconds since 1970, from September 2001 to the end of 2099."""
 _DELAY: Final = re.compile(r"([0-9]{1,12}) *(ms|s|m|min|h|d)")
@@ -51,10 +51,10 @@ _LARGEST: Final = (1 << 63) - 1
 
 
 def delay_of(options: Mapping[str, str], name: str, default: float) -> float:
-    """Return how long an option says, in seconds.
+    """Return the duration that an option names, in seconds.
 
     Raises:
-        InvalidOptionError: it is no time.
+        InvalidOptionError: it is no duration.
     """
     value = options.get(name)
     if value is None:
@@ -78,15 +78,15 @@ def names_of(options: Mapping[str, str], name: str) -> list[str]:
 
 
 def list_of(value: str) -> list[str]:
-    """Return what stands between commas."""
+    """Return the parts between commas."""
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
 def bound_of(options: Mapping[str, str], name: str, default: Bound) -> Bound:
-    """Return at which offsets an option says that something begins or ends.
+    """Return the offsets that an option names as a beginning or an end.
 
     Raises:
-        InvalidOptionError: it says something else, or two things of one topic.
+        InvalidOptionError: it is something else, or names a topic twice.
     """
     value = options.get(name)
     if value is None:
@@ -107,10 +107,10 @@ def bound_of(options: Mapping[str, str], name: str, default: Bound) -> Bound:
 
 
 def json_of(name: str, value: str) -> Any:  # noqa: ANN401 - it may be anything
-    """Return what an option says as JSON.
+    """Return the value of an option that is JSON.
 
     Raises:
-        InvalidOptionError: it is none, or says two things of one topic, of which JSON would take the last.
+        InvalidOptionError: it is no JSON, or has a key twice, of which JSON would take the last.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -134,10 +134,10 @@ def _is_offset(value: object) -> bool:
 
 
 def time_of(options: Mapping[str, str], name: str) -> Moment | None:
-    """Return which time an option says, or which by topic; None where it is not given.
+    """Return the time that an option names, or one by topic; None if the option is not given.
 
     Raises:
-        InvalidOptionError: it says no time, or one in another unit, or two of one topic.
+        InvalidOptionError: it is no time, a time in another unit, or names a topic twice.
     """
     value = options.get(name)
     if value is None:
@@ -164,10 +164,10 @@ def _moment(name: str, value: str) -> int:
 
 
 def _refuse_other_units(name: str, number: int) -> None:
-    """Make sure that a number of milliseconds is none of another unit, by which everything would be read, or nothing.
+    """Make sure that a time is in milliseconds: with another unit, everything would be read, or nothing.
 
     Raises:
-        InvalidOptionError: in that unit it is a time of this century; as milliseconds it is in early 1970, or far off.
+        InvalidOptionError: in another unit it is a time of this century, and in milliseconds early in 1970 or far away.
     """
     meant = {unit: number * 1000 // a_second for unit, a_second in _OTHER_UNITS.items()}
     with suppress(ValueError):
@@ -181,7 +181,7 @@ def _refuse_other_units(name: str, number: int) -> None:
 
 
 def size_of(options: Mapping[str, str], name: str, default: int) -> int:
-    """Return how many bytes an option says.
+    """Return the number of bytes that an option names.
 
     Raises:
         InvalidOptionError: it is no size.
@@ -197,7 +197,7 @@ def size_of(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def count_of(options: Mapping[str, str], name: str, of: str = "messages") -> int | None:
-    """Return how many an option says; None where it is not given.
+    """Return the number that an option names; None if it is not given.
 
     Raises:
         InvalidOptionError: it is no number, or 0.
@@ -211,7 +211,7 @@ def count_of(options: Mapping[str, str], name: str, of: str = "messages") -> int
 
 
 def choice_of(options: Mapping[str, str], name: str, choices: Mapping[str, T], *, default: T) -> T:
-    """Return what an option chooses.
+    """Return the choice that an option names.
 
     Raises:
         InvalidOptionError: it is none of the choices.

@@ -1,4 +1,4 @@
-"""Which Spark this works with. Of an older one users would see only that it finds no format of that name."""
+"""The versions of Spark that work. With an older one, users would only see that it does not find the format."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from aiodq.errors import MissingExtraError
 __all__ = ["LEAST", "refuse_old"]
 
 LEAST: Final = (4, 2)
-"""The first whose Python sources can say how much one batch of a stream takes in, and can write Arrow."""
+"""The first version whose Python data sources can limit the batches of a stream, and write Arrow."""
 
 
 def refuse_old(version: str) -> None:
-    """Make sure that this version of pyspark has what is needed.
+    """Make sure that this version of pyspark is new enough.
 
     Raises:
         MissingExtraError: it is too old.

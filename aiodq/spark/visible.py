@@ -1,9 +1,8 @@
-"""Whether a task sees the store that the driver planned its work from.
+"""Checks that a task sees the store from which the driver planned its work.
 
-A worker whose machine does not have the store's directory, or has an empty one where it would be mounted, looks to a
-reader just as a topic whose segments were all deleted. That must never pass for messages that are gone. Nor must
-another store, in which a topic of this one may lie that was copied there. A copy of the whole directory, with all that
-it says of itself, cannot be told from it.
+If a worker's machine does not have the store's directory, or has an empty one where it should be mounted, it looks as
+if all segments had been deleted. That must never be taken for deleted messages. Nor must another store be taken for
+this one, even if a topic was copied there. A copy of the whole directory has the same uuids and cannot be recognised.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ __all__ = ["Place", "is_deleted", "require_seen", "store_uuid"]
 
 
 class Place(NamedTuple):
-    """Where a topic is, and whose it is: by that a task makes sure that it sees what planning saw.
+    """Where a topic is, and which one it is: a task checks with this that it sees what planning saw.
 
     Attributes:
         directory: the topic's, as the driver named it.
-        topic: its uuid.
-        store: the store's, as `store_uuid` found it; None where that is not to be looked at.
-        host: the name of the machine that found it.
+        topic: the uuid of the topic.
+        store: the uuid of its store, as `store_uuid` found it; None if it is not to be checked.
+        host: the name of the machine that planned the read.
     """
 
     directory: str
@@ -47,10 +46,10 @@ class Place(NamedTuple):
 
 
 def store_uuid(fs: FileSystem, store: str) -> UUID | None:
-    """Return which store a read is planned from; None where nobody can say, or no task could see another. Blocking.
+    """Return the uuid of the store that a read is planned from; None if it is unknown or needs no check. Blocking.
 
-    An owner says it since there is such a file, and anew where that was damaged. A place in object storage is the same
-    from every machine.
+    An owner writes it when it creates the store, and a new one if its file was damaged. A URL of object storage is the
+    same place from every machine, so it needs no check.
 
     Raises:
         FormatVersionError: a newer version.
@@ -64,14 +63,14 @@ def store_uuid(fs: FileSystem, store: str) -> UUID | None:
 
 
 def require_seen(fs: FileSystem, place: Place) -> None:
-    """Make sure that a topic's directory is here, is that topic's, and lies in that store. Blocking.
+    """Make sure that a topic's directory is on this machine, holds that topic, and lies in that store. Blocking.
 
     Args:
-        fs: this machine's files.
-        place: the topic's, as the driver found it.
+        fs: the file system of this machine.
+        place: the topic, as the driver found it.
 
     Raises:
-        StoreNotFoundError: it is not here, or is another's; the message names this machine, the path and the uuids.
+        StoreNotFoundError: it is not here, or is another one; the message names this machine, the path and the uuids.
         StorageError: as mapped from the system's error.
     """
     found = _uuid(fs, place.directory, place.topic)
@@ -93,10 +92,10 @@ def require_seen(fs: FileSystem, place: Place) -> None:
 
 
 def is_deleted(fs: FileSystem, place: Place) -> bool:
-    """Return whether a topic is there no more, or another one of its name, in a store that is seen. Blocking.
+    """Return whether a topic was deleted, or replaced by another one of its name, in a store that is visible. Blocking.
 
-    Without the store's uuid nobody can tell that from a machine that does not see the store. Nor does any but the
-    machine that found the topic: what was made a moment ago, another one's network file system may not show yet.
+    Without the store's uuid, this cannot be told from a machine that does not see the store. And only the machine that
+    planned the read can tell: the network file system of another one may not show new files yet.
 
     Raises:
         FormatVersionError: a newer version.
@@ -106,14 +105,14 @@ def is_deleted(fs: FileSystem, place: Place) -> bool:
         return False
     if store_uuid(fs, os.path.dirname(place.directory)) != place.store:
         return False
-    with suppress(StoreNotFoundError):  # deleted while it is looked at
-        # One that is being made anew has no description yet.
+    with suppress(StoreNotFoundError):  # deleted meanwhile
+        # A topic that is just being created has no description yet.
         return _uuid(fs, place.directory, place.topic) != place.topic
     return True
 
 
 def _require_store(fs: FileSystem, place: Place) -> None:
-    """Make sure of the store, where planning found out which it is. Damage does not say that it is another."""
+    """Check the store, if planning has found its uuid. A damaged uuid does not count as another one."""
     if place.store is None:
         return
     store = os.path.dirname(place.directory)
@@ -131,7 +130,7 @@ def _require_store(fs: FileSystem, place: Place) -> None:
 
 
 def _uuid(fs: FileSystem, directory: str, expected: UUID) -> UUID | None:
-    """Return which topic is there, or None where there is none; by its description mostly, else by its segments."""
+    """Return the uuid of the topic that is there, or None: from its description, or else from its segments."""
     said = None
     with suppress(CorruptionError):
         path = os.path.join(directory, TOPIC_FILE)
@@ -148,11 +147,11 @@ def _uuid(fs: FileSystem, directory: str, expected: UUID) -> UUID | None:
 
 @lru_cache(maxsize=4096)
 def _said(data: bytes, path: str) -> UUID:
-    """Return whose description this is. A worker is asked for the same topics by every batch of a stream."""
+    """Return the uuid in a description. It is cached, as every batch of a stream asks a worker for the same topics."""
     return decode_meta(data, path).uuid
 
 
 @lru_cache(maxsize=4096)
 def _named(data: bytes, path: str) -> UUID:
-    """Return which store this is, likewise."""
+    """Return the uuid of a store; cached, likewise."""
     return decode_identity(data, path)

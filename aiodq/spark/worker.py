@@ -1,4 +1,4 @@
-"""The processes in which Spark runs Python: tasks, of which one gets many, and what is planned beside the driver."""
+"""The Python processes of Spark: workers, each of which runs many tasks, and those that plan beside the driver."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from functools import cache
 __all__ = ["is_in_files_of_session", "spare_collections"]
 
 _REUSED = "SPARK_REUSE_WORKER"
-"""What Spark's daemon is told by, for the processes it forks, that they get more than one task."""
+"""The environment variable that tells Spark's daemon that the processes it forks run more than one task."""
 
 
 def is_in_files_of_session() -> bool:
-    """Return whether the current directory is one for the files that a session has brought: Spark deletes it with it.
+    """Return whether the working directory is one for the files of a session: Spark deletes it with the session.
 
-    Spark starts processes there for the sessions of Spark Connect, which may each have files of the same names.
+    Spark starts processes there for the sessions of Spark Connect, as different sessions may have files of one name.
     """
-    files = sys.modules.get("pyspark.core.files")  # in such a process it is imported before anything of a user's
+    files = sys.modules.get("pyspark.core.files")  # in such a process it is imported before the user's modules
     return files is not None and vars(files.SparkFiles).get("_root_directory") == os.getcwd()
 
 
 def spare_collections() -> None:
-    """Have garbage collections pass over what a reused worker holds by now.
+    """Exclude what a reused worker holds now from later garbage collections.
 
-    Behind each task Spark's daemon collects everything, before the worker takes up its next task. Nearly all that it
-    looks at is modules: pyspark's, pyarrow's, numpy's and pandas', tens of thousands of objects that stay anyway. To be
-    called at the end of a task: some are imported only when it has begun.
-    Elsewhere than in such a worker this does nothing: a process of the user's own keeps its collections as they are.
+    After each task, Spark's daemon collects garbage before the worker takes its next task. Nearly all that it looks at
+    belongs to modules of pyspark, pyarrow, numpy and pandas: tens of thousands of objects that stay anyway. This is
+    called at the end of a task, as some modules are imported only when it has begun.
+    In other processes this does nothing: those of users keep their garbage collection as it is.
     """
     if os.environ.get(_REUSED):
         _freeze()
@@ -36,5 +36,5 @@ def spare_collections() -> None:
 
 @cache
 def _freeze() -> None:
-    # Once: what was garbage already, and goes round in a circle, stays for good.
+    # Only once: reference cycles that are garbage already would never be collected.
     gc.freeze()

@@ -1,7 +1,9 @@
-"""Writing: tasks stage segments beside the store, and the driver's one record commits them (`storage.bulk.commits`).
+"""Writes: tasks stage segments in the store's directory, and one record of the driver commits them all.
 
-Rows become messages in the order of the partitions, and within one in its own. A store that nobody owns takes them over
-within the commit; its owner, in this process or in another, within a second or two.
+The record: `aiodq.storage.bulk.commits`.
+
+Rows become messages in the order of the partitions, and of the rows within each. If no process owns the store, the
+commit itself adds them to the topics; otherwise the owner, in this process or another, does within a second or two.
 """
 
 from __future__ import annotations
@@ -65,13 +67,13 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _Header = tuple[str | None, str | None] | dict[str, Any]
 _STREAM: Final = "stream "
-"""Before the name of a stream, which tells it from a single write's."""
+"""The prefix of a stream's name, which tells it from that of a single write."""
 _WRITE: Final = "write "
-"""Before that of a single write."""
+"""The prefix of a single write's name."""
 _SHOWN: Final = 32
-"""Bytes of a body by which a row is recognized."""
+"""The most bytes of a body that an error shows, to identify the row."""
 _READ_ONLY: Final = frozenset({"offset", "timestamp"})
-"""Columns of what was read, which the topic gives anew."""
+"""Columns of messages that were read; the topic assigns new values when they are written."""
 
 
 def check_schema(schema: StructType, options: WriteOptions) -> None:
@@ -103,14 +105,14 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
 
 
 def _meant(name: str) -> str:
-    """Return which column may be meant by one that there is not. Spark takes names of any case; here they have one."""
+    """Return advice about an unknown column: the one that may be meant. Spark ignores case in names; this does not."""
     if name.lower() in _TYPES:
         return f": it is called {name.lower()!r}, in small letters"
     return " (Kafka's value is the body here)" if name == "value" else ""
 
 
 def _as_written(name: str, found: str) -> str:
-    """Return the expression that makes a column of another type what it can be."""
+    """Return the expression that converts a column of another type, for an error."""
     if name == "headers":
         if found.startswith(("array<struct<", "array<void>")):
             return "CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
@@ -120,7 +122,7 @@ def _as_written(name: str, found: str) -> str:
 
 @dataclass
 class StagedByTask(WriterCommitMessage):
-    """What a task has staged, on its way to the driver."""
+    """What a task has staged, as it is sent to the driver."""
 
     topics: dict[str, list[Staged]] = field(default_factory=dict)
 
@@ -129,7 +131,7 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
     """Stage the rows of `pyarrow.RecordBatch` objects, durably. Blocking.
 
     Raises:
-        InvalidMessageError: a row has no body, or names no topic, or one that cannot be.
+        InvalidMessageError: a row has no body, no topic, or an invalid topic.
         MessageSizeError: a body is outside its topic's bounds.
         StorageError: as mapped from the system's error. What was staged is removed again.
     """
@@ -150,7 +152,7 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
 
 
 def _kept_options(fs: FileSystem, store: str, topic: str) -> StoreOptions:
-    """Return the options that are kept with a topic; the library's for one that is still to come."""
+    """Return the stored options of a topic; the library's defaults if it does not exist yet."""
     try:
         stored = describe(fs, os.path.join(store, topic))[0].options
     except StoreNotFoundError:
@@ -187,12 +189,12 @@ def columns_by_topic(
 
     Args:
         batch: the rows.
-        into: the topic of all of them, whatever they say, as with Kafka's sink; None where each names its own. So rows
-            that were read, which have the topic that they come from, do not go back there.
-        repeated: which value of headers of one name counts, "first" or "last"; None where that is an error.
+        into: the topic of all rows, whatever their column says, as with Kafka's sink; None: each names its own. Rows
+            that were read name the topic that they come from, and should not go back there.
+        repeated: which value of a repeated header counts, "first" or "last"; None: a repeated header is an error.
 
     Raises:
-        InvalidMessageError: a row has no body, or names no topic, or one that cannot be; or headers that cannot be.
+        InvalidMessageError: a row has no body, no topic, or an invalid topic or headers.
     """
     if not batch.num_rows:
         return
@@ -229,7 +231,7 @@ def _columns(rows: pa.RecordBatch, names: set[str], repeated: str | None) -> Col
 
 
 def _headers(row: Sequence[_Header | None] | None, repeated: str | None) -> Mapping[str, str]:
-    """Return a row's headers: a map's, or those of a row that Spark has read from Kafka."""
+    """Return a row's headers, from a map or from the format of Spark's Kafka source."""
     headers: dict[str, str] = {}
     for header in row or ():
         if header is None:
@@ -263,10 +265,10 @@ def _unless_null(name: str, column: pa.Array) -> list[Any] | None:
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:
-    """Return a column's values. What Spark calls a string may be any bytes.
+    """Return a column's values. Strings of Spark may hold any bytes.
 
     Raises:
-        InvalidMessageError: there is text in it that is not UTF-8.
+        InvalidMessageError: a text is not UTF-8.
     """
     try:
         values: list[Any] = column.to_pylist()
@@ -278,12 +280,12 @@ def _values(name: str, column: pa.Array) -> list[Any]:
 
 
 def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Make what the tasks staged part of their topics. Blocking.
+    """Commit what the tasks staged, so that it becomes part of the topics. Blocking.
 
     Raises:
         StorageError: nothing was committed.
-        StoreFailedError: nobody knows whether it was; repeating it is safe.
-        InvalidOptionError: a single write of that name was committed before, into other topics.
+        StoreFailedError: it is unknown whether it was committed; repeating it is safe.
+        InvalidOptionError: a single write of this name was committed before, into other topics.
     """
     topics: dict[str, list[Staged]] = {}
     for message in messages:
@@ -302,10 +304,10 @@ def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterComm
 
 
 def _refuse_another(options: WriteOptions, commit: Commit) -> None:
-    """Make sure that a single write that adds nothing repeats what was committed, as far as its topics say so.
+    """Make sure that a single write whose name was committed before is the same one, judged by its topics.
 
     Raises:
-        InvalidOptionError: none of its topics is one of what was committed under its name.
+        InvalidOptionError: none of its topics is among those that were committed under its name.
     """
     commits = read_commits(OsFileSystem(), options.store).commits
     earlier = {topic for one in commits if one.key == commit.key for topic in one.topics}
@@ -323,7 +325,7 @@ def _refuse_another(options: WriteOptions, commit: Commit) -> None:
 
 
 def _tell_that_it_was_committed(options: WriteOptions, key: CommitKey, records: int) -> None:
-    """Tell that a write adds nothing. Of a stream Spark repeats the last batch: any earlier one is somebody else's."""
+    """Warn that a write adds nothing. Spark repeats the last batch of a stream; an earlier one is another stream's."""
     commits = read_commits(OsFileSystem(), options.store).commits
     last = max((commit.key.number or 0 for commit in commits if commit.key.name == key.name), default=0)
     if key.number is None or key.number >= last:
@@ -338,7 +340,7 @@ def _tell_that_it_was_committed(options: WriteOptions, key: CommitKey, records: 
 
 
 def _take_over(options: WriteOptions, name: str) -> None:
-    """Have a store that nobody owns take in what was committed, and remove what else the writer staged. Blocking."""
+    """If no process owns the store, add what was committed to its topics, and remove other staged files. Blocking."""
     fs = OsFileSystem()
     stored = StoreOptions(segment_bytes=options.segment_bytes)
     try:
@@ -346,13 +348,13 @@ def _take_over(options: WriteOptions, name: str) -> None:
             _LOG.info("the process that owns %s takes them over", options.store)
         discard_staged(fs, options.store, name)
     except (AiodqError, OSError) as error:
-        # It is committed, and a job that fails now would be repeated, which adds it again where it has no name.
+        # It is committed. If the job failed now, it would be repeated, and without a name all would be added again.
         warning = f"the rows are committed; the next owner takes them over, as that failed now: {error}"
         warnings.warn(warning, stacklevel=2)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A single write."""
+    """The writer of a single write."""
 
     def __init__(self, options: WriteOptions) -> None:
         """Write with these options; made beside the driver, it travels to each task."""
@@ -366,7 +368,7 @@ class BatchWriter(DataSourceArrowWriter):
         return stage(self._options, self._key.name, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what all tasks staged; with a `txnId` that was committed before, nothing is added."""
+        """Commit what all tasks staged; add nothing if the `txnId` was committed before."""
         _commit(self._options, self._key, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - a failed task sends none
@@ -377,7 +379,7 @@ class BatchWriter(DataSourceArrowWriter):
 def was_committed(options: WriteOptions, name: str) -> bool:
     """Return whether a single write of this name (`txnId`) was committed to a store. Blocking.
 
-    Where it was, and its driver was killed then, a store that nobody owns takes it in now.
+    If its driver was killed after the commit and no process owns the store, it is added to its topics now.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -389,7 +391,7 @@ def was_committed(options: WriteOptions, name: str) -> bool:
 
 
 def single_writes(store: str) -> dict[str, bool]:
-    """Return the names of the single writes that were committed, and whether all of each is in its topics. Blocking.
+    """Return the names of the committed single writes, and of each whether all of it is in its topics. Blocking.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -404,7 +406,7 @@ def _key_of(name: str) -> CommitKey:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A stream's writes, batch by batch."""
+    """The writer of a stream, batch by batch."""
 
     def __init__(self, options: WriteOptions) -> None:
         """Write with these options; made beside the driver, it travels to each task."""
@@ -417,7 +419,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return stage(self._options, self._name, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Commit what all tasks staged; a batch that was committed before adds nothing."""
+        """Commit what all tasks staged; add nothing if the batch was committed before."""
         _commit(self._options, CommitKey(self._name, batchId), messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - likewise
@@ -426,11 +428,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def check_place(store: str) -> None:
-    """Make sure that this is a store, or a place for one; nothing is made. Blocking.
+    """Make sure that this is a store, or that one can be created here; nothing is created. Blocking.
 
     Raises:
         NotAStoreError: it holds something else, or is no directory.
-        StoreNotFoundError: there is no directory in which it could be made.
+        StoreNotFoundError: its parent directory does not exist.
         StorageError: as mapped from the system's error.
     """
     fs, parent = OsFileSystem(), os.path.dirname(store.rstrip("/"))
@@ -441,7 +443,7 @@ def check_place(store: str) -> None:
 
 
 def _prepare(store: str) -> None:
-    """Make sure that this is a store, or an empty directory that becomes one.
+    """Make sure that this is a store, or an empty directory that can become one.
 
     Raises:
         NotAStoreError: it holds something else, or is no directory.

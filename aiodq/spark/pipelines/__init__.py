@@ -1,6 +1,6 @@
 """Ready-made jobs over stores, each a function of a Spark session and a command `aiodq spark …`.
 
-Where the extra `spark` is not installed, importing this is a `MissingExtraError`.
+Without the extra `spark`, importing this raises `MissingExtraError`.
 """
 
 from aiodq.spark import extra  # noqa: F401 - the first of the imports: it says what the others would not

@@ -1,4 +1,4 @@
-"""Topics to Parquet, once each message: what nsq_to_file is for, without its gaps and repetitions."""
+"""Archives topics as Parquet files, each message exactly once. As nsq_to_file, but without gaps and repetitions."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _DATE: Final = "date_from_unix_date(CAST(floor(unix_micros(timestamp) / 86400000
 """The date in UTC, whatever the session's zone."""
 
 _POLL: Final = 1
-"""Seconds between two looks at a query."""
+"""Seconds between two checks of a query."""
 
 
 @dataclass(frozen=True)
 class ArchiveSummary:
-    """What one run did.
+    """The result of one run.
 
     Attributes:
-        target: the directory.
+        target: the directory of the archive.
         rows: messages archived by this run.
-        batches: in so many batches.
-        seconds: it took.
-        lost: messages that were gone or damaged, and left out with `lossy`. What is missing at a topic's end each run
-            counts, up to the first one that goes on behind it.
+        batches: the number of their batches.
+        seconds: the duration of the run.
+        lost: messages that were deleted or damaged, and left out with `lossy`. Messages missing at the end of a topic
+            are counted by each run until one goes on after them.
     """
 
     target: str
@@ -75,28 +75,28 @@ def archive(  # noqa: PLR0913 - what there is to say
     """Write messages to Parquet files, by topic and by the date they were put (UTC), each exactly once. Blocking.
 
     A run goes on where the last one with the same checkpoint ended, even one that was killed. What is still to be
-    archived is held (`aiodq.storage.state.holds`): retention deletes it only afterwards, and only where the messages
-    that were written are as many as the store holds. Read the directory with Spark, which goes by `_spark_metadata`;
-    others may see files of a batch that did not come to its end. Its files have their full paths there: the directory
-    stays where it is, or a symbolic link to it does.
+    archived is held (`aiodq.storage.state.holds`): retention deletes it only afterwards, and only if as many messages
+    were written as the store holds. Read the directory with Spark, which uses `_spark_metadata`; other programs may see
+    files of an unfinished batch. `_spark_metadata` has full paths, so the directory must not be moved, unless a
+    symbolic link to it stays.
 
     Args:
-        spark: a session.
+        spark: the session.
         store: the store's directory.
-        target: a directory for the files; made if there is none.
-        topics: names or patterns; all topics where None.
-        once: end when all that was there at the beginning is archived; else go on until `stop`.
-        every: seconds between two batches where it goes on.
-        checkpoint: where the state is kept; `_checkpoint` in the target where None.
-        hold: the hold's name; one that stands for the target where None.
-        most_records: about so many messages a batch.
-        lossy: leave out what is damaged or gone, instead of failing; also where somebody released the hold.
-        progress: called now and then with the number of messages so far.
-        stop: asked now and then whether to end.
+        target: a directory for the files; created if it does not exist.
+        topics: names or patterns; None: all topics.
+        once: end once everything is archived that was there at the beginning; otherwise go on until `stop`.
+        every: seconds between two batches, if it goes on.
+        checkpoint: the directory of the state; None: `_checkpoint` in the target.
+        hold: the name of the hold; None: a name made from the target.
+        most_records: about how many messages a batch has.
+        lossy: leave out damaged or deleted messages instead of failing; also if somebody released the hold.
+        progress: called from time to time with the number of messages so far.
+        stop: called from time to time; the run ends once it returns True.
 
     Raises:
-        InvalidOptionError: several stores; or a directory that another checkpoint wrote, was moved, or can be none.
-        StorageError: fewer messages were written than the store holds; it goes on holding them.
+        InvalidOptionError: several stores; or the directory is of another checkpoint, was moved, or cannot be used.
+        StorageError: fewer messages were written than the store holds; the hold still keeps them.
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, named = time.monotonic(), topics_option(topics)
@@ -137,10 +137,10 @@ def _options(hold: str, named: dict[str, str], most_records: int | None, *, loss
 
 
 def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
-    """Make sure that the directory has no batch that the checkpoint does not know: Spark would write it no second time.
+    """Make sure that the checkpoint knows all batches in the directory: Spark would not write one again.
 
     Raises:
-        InvalidOptionError: it has, or was moved.
+        InvalidOptionError: it does not, or the directory was moved.
     """
     refuse_moved(target)
     written, known = _latest(os.path.join(target, "_spark_metadata")), _latest(os.path.join(checkpoint, "offsets"))
@@ -152,7 +152,7 @@ def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
 
 
 def _own_hold(store: str, target: str, checkpoint: str) -> str:
-    """Return the hold of a directory; a new query has that of an earlier archive there, of which nothing is left."""
+    """Return the name of the hold of a directory. A new archive reuses that of an earlier one, deleted there."""
     fs, hold = OsFileSystem(), f"archive-{uuid5(NAMESPACE_URL, target)}"
     held = read_hold(fs, store, hold) if _latest(os.path.join(checkpoint, "offsets")) < 0 else None
     if held is not None and held.under_way:
@@ -161,7 +161,7 @@ def _own_hold(store: str, target: str, checkpoint: str) -> str:
 
 
 def _latest(directory: str) -> int:
-    """Return the highest number of a batch in a log of Spark's; -1 for none."""
+    """Return the highest batch number in a log of Spark; -1 if there is none."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
@@ -176,7 +176,7 @@ def _archived(spark: SparkSession, target: str, topic: str, first: int, stop: in
 
 
 class _Run:
-    """A query, and how far it has come."""
+    """A running query and its progress."""
 
     def __init__(self, query: StreamingQuery, tally: Tally) -> None:
         self.query = query
@@ -196,11 +196,11 @@ class _Run:
         before, self._told = self._told, set()
         for batch in self.query.recentProgress:
             (source,) = batch["sources"]
-            # Over Spark Connect only the sources say how many.
+            # With Spark Connect, only the sources report numbers.
             rows = int(source["numInputRows"])
             self._seen[int(batch["batchId"])] = rows
             end = _topics(source["endOffset"])
-            # Told once: the offsets of a topic that was made anew go back.
+            # Reported once: the offsets of a topic that was created again go back.
             told = int(batch["batchId"]), json.dumps(source["endOffset"])
             self._told.add(told)
             if end is not None and told not in before:
@@ -213,6 +213,6 @@ class _Run:
 
 
 def _topics(offset: str | dict[str, Any] | None) -> dict[str, int] | None:
-    """Return the offsets by topic of what Spark shows of a source's place."""
+    """Return the offsets by topic from Spark's description of a source's position."""
     found = json.loads(offset) if isinstance(offset, str) else offset
     return None if found is None else dict(found["topics"])

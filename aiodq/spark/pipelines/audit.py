@@ -1,4 +1,4 @@
-"""Every checksum of every segment, in parallel, and gaps and repetitions of offsets."""
+"""Checks every checksum of every segment in parallel, and looks for gaps and repetitions of offsets."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _SCHEMA: Final = pa.schema(
 
 
 _FASTER: Final = 8
-"""To check a segment takes such a part of the time that it takes to hand it to Spark: a task has more of them."""
+"""Checking a segment takes only this share of the time of starting a task, so a task checks several."""
 
 
 class _Piece(NamedTuple):
-    """One segment on its way to a task, with what `check_segment` needs to know of it."""
+    """One segment as it is sent to a task, with all that `check_segment` needs."""
 
     store: str
     topic: str
@@ -63,13 +63,13 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """Something that is not as it was written.
+    """A place in a store that is not as it was written.
 
     Attributes:
-        store, topic: where.
-        path, position: the file, and the byte in it.
-        reason: in words.
-        first, stop: the offsets it costs; equal where none, or where they are not known.
+        store, topic: the store and the topic.
+        path, position: the file, and the position in it.
+        reason: a description.
+        first, stop: the first offset that is lost and the one after the last; equal if none is, or if it is unknown.
     """
 
     store: str
@@ -83,12 +83,12 @@ class AuditFinding:
 
 @dataclass(frozen=True)
 class AuditSummary:
-    """What one run found.
+    """The result of one run.
 
     Attributes:
-        findings: by store, topic, file and position; none where all is well.
-        segments, records, bytes: what was read.
-        seconds: it took.
+        findings: in the order of store, topic, file and position; empty if all is well.
+        segments, records, bytes: how many were read.
+        seconds: the duration of the run.
     """
 
     findings: tuple[AuditFinding, ...]
@@ -99,18 +99,18 @@ class AuditSummary:
 
 
 def audit(spark: SparkSession, stores: str | os.PathLike[str], *, topics: Sequence[str] | None = None) -> AuditSummary:
-    """Read every byte of every segment, while owners run; tasks share them by their size. Nothing is written. Blocking.
+    """Read every byte of every segment, even while owners run. Tasks get equal shares. Nothing is written. Blocking.
 
-    Messages that are missing because retention or a purge deleted them are no finding, nor is an unfinished write.
+    Messages that retention or a purge has deleted are no finding, nor is an unfinished write.
 
     Args:
-        spark: a session.
-        stores: a store's directory, several with commas between, or a pattern.
-        topics: names or patterns; all topics where None.
+        spark: the session.
+        stores: a store's directory, several separated by commas, or a pattern.
+        topics: names or patterns; None: all topics.
 
     Raises:
         StoreNotFoundError: there is no such store or topic, or none that matches.
-        FormatVersionError: a file is of a newer version.
+        FormatVersionError: a file has a newer version.
         PySparkException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, fs = time.monotonic(), AnyFileSystem()
@@ -158,12 +158,12 @@ def _weight(piece: _Piece) -> int:
 
 
 def _check_all(pieces: Sequence[_Piece]) -> Iterator[pa.RecordBatch]:
-    """Check the segments that a task is given; the first row says how much was read, the others what was found.
+    """Check the segments of a task; the first row says how much was read, the others are findings.
 
-    All in one batch: to make one, and to hand it to Spark, takes as long as to check a megabyte.
+    All rows are one batch: each batch takes Spark as long as checking a megabyte.
 
     Raises:
-        StoreNotFoundError: this machine does not see the topic and the store that they were planned from.
+        StoreNotFoundError: this machine does not have the topic and the store that they were planned from.
     """
     fs = AnyFileSystem()
     for place in dict.fromkeys(piece.place for piece in pieces):

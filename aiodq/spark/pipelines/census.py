@@ -1,4 +1,4 @@
-"""What a task counts for a report while it reads: by topic when, how large, and with which tags. One pass, few rows."""
+"""Counts messages for a report, by topic: when they were put, their sizes and tags. One pass, and few rows."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ __all__ = ["COLUMNS", "MOMENTS", "SCHEMA", "census", "coarser", "step_for"]
 SCHEMA: Final = (
     "topic STRING, kind STRING, number BIGINT, text STRING, count BIGINT, bytes BIGINT, first BIGINT, last BIGINT"
 )
-"""Of a row: `kind` is "all" (with bytes, and the first and the last time in microseconds), "size" (`number` is the
-power of two, -1 for none), "moment" (`number` is its second) or "tag" (`text`, null for none); `count` is messages."""
+"""The columns of a row. `kind` is "all" (with bytes, and the first and the last time in microseconds), "size" (`number`
+is the power of two, -1 for empty), "moment" (`number` is its second) or "tag" (`text`, null for none); `count` is the
+number of messages."""
 
 COLUMNS: Final = "timestamp,tag,body"
-"""What of a message is counted."""
+"""The columns of messages that are counted."""
 
 MOMENTS: Final = 60
-"""About so many bars over time."""
+"""About how many bars show a rate over time."""
 
 _STEPS: Final = (1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400, 604_800)
-"""Seconds that one bar may stand for; behind them, each is twice the one before. So each is so many of any before it,
-and what is counted by one adds up to the next."""
+"""Seconds that one bar may stand for; after these, each is twice the one before. So each is a multiple of those before
+it, and counts can be added up to the next."""
 _MOST_TAGS: Final = 100_000
-"""So many are counted in memory before they are given out."""
+"""The most counts in memory before they are yielded."""
 _SECOND: Final = 1_000_000
 _ARROW: Final = pa.schema(
     [
@@ -49,7 +50,7 @@ _ARROW: Final = pa.schema(
 
 
 def step_for(first: int, last: int) -> int:
-    """Return how many seconds a bar stands for, so that about `MOMENTS`, or fewer, lie between two times in seconds."""
+    """Return how many seconds a bar stands for, so that up to about `MOMENTS` lie between two times, in seconds."""
     span = max(last - first, 1)
     step = next((step for step in _STEPS if span / step <= MOMENTS), _STEPS[-1])
     while span / step > MOMENTS:
@@ -58,7 +59,7 @@ def step_for(first: int, last: int) -> int:
 
 
 def coarser(counts: Mapping[int, int], step: int) -> Counter[int]:
-    """Return counts by moment by another step, which is a multiple of the one that they were counted by."""
+    """Return counts over time with larger steps, which are a multiple of those that they were counted with."""
     found: Counter[int] = Counter()
     for moment, count in counts.items():
         found[moment // step * step] += count
@@ -66,10 +67,10 @@ def coarser(counts: Mapping[int, int], step: int) -> Counter[int]:
 
 
 def census(fs: FileSystem, splits: Sequence[Split], options: ReadOptions) -> Iterator[Any]:
-    """Yield what there is in a task's splits as `pyarrow.RecordBatch` objects, each message counted once. Blocking.
+    """Yield the counts of a task's splits as `pyarrow.RecordBatch` objects. Blocking.
 
     Raises:
-        AiodqError: as `record_batches`.
+        AiodqError: as for `record_batches`.
     """
     open_: _Topic | None = None
     for split in splits:
@@ -87,7 +88,7 @@ def census(fs: FileSystem, splits: Sequence[Split], options: ReadOptions) -> Ite
 
 
 class _Topic:
-    """What was seen of one topic."""
+    """The counts of one topic."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -111,7 +112,7 @@ class _Topic:
         self._add_moments(times, first)
 
     def _add_moments(self, times: Any, first: int) -> None:  # noqa: ANN401 - numpy's
-        """Count moments, by the step of all that was seen: it is none longer than that of the whole topic."""
+        """Count moments, with the step for what was seen so far: never longer than that of the whole topic."""
         step = step_for(self._first // _SECOND, self._last // _SECOND)
         low = first // _SECOND // step
         counts = np.bincount(times // (_SECOND * step) - low)

@@ -1,4 +1,4 @@
-"""The latest message by key, as a topic of its own."""
+"""Writes the latest message of each key into a topic of its own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["CompactSummary", "check_compact", "compact"]
 
 _SEGMENT_BYTES: Final = 64 << 20
 _SEGMENTS: Final = 8
-"""So many segments a task writes, about: the last one of each is not full."""
+"""About how many segments a task writes: its last one is not full."""
 
 _KEYS: Final = pa.schema(
     [("key", pa.binary()), ("offset", pa.int64()), ("empty", pa.bool_()), ("messages", pa.int64())]
@@ -51,7 +51,7 @@ _MESSAGE: Final = ("tag", "key", "headers", "body")
 
 
 class _Piece(NamedTuple):
-    """What a task is to write: splits, and which of the messages with a key, by offset, in order."""
+    """The work of a task: its splits, and the offsets of the messages with a key that it keeps, in order."""
 
     splits: tuple[Split, ...]
     kept: Any
@@ -59,14 +59,14 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class CompactSummary:
-    """What one run did.
+    """The result of one run.
 
     Attributes:
-        into: the new topic.
-        read: messages there were; with `lossy`, those that could be read.
-        kept: those that were added to it.
-        seconds: it took.
-        repeated: nothing was read or added, as the same was committed before.
+        into: the topic that was written.
+        read: the number of messages; with `lossy`, of those that could be read.
+        kept: the number of messages that were added.
+        seconds: the duration of the run.
+        repeated: whether the same run was committed before, so that nothing was read or added.
     """
 
     into: str
@@ -88,29 +88,29 @@ def compact(  # noqa: PLR0913 - what there is to say
     txn_id: str | None = None,
     lossy: bool = False,
 ) -> CompactSummary:
-    """Put the latest message of each key into another topic, in their order: all of them or none. Blocking.
+    """Put the latest message of each key into another topic, in order: all of them or none. Blocking.
 
-    Messages without a key are all kept. The topic that is read stays as it is. It is read twice: first the keys, of
-    which Spark finds the latest, then all that is kept, which is written as it is read, without a shuffle.
+    All messages without a key are kept. The source topic does not change. It is read twice: first the keys, for which
+    Spark finds the latest messages, then the messages that are kept, which are written without a shuffle.
 
-    Repeated, also after a run that was killed, it adds nothing while the messages are the same. If they are others, it
-    takes another topic, or a `txn_id`, and is put behind the earlier result. One that was deleted is made anew.
+    A repeated run, also after one that was killed, adds nothing if the messages are the same. If they are not, use
+    another topic, or a `txn_id`, which adds the result after the earlier one. A deleted topic is created again.
 
     Args:
-        spark: a session.
+        spark: the session.
         store: the store's directory.
         topic: the topic to read.
         into: the topic to write.
-        target: another store for it; the same where None.
-        drop_empty: leave out keys whose latest message has an empty body, as one that says that the key is gone.
-        segment_bytes: how large a segment of the new topic becomes, about.
-        txn_id: a name for this run: repeated, it adds nothing; a new one adds, whatever the topic has already.
-        lossy: leave out what is damaged or deleted instead of failing; then an earlier message of the key counts.
+        target: the store to write to; None: the same one.
+        drop_empty: leave out keys whose latest message has an empty body, which marks a deleted key.
+        segment_bytes: about how large a segment of the new topic becomes.
+        txn_id: a name for this run. Repeated, it adds nothing; a new one adds the result to what the topic has.
+        lossy: leave out damaged or deleted messages instead of failing; an earlier message of the key then counts.
 
     Raises:
-        InvalidOptionError: it would be put into the topic that is read; nothing can be written there; several stores;
-            or there is an earlier result, of other messages, and no `txn_id`.
-        InvalidNameError: no topic can have that name; a pattern is none.
+        InvalidOptionError: `into` is the topic that is read, or cannot be written; several stores; or there is an
+            earlier result of other messages, and no `txn_id`.
+        InvalidNameError: the name is not allowed for a topic, as a pattern is not.
         StoreNotFoundError, NotAStoreError: there is no such store or topic.
         PySparkException: Spark's, with the cause in its text.
     """
@@ -161,7 +161,7 @@ def _place(store: str, topic: str, into: str, target: str | os.PathLike[str] | N
     """Return the store that is written to.
 
     Raises:
-        InvalidOptionError: the topic would be put into itself.
+        InvalidOptionError: the topic would be written into itself.
     """
     place = store if target is None else full_path(os.fspath(target))
     if into == topic and os.path.realpath(place) == os.path.realpath(store):
@@ -172,7 +172,7 @@ def _place(store: str, topic: str, into: str, target: str | os.PathLike[str] | N
 def _latest(
     spark: SparkSession, splits: Sequence[Split], options: ReadOptions, *, drop_empty: bool
 ) -> tuple[int, int, Any]:
-    """Return how many messages there are, how many have no key, and the offsets of the latest of each key, sorted."""
+    """Return the number of messages, the number without a key, and the sorted offsets of the latest of each key."""
     wanted = replace(options, columns=columns_of(["key", "offset", *(["body"] if drop_empty else [])]))
     tasks = pack_splits(splits, options)
     keys: DataFrame = spread(spark, tasks, partial(_keys, AnyFileSystem(), wanted), _KEYS_OF_SPARK)
@@ -186,7 +186,7 @@ def _latest(
 
 
 def _keys(fs: FileSystem, options: ReadOptions, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-    """Yield the keys of a task's messages, and last a row that counts those without one, also where there are none."""
+    """Yield the keys of a task's messages, and last a row with the number of those without a key, even if 0."""
     keyless = 0
     for split in splits:
         for batch in record_batches(fs, split, options):
@@ -205,14 +205,14 @@ def _keys(fs: FileSystem, options: ReadOptions, splits: Sequence[Split]) -> Iter
 
 
 def _rows(spark: SparkSession, options: ReadOptions, work: Sequence[_Piece]) -> DataFrame:
-    """Return what is to be written, by a session that this thread may write by."""
+    """Return the rows to write, with a session with which this thread may write."""
     use_here(spark)
     schema = "tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
     return spread(spark, work, partial(_kept, AnyFileSystem(), options), schema)
 
 
 def _write(rows: DataFrame, store: str, **options: str | None) -> int:
-    """Write rows, and return how many: what was deleted since the keys were read is not among them, with `lossy`."""
+    """Write rows and return their number; with `lossy`, messages deleted since the keys were read are left out."""
     written = Observation()
     writer = rows.observe(written, f.count(f.lit(1)).alias("rows")).write.format("aiodq").mode("append")
     writer.options(**options).save(store)
@@ -220,7 +220,7 @@ def _write(rows: DataFrame, store: str, **options: str | None) -> int:
 
 
 def _kept(fs: FileSystem, options: ReadOptions, piece: _Piece) -> Iterator[pa.RecordBatch]:
-    """Yield what is kept of a task's messages, as they are read."""
+    """Yield the messages of a task that are kept, as they are read."""
     for split in piece.splits:
         for batch in record_batches(fs, split, options):
             latest = np.isin(batch["offset"].to_numpy(), _between(piece.kept, split.start, split.stop))

@@ -1,4 +1,4 @@
-"""Bars as SVG, and a page around them: text in, text out."""
+"""Bar charts as SVG, and the HTML page around them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ text { font-size: 12px; fill: #57606a } line { stroke: #d0d7de } footer { color:
 
 @dataclass(frozen=True)
 class Bars:
-    """A picture.
+    """A bar chart.
 
     Attributes:
         title: what the bars stand for.
-        bars: a label and a value for each, none below 0.
-        across: the bars lie, a line for each; else they stand, with the first and the last label below.
+        bars: the label and value of each; values are at least 0.
+        across: whether bars are horizontal, one a line; otherwise vertical, with the first and the last label below.
     """
 
     title: str
@@ -39,7 +39,7 @@ class Bars:
     across: bool = False
 
     def svg(self) -> str:
-        """Return the picture; every value can be read where the pointer rests on its bar."""
+        """Return the chart; pointing at a bar shows its value."""
         return self._lying() if self.across else self._standing()
 
     @property
@@ -87,7 +87,7 @@ def _number(value: float) -> str:
 
 
 def page(title: str, now: datetime, sections: Sequence[tuple[str, Sequence[str | Bars]]]) -> str:
-    """Return an HTML document of sections, each of texts and pictures."""
+    """Return an HTML document of sections, each of texts and charts."""
     parts = [
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
         f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>",

@@ -1,4 +1,4 @@
-"""Where archives are, and which topics are in them."""
+"""The directories of archives, and the topics in them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["check_archived", "one_store", "refuse_moved", "refuse_store", "some", "target_path", "topic_column"]
 
 _LOG = "_spark_metadata"
-"""Where Spark notes which files of a directory count, with their full paths."""
+"""The directory in which Spark records which files count, with their full paths."""
 _TOPIC = "topic="
 _OF_NULLS = "__HIVE_DEFAULT_PARTITION__"
-"""What Spark calls the directory of rows whose topic is null. There are none; but a topic may be called that."""
+"""Spark's name for the directory of rows whose topic is null. There are none, but a topic may have this name."""
 
 
 def target_path(target: str | os.PathLike[str]) -> str:
     """Return the full path of a directory for an archive.
 
     Raises:
-        InvalidOptionError: it is a URL: a path is made of it nowhere. Or it is empty, a file, or a store.
+        InvalidOptionError: it is a URL, empty, a file, or a store.
     """
     path = local_path(os.fspath(target))
     if not path:
@@ -53,7 +53,7 @@ def one_store(job: str, store: str | os.PathLike[str]) -> str:
     """Return the full path of the store that a job is for.
 
     Raises:
-        InvalidOptionError: it is several, which such a job would take for one.
+        InvalidOptionError: several stores are named.
     """
     stores = read_options({"path": os.fspath(store)}).stores
     if len(stores) > 1:
@@ -62,7 +62,7 @@ def one_store(job: str, store: str | os.PathLike[str]) -> str:
 
 
 def refuse_store(path: str, instead: str) -> None:
-    """Make sure that a directory for an archive is no store.
+    """Make sure that a directory for an archive is not a store.
 
     Raises:
         InvalidOptionError: it is.
@@ -72,10 +72,10 @@ def refuse_store(path: str, instead: str) -> None:
 
 
 def some(what: str, names: Sequence[str] | None) -> list[str]:
-    """Return names that a caller has given; none where None, which means all.
+    """Return the names that a caller has given; an empty list for None, which means all.
 
     Raises:
-        InvalidOptionError: it is one text, whose letters would be taken for names; or there are none.
+        InvalidOptionError: it is a single text, whose letters would be taken for names; or it is empty.
     """
     if isinstance(names, str):
         raise InvalidOptionError(f"{what} are several names: write {what}=[{names!r}]")
@@ -85,10 +85,10 @@ def some(what: str, names: Sequence[str] | None) -> list[str]:
 
 
 def refuse_moved(archive: str) -> None:
-    """Make sure that an archive is where it was written: Spark would look for its files there.
+    """Make sure that an archive was not moved: Spark would look for its files at their old paths.
 
     Raises:
-        InvalidOptionError: it was moved, or copied.
+        InvalidOptionError: it was moved or copied.
     """
     log = os.path.join(archive, _LOG)
     names = os.listdir(log) if os.path.isdir(log) else []
@@ -111,15 +111,15 @@ def _refuse_elsewhere(archive: str, written: str) -> None:
 
 
 def topic_column() -> Column:
-    """Return the topic of archived rows, by their directory."""
+    """Return a column of the topics of archived rows, taken from their directories."""
     return f.coalesce(f.col("topic"), f.lit(_OF_NULLS))
 
 
 def check_archived(rows: DataFrame, source: str, topics: Sequence[str] | None) -> DataFrame:
-    """Make sure that there is something to replay, without a job, and return the rows with their topics. Blocking.
+    """Return the rows to replay with their topics; make sure, without a Spark job, that there are any. Blocking.
 
     Raises:
-        StoreNotFoundError: there are no files; or, where there is a directory for each topic, none of a topic.
+        StoreNotFoundError: there are no files; or, if each topic has a directory, none for a topic.
     """
     files = [unquote(unquote(file)) for file in rows.inputFiles()]
     if not files:

@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 __all__ = ["prepare_views", "query"]
 
 _TEXT: Final = "make_valid_utf8(CAST(body AS STRING))"
-"""A body as text, whatever its bytes: what is no UTF-8 in it shows as U+FFFD. `decode` would fail the whole query."""
+"""The body as text; bytes that are not UTF-8 become U+FFFD. With `decode`, they would fail the whole query."""
 
 _OF_TOPICS: Final = frozenset({"topic", "topics", "subscribepattern"})
 _BY_TOPIC: Final = frozenset({"startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp"})
 
 
 def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options: str) -> list[str]:
-    """Make views of what there is now: `messages` for all of it, and one for each topic; return their names. Blocking.
+    """Create views of the messages as they are now: `messages` for all, and one by topic. Return their names. Blocking.
 
     A view has the columns `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`, and `text`, which is the
-    body as UTF-8 as far as it goes: bytes that are none show as U+FFFD. In SQL, a topic's name with `.` or `-` in it
-    stands between backquotes. Names of views ignore case: topics that differ in nothing else, and one that is itself
-    called `messages`, are only in the view of all.
+    body as UTF-8; other bytes become U+FFFD. In SQL, write a topic's name with `.` or `-` in it between backquotes.
+    Names of views ignore case: topics whose names differ only in case, and a topic called `messages`, are only in the
+    view of all.
 
     Args:
-        spark: a session.
-        stores: a store's directory, several with commas between, or a pattern.
-        options: of the data source; there are views of the topics that they say are read.
+        spark: the session.
+        stores: a store's directory, several separated by commas, or a pattern.
+        options: those of the data source; the topics that they select get views.
 
     Raises:
         PySparkException: Spark's, with the cause in its text.
-        InvalidOptionError: an option is unknown, or has a value that it cannot have.
+        InvalidOptionError: an option is unknown, or has an invalid value.
         StoreNotFoundError: there is no such store, or no topic of a name that was given in full.
     """
     fs = AnyFileSystem()
@@ -60,7 +60,7 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
 
 
 def _of_topic(topic: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return options as they are for one topic: what they say of which topics are read, and of others, is left out."""
+    """Return the options for one topic, without those that select topics or concern others."""
     found = {name: value for name, value in options.items() if name.lower() not in _OF_TOPICS}
     for name in [name for name in found if name.lower() in _BY_TOPIC and found[name].lstrip().startswith("{")]:
         by_topic = json.loads(found.pop(name))
@@ -74,10 +74,10 @@ def _with_text(frame: DataFrame) -> DataFrame:
 
 
 def query(spark: SparkSession, stores: str | os.PathLike[str], sql: str, **options: str) -> DataFrame:
-    """Return what a query over the views of `prepare_views` gives; its data is read when it is asked for.
+    """Return the result of a query over the views of `prepare_views`. Data is read when the result is used.
 
     Raises:
-        AnalysisException: Spark's: the query makes no sense.
+        AnalysisException: Spark's: the query is invalid.
         StoreNotFoundError: there is no such store.
     """
     prepare_views(spark, stores, **options)

@@ -1,4 +1,4 @@
-"""Parquet, as `archive` writes it, back into topics."""
+"""Puts messages from Parquet files, as `archive` writes them, back into topics."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _SCHEMA: Final = (
 
 @dataclass(frozen=True)
 class ReplaySummary:
-    """What one run did.
+    """The result of one run.
 
     Attributes:
         store: the store's directory.
-        rows: messages that were added to it.
-        seconds: it took.
-        repeated: nothing was added, as a run of the same `txn_id` was committed before.
+        rows: the number of messages that were added.
+        seconds: the duration of the run.
+        repeated: whether a run of the same `txn_id` was committed before, so that nothing was added.
     """
 
     store: str
@@ -68,22 +68,22 @@ def replay(  # noqa: PLR0913 - what there is to say
     They get new offsets and new times. The store may be open in another process, whose consumers receive them.
 
     Args:
-        spark: a session.
+        spark: the session.
         source: a directory of Parquet files with `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`.
-        store: the store's directory; made if there is none.
-        into: one topic for all of them; each goes into that of its name where None.
-        topics: only those of these topics.
-        tags: only those with one of these tags.
-        since: only those put at that time or later.
-        until: only those put before that time.
-        first: only those from that offset on.
-        stop: only those before that offset.
-        txn_id: a name for this run: repeated under the same name, it adds nothing.
+        store: the store's directory; created if it does not exist.
+        into: one topic for all messages; None: each goes into the topic that it came from.
+        topics: only messages of these topics.
+        tags: only messages with one of these tags.
+        since: only messages put at this time or later.
+        until: only messages put before this time.
+        first: only messages from this offset on.
+        stop: only messages before this offset.
+        txn_id: a name for this run; repeated under the same name, it adds nothing.
 
     Raises:
         AnalysisException: Spark's: there is no such directory.
-        StoreNotFoundError, NotAStoreError: there is nothing in it, or no topic of that name; or no place for the store.
-        InvalidOptionError: a time without a zone; an end before the beginning; an archive that was moved; a wrong name.
+        StoreNotFoundError, NotAStoreError: there are no files, or none of a topic; or the store cannot be created.
+        InvalidOptionError: a time without a zone; an end before the beginning; a moved archive; an invalid name.
         PySparkException: Spark's, with the cause in its text.
     """
     began, path, archived = time.monotonic(), full_path(os.fspath(store)), full_path(os.fspath(source))
@@ -91,7 +91,7 @@ def replay(  # noqa: PLR0913 - what there is to say
     topics, tags = some("topics", topics), some("tags", tags)
     if check_places(archived, path, into, txn_id):
         return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
-    # With their types given, Spark does not take the names of topics in paths for numbers.
+    # With the types given, Spark does not read names of topics in paths as numbers.
     rows = spark.read.schema(_SCHEMA).parquet(archived)
     rows = check_archived(rows, archived, topics)
     if topics:
@@ -132,7 +132,7 @@ def check_places(
 
 
 def check_range(first: int | None, stop: int | None, since: datetime | None, until: datetime | None) -> None:
-    """Make sure that what is to be replayed does not end before it begins: exchanged by mistake, it would be nothing.
+    """Make sure that the range does not end before it begins: with its ends exchanged, it would be empty.
 
     Raises:
         InvalidOptionError: it does; or a time has no zone.
@@ -150,5 +150,5 @@ def _between(column: Column, least: int | None, end: int | None, rows: DataFrame
 
 
 def _micros(moment: datetime | None) -> int | None:
-    """Return a time as Spark keeps it: in microseconds."""
+    """Return a time with the precision of Spark, microseconds."""
     return None if moment is None else time_ns(moment) // 1000

@@ -1,4 +1,4 @@
-"""One HTML file with pictures of what went through a store, and of what waits in it."""
+"""Writes an HTML file with charts of the messages of a store, and of its backlog."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _MOST_TAGS: Final = 20
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """What one run did: so many messages of so many topics described in a file, in so many seconds.
+    """The result of one run: the numbers of messages and topics, the file, and the seconds that it took.
 
-    `lost` is, with `lossy`, how many messages were left out at most: so many offsets between a topic's first one and
-    its last one have no message. Those that were given up, by a repair or by retention, are among them.
+    With `lossy`, `lost` is the most messages that may have been left out: the offsets without a message between the
+    first and the last one of each topic. They include messages that a repair or retention has deleted.
     """
 
     path: str
@@ -66,16 +66,16 @@ def report(
 ) -> ReportSummary:
     """Describe a store in one HTML file that needs nothing else. Blocking.
 
-    It shows by topic the rate over time, sizes and tags; by channel how much waits and since when, what was redelivered
-    and what was given up.
+    It shows the rate over time, sizes and tags by topic; by channel, the backlog and its age, redeliveries, and
+    messages that were given up.
 
     Args:
-        spark: a session.
+        spark: the session.
         store: the store's directory. It may be open in another process.
-        path: the file; written over if it is there.
-        topics: names or patterns; all topics where None.
-        lossy: leave out what is damaged, or is deleted while it is counted, instead of failing: beside an owner whose
-            consumers are fast, something mostly is. How many those are at most, the file and the summary say.
+        path: the file; overwritten if it exists.
+        topics: names or patterns; None: all topics.
+        lossy: leave out messages that are damaged, or deleted meanwhile, instead of failing. With an owner whose
+            consumers are fast, some usually are. The file and the result say how many at most.
 
     Raises:
         StoreNotFoundError: there is no such store or topic, or none that matches.
@@ -108,7 +108,7 @@ def report(
 
 
 def _left_out(offsets: range, lost: int) -> str:
-    """Return what can be told of messages that were left out: offsets do not say whether they ever had one."""
+    """Return a text about messages that were left out; whether an offset ever had a message is not known."""
     return (
         f"; of the offsets {offsets.start} to {offsets.stop - 1}, {lost:,} have no message: what is damaged or gone "
         f"was left out, and a repair or retention may have given up some before, which looks the same"
@@ -116,10 +116,10 @@ def _left_out(offsets: range, lost: int) -> str:
 
 
 def check_file(path: str) -> None:
-    """Make sure that there can be a file of that name, before everything is read for it.
+    """Make sure that the file can be written, before everything is read for it.
 
     Raises:
-        OSError: there cannot be.
+        OSError: it cannot.
     """
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -128,7 +128,7 @@ def check_file(path: str) -> None:
 
 
 class _Topic(NamedTuple):
-    """What was counted of a topic: all of it, and its messages by second, by power of two, and by tag."""
+    """The counts of a topic: all messages, and messages by second, by size as a power of two, and by tag."""
 
     total: dict[str, int]
     moments: dict[int, int]
@@ -139,7 +139,7 @@ class _Topic(NamedTuple):
 def _topics(
     spark: SparkSession, store: str, topics: Sequence[str] | None, *, lossy: bool
 ) -> tuple[dict[str, _Topic], dict[str, range]]:
-    """Count everything in one pass: each task what it reads, and Spark what they found; with the offsets."""
+    """Count everything in one pass: each task counts what it reads, and Spark adds it up; with the offsets."""
     wanted = {"path": store, "columns": COLUMNS, **topics_option(topics), **loss_option(lossy=lossy)}
     found: dict[str, _Topic] = {}
     options = batch_options(wanted)
@@ -160,11 +160,11 @@ def _topics(
 
 
 def _counted(spark: SparkSession, tasks: Sequence[Sequence[Split]], options: ReadOptions) -> DataFrame:
-    """Return what all tasks counted, added up: the rows of `census`, each with its `place` among those of its kind."""
+    """Return the sums of all counts: the rows of `census`, each with its `place` among those of its kind."""
     counted = spread(spark, tasks, partial(census, AnyFileSystem(), options=options), SCHEMA)
     if len(tasks) > 1:
-        # Brought together as the places need it, the sums need no exchange of their own. The rows are few: Spark's
-        # usual 200 parts would be as many files for each task.
+        # Partitioned as the places need it, the sums need no exchange of their own. The rows are few: with Spark's
+        # usual 200 partitions, each task would write as many files.
         counted = counted.repartition(len(tasks), "topic", "kind")
     sums = [f.sum("count").alias("count"), f.sum("bytes").alias("bytes")]
     ends = [f.min("first").alias("first"), f.max("last").alias("last")]
@@ -174,7 +174,7 @@ def _counted(spark: SparkSession, tasks: Sequence[Sequence[Split]], options: Rea
 
 
 def _rate(moments: Mapping[int, int], first: datetime, last: datetime) -> Bars:
-    """Return messages a second over time."""
+    """Return the chart of messages per second over time."""
     begin, end = floor(first.timestamp()), floor(last.timestamp())
     step = step_for(begin, end)
     counts, start = coarser(moments, step), begin // step * step
@@ -184,21 +184,21 @@ def _rate(moments: Mapping[int, int], first: datetime, last: datetime) -> Bars:
 
 
 def _sizes(counts: Mapping[int, int]) -> Bars:
-    """Return how many messages have which size, in powers of two."""
+    """Return the chart of messages by size, in powers of two."""
     powers = range(min(counts), max(counts) + 1)
     bars = [("0" if p < 0 else f"{2**p:,} to {2 ** (p + 1) - 1:,}", float(counts.get(p, 0))) for p in powers]
     return Bars("Messages by size in bytes", bars)
 
 
 def _tags(counts: Mapping[str | None, int]) -> Bars:
-    """Return how many messages have which tag, the most frequent first."""
+    """Return the chart of messages by tag, the most frequent first."""
     bars = [("without a tag" if tag is None else tag, float(count)) for tag, count in counts.items()]
     return Bars("Messages by tag", bars, across=True)
 
 
 def _channels(store: str, topics: Iterable[str]) -> list[Bars]:
     fs = AnyFileSystem()
-    # To look into a topic takes a walk through its last segment: only where somebody consumes it.
+    # Opening a topic means to scan its last segment: only done if it has consumers.
     consumed = [topic for topic in topics if _is_consumed(fs, os.path.join(store, topic))]
     summaries = StoreReader(store, fs).stats(consumed).topics if consumed else {}
     found = [(f"{topic} / {name}", each) for topic in summaries for name, each in summaries[topic].channels.items()]
@@ -215,7 +215,7 @@ def _channels(store: str, topics: Iterable[str]) -> list[Bars]:
 
 
 def _is_consumed(fs: FileSystem, directory: str) -> bool:
-    """Return whether a topic has channels; False also of one that was deleted since it was counted."""
+    """Return whether a topic has channels; False also if it was deleted since it was counted."""
     try:
         return bool(describe(fs, directory)[0].channels)
     except StoreNotFoundError:

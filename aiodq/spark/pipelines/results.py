@@ -1,4 +1,4 @@
-"""What `compact` has put into a topic before, by the names of its commits."""
+"""The earlier results of `compact` in a topic, identified by the names of its commits."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 __all__ = ["name_of_result"]
 
 _HOW: Final = {(False, False): "all", (True, False): "alive", (False, True): "found", (True, True): "foundalive"}
-"""By whether empty ones were left out, and whether what was damaged or gone was."""
+"""The prefixes of names, by `drop_empty` and `lossy`."""
 
 
 def name_of_result(
     fs: FileSystem, place: str, into: str, splits: Sequence[Split], *, drop_empty: bool, lossy: bool = False
 ) -> str:
-    """Return the name by which what is made of these splits of one topic is known again: a `txnId`.
+    """Return the `txnId` that identifies the result of compacting these splits of one topic.
 
-    It says of which topic they are, by its uuid, and from which offset to which; and how often that was written into a
-    topic that was deleted since.
+    It contains the uuid of the topic, the first offset and the one after the last, and how often the result was written
+    into a topic that was deleted since.
 
     Args:
-        fs: the files.
-        place: the store that is written to; there may be none.
+        fs: the file system.
+        place: the store that is written to; it may not exist yet.
         into: the topic in it.
-        splits: all that the topic has that is read, in order; at least one.
+        splits: all splits of the source topic, in order; at least one.
         drop_empty: as for `compact`.
-        lossy: as for `compact`. What was made without a loss stands for what is made with one, too.
+        lossy: as for `compact`. A result without losses also counts as one that may have them.
 
     Raises:
-        InvalidOptionError: there is what was made of that topic when it had other messages, or in another way.
+        InvalidOptionError: there is a result of the same topic with other messages, or with other options.
         StorageError: as mapped from the system's error.
     """
     topic = f"compact-{splits[0].place.topic.hex}-{zlib.crc32(into.encode()):08x}-"
@@ -69,6 +69,6 @@ def _number(write: str) -> int:
 
 
 def _has_had(fs: FileSystem, place: str, topic: str) -> bool:
-    """Return whether there is a topic that has, or had, messages."""
+    """Return whether the topic exists and has, or had, messages."""
     directory = os.path.join(place, topic)
     return name_exists(fs, directory) and beside_its_owner(lambda: snapshot(fs, place, topic)).view.stop > 0

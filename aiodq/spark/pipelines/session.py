@@ -24,30 +24,30 @@ __all__ = ["check_stores", "load", "loss_option", "start_session", "topics_optio
 
 
 def topics_option(topics: Sequence[str] | None) -> dict[str, str]:
-    """Return the option that names these topics; none for all of them.
+    """Return the option that names these topics; no option for all topics.
 
     Raises:
-        InvalidOptionError: they are no list, or an empty one.
+        InvalidOptionError: it is no list, or an empty one.
     """
     return {} if topics is None else {"topics": ",".join(some("topics", topics))}
 
 
 def loss_option(*, lossy: bool) -> dict[str, str]:
-    """Return the option that says whether messages that are gone or damaged are left out, or are an error."""
+    """Return the option that says whether deleted or damaged messages are left out, or are an error."""
     return {"failOnDataLoss": "false" if lossy else "true"}
 
 
 def check_stores(stores: str | os.PathLike[str], topics: Sequence[str] | None = None, *, coming: bool = False) -> None:
-    """Make sure that there is what a job is to read: cheap, and without Java, which takes its time to start.
+    """Make sure that what a job reads exists; before Java starts, which takes seconds.
 
     Args:
-        stores: a store's directory, several with commas between, or a pattern.
-        topics: names or patterns; None for all.
-        coming: patterns may be those of topics that are still to come.
+        stores: a store's directory, several separated by commas, or a pattern.
+        topics: names or patterns; None: all.
+        coming: whether patterns may match only topics that do not exist yet.
 
     Raises:
-        InvalidOptionError: no store matches the pattern; or topics are no list.
-        StoreNotFoundError: there is no such store, or no topic of a name that was given in full, or that matches.
+        InvalidOptionError: no store matches the pattern; or `topics` is no list.
+        StoreNotFoundError: there is no such store, no topic of a name given in full, or none that matches.
         NotAStoreError: a directory holds something else.
     """
     options = read_options({"path": os.fspath(stores), **topics_option(topics)})
@@ -57,15 +57,14 @@ def check_stores(stores: str | os.PathLike[str], topics: Sequence[str] | None = 
 
 
 def start_session(master: str = "local[*]", conf: Mapping[str, str] | None = None, name: str = "aiodq") -> SparkSession:
-    """Return a session, started unless this process has one. Blocking.
+    """Return the session of this process, started if there is none. Blocking.
 
-    On a cluster, the workers need aiodq and its extra `spark` installed, and a file system on which they see the stores
-    under the same paths.
+    On a cluster, the workers need aiodq with its extra `spark`, and a file system with the stores under the same paths.
 
     Args:
-        master: as Spark names it: `local[*]` for all cores of this machine, `spark://host:7077`, `yarn`.
-        conf: Spark's own settings; they go before those made here.
-        name: what Spark's pages call the job.
+        master: as in Spark: `local[*]` for all cores of this machine, `spark://host:7077`, `yarn`.
+        conf: settings of Spark; they override those made here.
+        name: the name of the job on Spark's pages.
 
     Raises:
         MissingExtraError: there is no Java.
@@ -87,14 +86,14 @@ def start_session(master: str = "local[*]", conf: Mapping[str, str] | None = Non
 
 
 def use_here(spark: SparkSession) -> None:
-    """Let this thread write by a session, also where another one began it.
+    """Let this thread write with a session, even if another thread started it.
 
-    Spark looks for a source that is written in Python in the session that its own thread used last. Of what gives a
-    thread one, nothing costs less than to make rows of nothing.
+    Spark looks for a data source written in Python in the session that its own thread used last. The cheapest way to
+    give a thread a session is to create a DataFrame without rows.
     """
     spark.createDataFrame([], "nothing INT")
 
 
 def load(spark: SparkSession, stores: list[str], **options: str) -> DataFrame:
-    """Return the messages of stores as they are now."""
+    """Return the messages of stores, as they are now."""
     return spark.read.format("aiodq").options(**options).load(stores)

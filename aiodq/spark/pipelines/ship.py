@@ -1,4 +1,4 @@
-"""Sealed segments, as they are, to object storage: what is there is read as the store itself is."""
+"""Copies sealed segments to object storage, where they can be read like the store itself."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 __all__ = ["MANIFEST", "ShipSummary", "ship"]
 
 MANIFEST: Final = "manifest.json"
-"""Of a topic: which segments were shipped, with their sizes and checksums, and from which store where it says so."""
+"""The manifest of a topic: the segments that were shipped, with sizes and checksums, and the store if it is known."""
 _VERSION: Final = 1
 
 
 @dataclass(frozen=True)
 class ShipSummary:
-    """What one run did: so many segments with so many messages and bytes brought to a place, in so many seconds.
+    """The result of one run: the numbers of segments, messages and bytes, the target, and the seconds that it took.
 
-    `lost` is how many messages had been deleted before, and were left out with `lossy`.
+    `lost` is the number of messages that were deleted before they were shipped, with `lossy`.
     """
 
     target: str
@@ -59,7 +59,7 @@ class ShipSummary:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """What was shipped of a topic: by file name its size, its checksum, and the offset behind it."""
+    """The shipped segments of a topic: by file name the size, the checksum, and the offset after the last message."""
 
     segments: dict[str, tuple[int, str, int]]
 
@@ -69,7 +69,7 @@ class _Manifest:
 
     @property
     def gaps(self) -> Ranges:
-        """The offsets between its segments. None of them is a loss: what is missing is not shipped past."""
+        """The gaps between its segments. They are no loss: shipping stops at messages that are missing."""
         spans = sorted((segment_base(name) or 0, stop) for name, (_, _, stop) in self.segments.items())
         return tuple((stop, base) for (_, stop), (base, _) in pairwise(spans) if stop < base)
 
@@ -82,25 +82,25 @@ def ship(
     hold: str | None = None,
     lossy: bool = False,
 ) -> ShipSummary:
-    """Bring the sealed segments that are not there yet to a place in object storage, byte by byte. Blocking, no Spark.
+    """Copy the sealed segments that are not there yet to object storage, unchanged. Blocking; it needs no Spark.
 
-    An object is made only where there is none; repeated after it was cut short, it goes on. What is not sealed yet is
-    for the next run. The place is read as a store is: `spark.read.format("aiodq").load(target)`.
+    Existing objects are not overwritten; a run after one that was aborted goes on. Segments that are not sealed yet are
+    left for the next run. The target is read like a store: `spark.read.format("aiodq").load(target)`.
 
     Args:
         store: the store's directory. It may be open in another process.
         target: a URL that fsspec knows: `s3://bucket/shop`.
-        topics: names or patterns; all topics where None.
-        hold: the name under which the store keeps from retention what is not shipped yet. The first run with one takes
-            a second more, until an owner knows of it.
-        lossy: go on behind messages that were deleted before they were shipped, as a purge does, instead of failing.
+        topics: names or patterns; None: all topics.
+        hold: the name of a hold that keeps retention from deleting what is not shipped yet. The first run with it takes
+            a second longer, until an owner respects it.
+        lossy: go on after messages that were deleted before they were shipped, as by a purge, instead of failing.
 
     Raises:
         StoreNotFoundError: there is no such store or topic.
         OffsetError: messages were deleted before they were shipped; not with `lossy`.
         CorruptionError: messages are missing or damaged at the ends of segments; or a manifest is.
-        InvalidOptionError: under the name of a topic something else lies there, or the place is a store, or another
-            machine's; or topics are no list.
+        InvalidOptionError: something else has the name of a topic there; the target is a store, or on another machine;
+            or `topics` is no list.
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
         StorageError: as mapped from the system's error.
     """
@@ -109,7 +109,7 @@ def ship(
     _check_target(fs, target)
     topics_of(fs, path, topics)
     if hold is not None and read_hold(fs, path, hold) is None:
-        # Kept first, and then looked at, as a stream does.
+        # The hold first, then a look at the topics, as in a stream.
         keep(path, hold, Hold({}, None if topics is None else tuple(topics)))
         wait_until_known()
     names, uuid = topics_of(fs, path, topics), store_uuid(fs, path)
@@ -130,12 +130,12 @@ def ship(
 
 
 def _check_target(fs: FileSystem, target: str) -> None:
-    """Make sure that the place is read by that name, and is no store, of whose topics descriptions would be replaced.
+    """Make sure that the target can be read, and is no store, whose topic descriptions would be overwritten.
 
     Raises:
-        InvalidOptionError: it is one, or cannot.
+        InvalidOptionError: it is a store, or cannot be read.
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
-        StorageError: as mapped from the system's error; fsspec knows no such kind, or it cannot be told.
+        StorageError: as mapped from the system's error; fsspec does not know this kind of URL; or it is not known.
     """
     local_path(target)
     with os_errors(target):
@@ -147,11 +147,11 @@ def _check_target(fs: FileSystem, target: str) -> None:
 def _ship_topic(
     fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None, *, lossy: bool
 ) -> tuple[list[Segment], int, int, int]:
-    """Ship what is new of a topic.
+    """Ship the new segments of a topic.
 
     Returns:
-        Its segments, the offset behind all that was shipped ever, how many messages were deleted before, and how many
-        segments are to be looked for anew, as their owner has deleted one meanwhile.
+        Its segments, the offset after everything that was ever shipped, the number of messages deleted before, and the
+        number of segments to look for again, as the owner has deleted one meanwhile.
     """
     before = read_meta(fs, place)
     if before is not None and before.uuid != log.meta.uuid:
@@ -187,19 +187,19 @@ def _ship_topic(
 def _tell_of(
     fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None, shipped: Mapping[str, tuple[int, str, int]]
 ) -> None:
-    """Say in a topic's place that these segments were shipped, beside those of which it says so already."""
-    # By fsspec nobody can replace an object on the condition that it is as it was read. But all who ship a topic see
-    # its directory, mostly from one machine.
+    """Add these segments to the manifest of a topic."""
+    # With fsspec, an object cannot be replaced on the condition that it is unchanged. But all who ship a topic see
+    # its directory, usually on one machine.
     with nullcontext() if is_url(log.directory) else in_turn(log.directory):
-        # Another run may have come further meanwhile; what its manifest named is not shipped again.
+        # Another run may have got further meanwhile; what its manifest names is not shipped again.
         segments = {**shipped, **_manifest(fs, place).segments}
         before = read_meta(fs, place)
         begin = log.begin if before is None else before.begin
-        # What was shipped is there for good, and nobody consumes it there.
+        # What was shipped stays for good: nothing is consumed there.
         meta = replace(log.meta, begin=begin, channels={}, paused=frozenset(), channel_options={})
-        # What retention has deleted between two segments, the store forgets once the earlier one is gone.
+        # The store forgets a gap between two segments once retention has deleted the earlier one.
         _replace(f"{place}/{TOPIC_FILE}", encode_meta(replace(meta, deleted=_Manifest(segments).gaps)))
-        # CRASH: the manifest last: what it does not name yet is found to be the same by the next run.
+        # CRASH: the manifest is last: the next run finds that segments that it does not name yet are the same.
         content = {"topic": str(log.meta.uuid), "segments": {name: list(entry) for name, entry in segments.items()}}
         content |= {} if store is None else {"store": str(store)}
         _replace(f"{place}/{MANIFEST}", encode_checked("manifest", _VERSION, content))
@@ -216,7 +216,7 @@ def _manifest(fs: FileSystem, place: str) -> _Manifest:
 
 
 def _make(url: str, data: bytes) -> None:
-    """Make an object, unless the same is there, or make it whole.
+    """Write an object, or complete a partial one; do nothing if it is there already.
 
     Raises:
         InvalidOptionError: something else is there.
@@ -234,20 +234,20 @@ def _make(url: str, data: bytes) -> None:
                 there = bytes(fs.cat_file(path))
             if there == data:
                 return
-            # In a bucket an object is whole; of a file, a run that was killed leaves a part.
+            # Objects in a bucket are complete; a run that was killed may leave a partial file.
             if not (_is_local(fs) and data.startswith(there)):
                 raise InvalidOptionError(f"at {url!r} is something else than what is to be shipped there") from cause
             _replace(url, data)
 
 
 def _is_local(fs: Any) -> bool:  # noqa: ANN401 - fsspec has no types
-    """Return whether objects are this machine's files."""
+    """Return whether the objects are files of this machine."""
     return bool(getattr(fs, "local_file", False))
 
 
 def _replace(url: str, data: bytes) -> None:
     fs, path = find_objects(url)
-    # An object in a bucket appears whole; a file is written bit by bit, and somebody may read it, or this be killed.
+    # An object in a bucket appears complete. A file is written in steps: it may be read, or this killed, in between.
     place = f"{path}.{uuid4().hex}{TEMPORARY}" if _is_local(fs) else path
     with os_errors(url), numbered():
         fs.pipe_file(place, data)

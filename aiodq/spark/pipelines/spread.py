@@ -1,4 +1,4 @@
-"""Work that tasks do by themselves, beside Spark's rows: only what they find travels."""
+"""Runs work in Spark tasks that read by themselves, so that only their results are sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def spread(spark: SparkSession, work: Sequence[T], task: Callable[[T], Iterator[Any]], schema: str) -> DataFrame:
-    """Return the rows of the `pyarrow.RecordBatch` objects that a function yields, a task for each piece of work.
+    """Return the rows of the `pyarrow.RecordBatch` objects that a function yields; each piece of work is one task.
 
     The rows come in the order of the work.
     """

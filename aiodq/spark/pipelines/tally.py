@@ -1,4 +1,4 @@
-"""Whether what a stream wrote adds up with what the store holds, before retention may have any of it."""
+"""Checks that a stream has written as many messages as the store holds, before retention may delete them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _CHUNK: Final = 1 << 20
 
 
 class Tally:
-    """Moves a hold forward by what was proven to be written.
+    """Moves a hold forward over messages that were certainly written.
 
     Attributes:
-        lost: messages that the store could not give any more.
+        lost: the number of messages that could no longer be read.
     """
 
     def __init__(self, store: str, hold: str, written: Callable[[str, int, int], int]) -> None:
-        """Move this hold.
+        """Set the hold.
 
         Args:
-            store: its directory.
-            hold: its name.
-            written: counts the messages of a topic between two offsets where the stream writes them.
+            store: the store's directory.
+            hold: the name of the hold.
+            written: counts the messages of a topic between two offsets in what the stream wrote.
         """
         self.lost: int = 0
         self._fs: FileSystem = OsFileSystem()
@@ -46,18 +46,18 @@ class Tally:
         self._written = written
 
     def batch(self, start: Mapping[str, int] | None, end: Mapping[str, int], rows: int) -> None:
-        """Let go what a finished batch has written; one that was let go before is fine. Blocking.
+        """Release what a finished batch has written; repeating it changes nothing. Blocking.
 
-        Mostly its rows are as many as its offsets. Where they are not, or it does not begin where the hold is (the run
-        before was killed), both sides are counted. A topic that ends before it began was made anew, and begins there.
+        Usually it has as many rows as offsets. If not, or if it does not begin at the hold (the run before was killed),
+        both sides are counted. A topic that ends before it began was created again, and begins there.
 
         Args:
-            start: by topic, the offset at which it began; None where the query began.
-            end: by topic, the offset behind its last message.
-            rows: how many messages it had.
+            start: by topic, the offset at which the batch began; None for the beginning of the query.
+            end: by topic, the offset after its last message.
+            rows: the number of its messages.
 
         Raises:
-            StorageError: the store has messages that were not written; the hold stays where it is.
+            StorageError: the store has messages that were not written; the hold is not moved.
         """
         held = read_hold(self._fs, self._store, self._hold)
         if held is None:
@@ -75,7 +75,7 @@ class Tally:
         keep(self._store, self._hold, replace(held, offsets={**held.offsets, **end}))
 
     def missing_at_ends(self) -> int:
-        """Return how much is missing at the topics' ends, which a stream passes only once something follows. Blocking.
+        """Return how many messages are missing at the topics' ends; a stream passes them once others follow. Blocking.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -83,7 +83,7 @@ class Tally:
         held = read_hold(self._fs, self._store, self._hold)
         found, names = 0, [] if held is None else topics_of(self._fs, self._store, None)
         for topic in names if held is None or held.patterns is None else matching(names, held.patterns):
-            with suppress(StoreNotFoundError):  # deleted since it was listed
+            with suppress(StoreNotFoundError):  # deleted since topics were listed
                 found += beside_its_owner(partial(_missing_at_end, self._fs, self._store, topic))
         return found
 
@@ -103,7 +103,7 @@ class Tally:
             self.lost += stop - first - there
 
     def _readable(self, topic: str, first: int, stop: int) -> int:
-        """Return how many of these messages can be read from here."""
+        """Return how many of these messages can be read from the store."""
         if topic not in topics_of(self._fs, self._store, None):
             return 0
         return beside_its_owner(partial(_readable, self._fs, self._store, topic, first, stop))

@@ -1,1 +1,1 @@
-"""Topics as a stream of Spark's: offsets, what marks them, what stores keep for it, how far it is behind."""
+"""Topics as a Spark stream: its offsets, their marks, its holds in the stores, and its lag."""

@@ -1,4 +1,4 @@
-"""How far a query is behind the stores that it reads: from its checkpoint, without Spark."""
+"""The lag of a query behind the stores that it reads, from its checkpoint and without Spark."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["TopicLag", "lag"]
 
 @dataclass(frozen=True)
 class TopicLag:
-    """How far a query is behind a topic.
+    """The lag of a query behind one topic.
 
     Attributes:
-        store, topic: which.
-        taken: the offset behind the last message of the last batch that is finished.
-        end: the offset behind the newest message that there is now.
-        lag: how many messages there are between the two; those that were deleted do not count.
+        store, topic: the store and the topic.
+        taken: the offset after the last message of the last finished batch.
+        end: the offset after the newest message.
+        lag: the number of messages between the two, without those that were deleted.
     """
 
     store: str
@@ -41,17 +41,18 @@ class TopicLag:
 
 
 def lag(checkpoint: str | os.PathLike[str], store: str | os.PathLike[str] | None = None) -> list[TopicLag]:
-    """Return how far a query is behind each topic that it has met, by store and topic. Blocking.
+    """Return the lag of a query behind each topic that it has read, by store and topic. Blocking.
 
-    It may be running, or not. A topic that was deleted is left out; of one that was made anew nothing is taken in.
+    The query may be running or not. Deleted topics are left out; of a topic that was deleted and created again, nothing
+    counts as read.
 
     Args:
-        checkpoint: the query's directory; on a file system of this machine.
-        store: the directory of the store that it reads; of several, the checkpoint knows them itself.
+        checkpoint: the query's checkpoint, a directory of this machine.
+        store: the directory of the store that it reads; not needed for several, which the checkpoint names.
 
     Raises:
         StoreNotFoundError: there is no such checkpoint, or no such store.
-        InvalidOptionError: the query reads one store, and it was not said which; or no aiodq at all.
+        InvalidOptionError: the query reads one store and `store` is missing, or it reads no store of aiodq.
         CorruptionError: the checkpoint is not what Spark writes.
         StorageError: as mapped from the system's error.
     """
@@ -85,7 +86,7 @@ def _said(store: str | os.PathLike[str] | None) -> str:
 
 
 def _sources(fs: FileSystem, checkpoint: str) -> Iterator[dict[str, Any]]:
-    """Yield the offsets of those of a query's sources that are aiodq's, as of its last batch that is finished."""
+    """Yield the offsets of a query's sources of the format `aiodq`, after its last finished batch."""
     finished = _batches(fs, os.path.join(checkpoint, "commits"))
     if not finished:
         raise InvalidOptionError(f"no batch of the query with the checkpoint {checkpoint!r} is finished yet")
@@ -104,7 +105,7 @@ def _sources(fs: FileSystem, checkpoint: str) -> Iterator[dict[str, Any]]:
 
 
 def _decoded(line: str) -> dict[str, Any] | None:
-    """Return a source's offsets; None where they are not aiodq's."""
+    """Return a source's offsets; None if they are not aiodq's."""
     try:
         found = json.loads(line)
     except ValueError:

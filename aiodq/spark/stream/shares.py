@@ -1,4 +1,4 @@
-"""How much of each topic one batch of a stream takes in."""
+"""Divides the limit of a batch among the topics of a stream."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["shares", "up_to_bytes"]
 
 
 def shares(waiting: Mapping[str, int], most: int, turn: int) -> dict[str, int]:
-    """Return how many messages each topic may give: as many as any other, as far as it has them.
+    """Return how many messages the batch reads of each topic: equal numbers, as far as they have as many.
 
     Args:
-        waiting: how many each has.
-        most: of all together.
-        turn: how many were taken before; where not each can have one, it decides whose turn it is.
+        waiting: how many wait in each topic.
+        most: the most in all.
+        turn: how many were read before; if there are fewer messages than topics, it decides which topics have a turn.
     """
     given = dict.fromkeys(waiting, 0)
     hungry = sorted(topic for topic, count in waiting.items() if count)
@@ -38,7 +38,7 @@ def shares(waiting: Mapping[str, int], most: int, turn: int) -> dict[str, int]:
 
 
 def up_to_bytes(log: LogSnapshot, start: int, end: int, size: int) -> int:
-    """Return up to where about `size` bytes go, to the precision of the segments' indexes; further than `start`."""
+    """Return the offset after about `size` bytes, as exact as the segments' indexes, and larger than `start`."""
     reader = LogReader(AnyFileSystem())
     try:
         return min(reader.offset_behind(log.view, start, max(size, 1)), end)

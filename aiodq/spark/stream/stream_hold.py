@@ -1,4 +1,4 @@
-"""What a stream asks its stores to keep for it: one hold by name, in each store that it reads."""
+"""The hold of a stream: a hold of one name in each store that it reads, which keeps what it has not read yet."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["StreamHold", "keep", "wait_until_known"]
 
 Offsets = dict[str, dict[str, int]]
-"""By store, and in it by topic."""
+"""Offsets by topic, by store."""
 
 _UNTIL_KNOWN: Final = 1.0
-"""Seconds after which an owner that has looked for holds before one was made deletes nothing by that any more."""
+"""Seconds after which an owner no longer deletes anything because of a look for holds before this one was made."""
 
 
 def keep(store: str, name: str, hold: Hold) -> None:
-    """Write a hold of a store, durably; its path may be a link, which is followed here as `aiodq.open` does. Blocking.
+    """Write a hold of a store, durably. The path may be a link, which is followed as by `aiodq.open`. Blocking.
 
     Raises:
         StorageError: the earlier hold stands.
@@ -34,24 +34,24 @@ def keep(store: str, name: str, hold: Hold) -> None:
 
 
 def wait_until_known() -> None:
-    """Wait until an owner deletes nothing any more that a hold keeps which was made just now. Blocking."""
+    """Wait until an owner certainly respects a hold that was just made. Blocking."""
     time.sleep(_UNTIL_KNOWN)
 
 
 class StreamHold:
-    """The hold of one query. Nothing is looked at before it is asked for."""
+    """The hold of one query. Making this object does no I/O."""
 
     def __init__(self, name: str, stores: Sequence[str], patterns: tuple[str, ...] | None) -> None:
-        """Keep topics of these names and patterns, all where None, under this name."""
+        """Set the name of the hold, and the names and patterns of its topics; None for all."""
         self._name = name
         self._stores = stores
         self._patterns = patterns
 
     def begin(self, start: Mapping[tuple[str, str], int]) -> None:
-        """Keep what a query that begins is to read. Blocking.
+        """Keep what a new query is to read. Blocking.
 
-        Spark asks more than once where a query begins, until its first batch is finished: an earlier answer stands, as
-        what it promised may be on record. So does a hold that is under way; whose it is, `require_own` finds out.
+        Spark asks more than once where a query begins, until its first batch is finished. An earlier answer stands, as
+        Spark may have recorded it. So does a hold that is in use; `require_own` checks whose it is.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -63,10 +63,10 @@ class StreamHold:
                 self._write(store, Hold({**before.offsets, **earlier}, self._patterns))
 
     def require_own(self) -> None:
-        """Make sure that no other query has come further, before a first batch is decided on. Blocking.
+        """Make sure, before the first batch, that the hold is not in use by another query. Blocking.
 
         Raises:
-            InvalidOptionError: a query that is under way has a hold of that name.
+            InvalidOptionError: another query uses a hold of this name.
             StorageError: as mapped from the system's error.
         """
         for store in self._stores:
@@ -79,7 +79,7 @@ class StreamHold:
                 )
 
     def mark(self) -> None:
-        """Note that the query is under way: another one that begins is refused from here on. Blocking.
+        """Mark the hold as in use: a new query of the same hold is refused from now on. Blocking.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -90,7 +90,7 @@ class StreamHold:
                 self._write(store, replace(held, under_way=True))
 
     def move(self, offsets: Mapping[tuple[str, str], int]) -> None:
-        """Let go what lies below these offsets, and topics that are not read any more. Blocking.
+        """Release what is below these offsets, and topics that are no longer read. Blocking.
 
         Raises:
             StorageError: the earlier hold stands.
@@ -104,9 +104,9 @@ class StreamHold:
         """Make sure that what the query has still to read is kept. Blocking.
 
         Args:
-            taken: up to where each topic was read, of those that are.
-            strict: whether it is an error if it is not; else it is kept from here on.
-            under_way: the query's first batch is finished.
+            taken: the offset up to which each topic was read.
+            strict: whether it is an error if something is not kept; otherwise it is kept from now on.
+            under_way: whether the query's first batch is finished.
 
         Raises:
             OffsetError: somebody released the hold, or another query moved it.

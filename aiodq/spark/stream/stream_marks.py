@@ -1,9 +1,8 @@
-"""What a stream's offsets say of the messages before them, so that others under the same numbers are noticed.
+"""Marks in a stream's offsets that identify the message before each, so that others with the same numbers are noticed.
 
-Of each topic `"marks": {"orders": [123, 1767225600000000000, 305419896, 120]}` has the offset, and of the frame that
-holds the message before it the time, the checksum, and up to where all was durable when it was written. Offsets without
-a mark, or whose number was changed by hand, are taken for what they say. So are those before which everything was
-deleted, or cannot be read.
+For each topic, `"marks": {"orders": [123, 1767225600000000000, 305419896, 120]}` holds the offset and, of the frame
+with the message before it, the time, the checksum, and the durable end of the log when it was written. Offsets without
+a mark, or changed by hand, are taken as they are. So are offsets before which everything was deleted or cannot be read.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ _NUMBERS: Final = 4
 
 
 class StreamMark(NamedTuple):
-    """An offset, and what is known of the frame that holds the message before it."""
+    """The mark of an offset: the offset, and what identifies the frame that holds the message before it."""
 
     offset: int
     frame: FrameMark
 
     def encode(self) -> list[int]:
-        """Return it as offsets have it."""
+        """Return the mark as JSON for offsets."""
         return [self.offset, *self.frame]
 
 
 def marks_of(offsets: Mapping[str, Any]) -> dict[str, StreamMark]:
-    """Return the marks that offsets have, by topic."""
+    """Return the marks in offsets, by topic."""
     said = offsets.get("marks")
     found: dict[str, StreamMark] = {}
     for topic, mark in said.items() if isinstance(said, dict) else ():
@@ -46,10 +45,10 @@ def marks_of(offsets: Mapping[str, Any]) -> dict[str, StreamMark]:
 
 
 class StreamMarks:
-    """The marks of one query, with where the frames are: so one is found again without a search."""
+    """The marks of one query, with the positions of the frames, so that each is found again without a search."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start without marks."""
         self._places: dict[str, tuple[StreamMark, FramePlace]] = {}
 
     def make(self, topic: str, log: LogSnapshot, offset: int) -> StreamMark | None:
@@ -67,7 +66,7 @@ class StreamMarks:
         return mark
 
     def holds(self, topic: str, log: LogSnapshot, mark: StreamMark) -> bool:
-        """Return whether the message before an offset is not another one than it was, as far as can be told. Blocking.
+        """Return whether the message before an offset is the marked one, or cannot be told from it. Blocking.
 
         Raises:
             StorageError: as mapped from the system's error.
@@ -83,11 +82,11 @@ class StreamMarks:
         if place.mark[:2] == mark.frame[:2]:
             self._note(topic, mark.offset, place)
             return True
-        # What was damaged after it was read is no loss.
+        # Damage to a message that was read already is no loss.
         return find_frame(fs, log.view, mark.offset - 1, check=True) is None
 
     def kept(self, topic: str, log: LogSnapshot, taken: int, mark: StreamMark | None) -> int:
-        """Return up to where what was read of a topic is what is there, as nearly as can be told. Blocking.
+        """Return the offset up to which a topic still has the messages that were read, as far as is known. Blocking.
 
         Raises:
             StorageError: as mapped from the system's error.

@@ -1,4 +1,4 @@
-"""The topics of a stream: how offsets name them, and what is there of them now."""
+"""The topics of a stream: their keys in offsets, and their logs as they are now."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ T = TypeVar("T")
 
 
 class StreamTopics:
-    """Those that a query reads.
+    """The topics that a query reads.
 
-    Offsets know a topic by its key: its name, behind its store's where the query reads several.
+    In offsets, a topic has a key: its name, after the path of its store if the query reads several stores.
     """
 
     def __init__(self, options: ReadOptions) -> None:
-        """Know of the topics that these options name; nothing is looked at yet."""
+        """Set the options that select the topics; this does no I/O."""
         self._options = options
         self._known: dict[str, LogSnapshot] = {}
 
     def named(self) -> list[str]:
-        """Return the topics that were named in full, and whatever else stands beside them."""
+        """Return the topics that were named in full, and the patterns."""
         return [self.key(store, topic) for store in self._options.stores for topic in self._options.topics or ()]
 
     def logs(self, known: Iterable[str]) -> dict[str, LogSnapshot]:
-        """Return the topics that there are; those `known` need not be there any more, even if named in full. Blocking.
+        """Return the existing topics; those in `known` may be missing, even if they were named in full. Blocking.
 
         Raises:
             StoreNotFoundError: there is no such store, or no topic of a name that was given in full.
@@ -56,10 +56,10 @@ class StreamTopics:
         return found
 
     def log(self, topic: str, stop: int | None = None) -> LogSnapshot:
-        """Return a topic's log as it is now; only what is new is looked at. Blocking.
+        """Return a topic's log as it is now; only what is new is read. Blocking.
 
-        With `stop`, as it was when the trigger looked at it, if it went as far, was whole, and is still there: to look
-        again is most of what a batch of many topics costs.
+        With `stop`, return it as the trigger saw it if it reached that offset, was undamaged, and still exists: a
+        second look would be most of the cost of a batch of many topics.
         """
         log = self._known.get(topic)
         if log is None:
@@ -69,7 +69,7 @@ class StreamTopics:
         return log
 
     def unless_deleted(self, topic: str, look: Callable[[], T]) -> T | None:
-        """Return what `look` finds, anew where the owner has deleted some of it; None where the topic is there no more.
+        """Return what `look` finds, repeated if the owner has deleted a part meanwhile; None if the topic was deleted.
 
         Raises:
             StoreNotFoundError: its store is not here.
@@ -79,7 +79,7 @@ class StreamTopics:
             try:
                 return look()
             except StoreNotFoundError:
-                # There again, it was made anew meanwhile.
+                # It exists again: it was deleted and created again meanwhile.
                 if self.is_there(topic):
                     raise
                 return None
@@ -96,21 +96,21 @@ class StreamTopics:
         return name in topics_of(AnyFileSystem(), store, None)
 
     def is_wanted(self, key: str) -> bool:
-        """Return whether the query is told to read a topic, be it there or not."""
+        """Return whether the options select a topic, whether it exists or not."""
         store, topic = self.place(key)
         return store in self._options.stores and is_wanted(topic, self._options)
 
     def is_latest(self, topic: str) -> bool:
-        """Return whether the query is told to begin at the end of a topic."""
+        """Return whether the query begins at the end of a topic."""
         bound = self._options.starting
         return bound == "latest" or (isinstance(bound, dict) and bound.get(self.place(topic)[1]) == "latest")
 
     def key(self, store: str, topic: str) -> str:
-        """Return what offsets call a topic of a store."""
+        """Return the key of a topic of a store in offsets."""
         return topic if len(self._options.stores) == 1 else f"{store}/{topic}"
 
     def place(self, key: str) -> tuple[str, str]:
-        """Return (store, topic) of what offsets name: no topic's name has a slash."""
+        """Return (store, topic) of a key: names of topics have no slash."""
         if len(self._options.stores) == 1:
             return self._options.stores[0], key
         store, _, topic = key.rpartition("/")
@@ -122,9 +122,9 @@ class StreamTopics:
 
 
 def _is_doubtful(log: LogSnapshot) -> bool:
-    """Return whether something was wrong when a topic was looked at, or a file was deleted since.
+    """Return whether a topic was damaged when it was read, or a file was deleted since.
 
-    An owner that opens the topic may be putting it right. Whether it is the same topic, a task finds out.
+    An owner that opens the topic may be repairing it. The task checks whether it is the same topic.
     """
     if log.damages:
         return True

@@ -1,11 +1,11 @@
 """Topics as a stream: offsets `{"v": 1, "topics": {"orders": 123}, "ids": {"orders": "7f1c…"}}`.
 
-Each is the one behind the last message taken in, and says by its uuid of which topic: one that was deleted and made
-anew has other messages under the same numbers. An offset without a uuid is taken for that of the topic that is there.
-Of the message before it says `"marks"` what it is known again by: `aiodq.spark.stream.stream_marks`.
-Those of a stream over several stores name each topic with its store, `{"v": 2, "topics": {"/shops/a/orders": 123}}`.
-Where a query begins has `"initial": true`; Spark asks for that again until the first batch is finished, and keeps no
-record of what it was told.
+Each offset is the one after the last message read. The uuid tells of which topic: one that was deleted and created
+again has other messages under the same numbers. An offset without a uuid counts for the topic that exists.
+`"marks"` identifies the message before each offset: see `aiodq.spark.stream.stream_marks`.
+The offsets of a stream over several stores name the store too, `{"v": 2, "topics": {"/shops/a/orders": 123}}`.
+The offsets at which a query begins have `"initial": true`. Spark asks for them again until the first batch is finished,
+and does not record the answer.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _WAYS_ON: Final = (
 
 
 class _Range(NamedTuple):
-    """What a batch reads of a topic: from where and up to where, of which one, and what its end is known again by."""
+    """What a batch reads of a topic: its first offset and the one after the last, the uuid, and the mark of the end."""
 
     start: int
     stop: int
@@ -77,10 +77,10 @@ class _Range(NamedTuple):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One per query, in a process beside the driver; another, that only reads, in each task."""
+    """The reader of a stream: one per query, in a process beside the driver, and a copy in each task."""
 
     def __init__(self, options: ReadOptions) -> None:
-        """Read with these options; it is made in several processes, so nothing is looked at yet."""
+        """Set the options; Spark makes it in several processes, so this does no I/O."""
         self._options = options
         self._target: Mapping[str, int] | None = None
         self._topics = StreamTopics(options)
@@ -91,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._marks = StreamMarks()
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
-        """Travel to tasks without what is only known here."""
+        """Leave out of the copy for tasks what only the planning process needs."""
         return StreamReader, (self._options,)
 
     # Spark's names
@@ -99,14 +99,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins: at the oldest messages, unless options say otherwise.
 
-        A topic that is to be read from its end is left out: the first batch notes where that is.
+        A topic that is read from its end is left out: the first batch records the end.
 
         Raises:
             OffsetError: a topic does not have the offset at which the query is to begin.
             InvalidOptionError: `startingOffsets` names a topic that is not read.
         """
         if self._initial is None:
-            # Asked again, another end, or another beginning, would not fit what the first answer has led to.
+            # A second answer must be the same: Spark has decided on a batch by the first one.
             self._initial = self._begin()
         return self._initial
 
@@ -121,19 +121,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take in nothing that comes after this moment."""
+        """Read nothing that is put after this moment."""
         self._target = {topic: log.view.stop for topic, log in self._topics.logs(self._topics.named()).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return up to where the next batch may go. Each topic gets a share of the limit by what waits in it.
+        """Return the end of the next batch. Each topic gets a share of the limit, depending on how much waits in it.
 
         Raises:
-            OffsetError: a topic was deleted and made anew, or is another store's, or ends before what was taken in
-                already; or the hold is gone, or another query's; and `failOnDataLoss` is not `false`.
+            OffsetError: a topic was deleted and created again, belongs to another store, or ends before what was read;
+                or the hold was deleted, or belongs to another query; and `failOnDataLoss` is not `false`.
             StoreNotFoundError: a topic that was named in full was deleted, likewise.
             CorruptionError: messages at the end of a topic are damaged or missing, likewise.
-            InvalidOptionError: the query was begun with one store and goes on with several, or the other way round; or
-                it begins, and the hold is another query's.
+            InvalidOptionError: the query began with one store and continues with several, or the other way round; or it
+                is new, and the hold belongs to another query.
         """
         self._check_offsets(start)
         logs = self._topics.logs(start["topics"])
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._without_anew(start, logs)
         self._check_hold(start, known, logs)
         self._ends = {topic: log.view.stop for topic, log in logs.items()}
-        # Of a topic that has come, only where it begins is taken in at first: both ends of a batch are to be on record.
+        # Of a new topic, the first batch records only the beginning: Spark has to know both ends of a batch.
         come = self._start if "initial" in start else _begin_of
         marks = {topic: mark for topic, mark in marks_of(start).items() if topic in known}
         moved = _moved(start, known, marks, logs)
@@ -151,7 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()} | moved
         taken = {topic: self._within_log(topic, log, before[topic], marks.get(topic)) for topic, log in logs.items()}
         ends = {topic: self._end(topic, log, taken[topic]) for topic, log in logs.items()}
-        # Where it goes back, too: from there on, the next batch reads.
+        # Also if it goes back: the next batch begins there.
         still = {topic for topic in logs if topic in known and taken[topic] >= before[topic]}
         waiting = {topic: ends[topic] - taken[topic] if topic in still else 0 for topic in logs}
         found = {**known, **taken}
@@ -173,12 +173,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offsets(ends, {})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return what lies between two offsets. Of a topic that only the second one knows it is nothing.
+        """Return the partitions between two offsets; nothing of a topic that only the second one has.
 
         Raises:
             OffsetError: messages in between were deleted, or the topic was, and `failOnDataLoss` is not `false`.
             CorruptionError: messages in between are missing, likewise.
-            InvalidOptionError: as `latestOffset`.
+            InvalidOptionError: as for `latestOffset`.
         """
         self._check_offsets(start)
         begin, stops, before, after = start["topics"], end["topics"], _ids(start), _ids(end)
@@ -186,9 +186,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = [topic for topic in known if begin[topic] != stops[topic]]
         if "initial" in start:
             if self._hold is not None:
-                # Spark has the batch on record. Tried again, it comes here, and asks for no `latestOffset` before.
+                # Spark has recorded the batch. If it repeats it, it calls this without `latestOffset` before.
                 self._hold.mark()
-            # Where the query begins lies behind its first batch by now: by its time there was nothing in it.
+            # The query now begins after its first batch: judged by time, the batch was empty.
             new = [topic for topic in new if begin[topic] < stops[topic]]
             self._tell_of_deleted({topic: stop for topic, stop in stops.items() if topic not in begin})
         marks, stores = marks_of(end), {self._topics.place(topic)[0] for topic in new}
@@ -206,10 +206,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(AnyFileSystem(), partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let retention have what a finished batch has read, where the query has a hold."""
+        """Release what a finished batch has read from the hold, if the query has one."""
         hold = self._hold
         if hold is not None and self._options.advance_hold:
-            # One that is made anew begins at 0 again: where the earlier one was read up to would let go of some of it.
+            # A topic that was created again begins at 0: the offset of the earlier one would release too much of it.
             there = {topic: offset for topic, offset in end["topics"].items() if topic not in self._deleted}
             hold.move(self._topics.places(there))
 
@@ -221,15 +221,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if name is None else StreamHold(name, self._options.stores, self._options.topics)
 
     def _begin(self) -> dict[str, Any]:
-        # Spark may ask because a first batch was broken off, of which a topic was deleted since. For a name that no
-        # topic ever had `latestOffset` has an error; it is not asked then.
+        # Spark may ask because a first batch was aborted, and a topic of it was deleted since. For a name that no
+        # topic ever had, `latestOffset` raises an error; here it is not called.
         may_miss = () if self._options.strict else self._topics.named()
         logs, hold = self._topics.logs(may_miss), self._hold
         if self._options.strict:
             self._check_bounds(logs)
         start = {topic: self._start(topic, log) for topic, log in logs.items()}
         if hold is not None:
-            # Kept first, and then looked at: what was deleted before the owner knew of the hold is not asked for.
+            # The hold first, then a look at the topics: what was deleted before the owner saw the hold is left out.
             hold.begin(self._topics.places(start))
             wait_until_known()
             logs = self._topics.logs(may_miss)
@@ -242,10 +242,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_bounds(self._options, {self._topics.place(topic)[1] for topic in topics})
 
     def _tell_of_deleted(self, stops: Mapping[str, int]) -> None:
-        """Tell of topics that a first batch was to read up to somewhere, and that are there no more.
+        """Report topics of the first batch that no longer exist.
 
         Raises:
-            OffsetError: there is one, and `failOnDataLoss` is not `false`.
+            OffsetError: there are such topics, and `failOnDataLoss` is not `false`.
             StoreNotFoundError: its store is not here.
         """
         for topic, stop in stops.items():
@@ -286,7 +286,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"those numbers now, since a power cut, or as an earlier copy of the store is there. {_WAYS_ON}"
             )
         if stop <= first:
-            # Its end had gone back below what was read of it: the batch only says where the query goes on.
+            # Its end is below what was read: the batch only records where the query continues.
             return []
         if first < log.begin:
             gone = min(stop, log.begin) - 1
@@ -309,15 +309,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found or []
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
-        """Return up to where about `size` bytes go; nowhere in a topic that was deleted meanwhile."""
+        """Return the offset after about `size` bytes; the first one if the topic was deleted meanwhile."""
         found = self._topics.unless_deleted(topic, lambda: up_to_bytes(self._topics.log(topic), start, end, size))
         return start if found is None else found
 
     def _without_anew(self, start: Mapping[str, Any], logs: Mapping[str, LogSnapshot]) -> dict[str, int]:
-        """Return what was taken in of topics that are still the same; one that was made anew counts as one that came.
+        """Return what was read of the topics that are still the same; one that was created again counts as new.
 
         Raises:
-            OffsetError: one was made anew, and `failOnDataLoss` is not `false`.
+            OffsetError: one was created again, and `failOnDataLoss` is not `false`.
         """
         before, now = _ids(start), _uuids(logs)
         known: dict[str, int] = dict(start["topics"])
@@ -329,10 +329,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return known
 
     def _refuse_deleted(self, taken: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
-        """Make sure that topics that were named in full, and read, are still there.
+        """Make sure that topics that were named in full, and read, still exist.
 
         Raises:
-            StoreNotFoundError: one is not, and `failOnDataLoss` is not `false`.
+            StoreNotFoundError: one does not, and `failOnDataLoss` is not `false`.
         """
         gone = [topic for topic in self._topics.named() if topic in taken and topic not in logs]
         if gone and self._options.strict:
@@ -343,7 +343,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _warn_of_deleted(self, known: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
-        """Tell once of each topic that is there no more: whether all of it was read, nobody can say."""
+        """Warn once of each topic that was deleted: it is unknown whether all of it was read."""
         gone = {topic for topic in known if topic not in logs and self._topics.is_wanted(topic)}
         for topic in sorted(gone - self._deleted):
             _LOG.warning("topic %r was deleted: it was read up to %d, and what came after is gone", topic, known[topic])
@@ -353,8 +353,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Make sure that what the query has still to read is kept.
 
         Raises:
-            OffsetError: the hold is gone, or another query's, and `failOnDataLoss` is not `false`.
-            InvalidOptionError: the query begins, and the hold is another's.
+            OffsetError: the hold was deleted, or belongs to another query, and `failOnDataLoss` is not `false`.
+            InvalidOptionError: the query is new, and the hold belongs to another.
         """
         hold = self._hold
         if hold is None:
@@ -365,7 +365,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         hold.check(self._topics.places(taken), strict=self._options.strict, under_way="initial" not in start)
 
     def _check_offsets(self, start: Mapping[str, Any]) -> None:
-        """Make sure that offsets name topics as this query does: else all of them would be new, and be read again.
+        """Make sure that offsets have the keys of this query: otherwise all topics would count as new.
 
         Raises:
             InvalidOptionError: they do not.
@@ -393,7 +393,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _marked(
         self, offsets: dict[str, Any], before: Mapping[str, StreamMark], logs: Mapping[str, LogSnapshot]
     ) -> dict[str, Any]:
-        """Return offsets with what they are known again by. A topic that has not moved keeps what it had."""
+        """Return offsets with their marks. A topic whose offset is unchanged keeps its mark."""
         found: dict[str, list[int]] = {}
         for topic, offset in offsets["topics"].items():
             mark = before.get(topic)
@@ -404,7 +404,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**offsets, "marks": found} if found else offsets
 
     def _is_to_wait(self, limit: ReadLimit, count: int) -> bool:
-        """Return whether so many messages are too few for a batch, and not kept waiting for too long."""
+        """Return whether so few messages should wait for more, and have not waited for too long."""
         least = self._options.least_records
         if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False
@@ -427,14 +427,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(max(start, begin), end)
 
     def _within_log(self, topic: str, log: LogSnapshot, taken: int, mark: StreamMark | None) -> int:
-        """Return where the query goes on in a topic: where it was, unless messages are gone there, or are others.
+        """Return the offset at which the query continues in a topic: its own, unless messages there are lost or others.
 
         Raises:
             CorruptionError: nothing follows that can be read, as it is damaged or missing, and `failOnDataLoss` is not
                 `false`.
-            OffsetError: the topic ends before, or others have come to have the numbers of what was read, likewise.
+            OffsetError: the topic ends before, or other messages have the offsets of those that were read, likewise.
         """
-        # What its owner is putting right just now is no loss.
+        # What its owner is just repairing is no loss.
         doubtful = log.view.stop <= taken and (log.view.stop < taken or log.damages)
         if doubtful and self._topics.unless_deleted(topic, log.refresh) is None:
             return taken
@@ -472,12 +472,12 @@ def _begin_of(_topic: str, log: LogSnapshot) -> int:
 
 
 def _ids(offsets: Mapping[str, Any]) -> dict[str, str]:
-    """Return which topics offsets mean, as far as they say so."""
+    """Return the uuids of the topics in offsets, as far as they have them."""
     return dict(offsets.get("ids", {}))
 
 
 def _uuids(logs: Mapping[str, LogSnapshot]) -> dict[str, str]:
-    """Return which topics there are. Whose description is missing or damaged may be any."""
+    """Return the uuids of the existing topics; those with a missing or damaged description are left out."""
     return {topic: str(log.meta.uuid) for topic, log in logs.items() if log.described}
 
 
@@ -488,7 +488,7 @@ def _differ(one: str | None, other: str | None) -> bool:
 def _moved(
     start: Mapping[str, Any], known: dict[str, int], marks: dict[str, StreamMark], logs: Mapping[str, LogSnapshot]
 ) -> dict[str, int]:
-    """Return how far topics were read whose store was elsewhere before, and forget them there."""
+    """Return the offsets of topics whose store had another path before, and drop those of the earlier path."""
     before = {uuid: topic for topic, uuid in _ids(start).items() if topic in known and topic not in logs}
     found: dict[str, int] = {}
     for topic, uuid in _uuids(logs).items():
