@@ -330,7 +330,7 @@ def _stream_name(options: Mapping[str, str]) -> str:
         # The path is not enough: with a new checkpoint at the same path, a stream numbers its batches from 0 again.
         raise InvalidOptionError(
             f"the checkpoint {checkpoint!r} cannot be read from here ({cause}): give the stream a name as 'txnAppId', "
-            f"and another one whenever it is begun anew"
+            f"and another one whenever it is started again"
         ) from cause
 
 

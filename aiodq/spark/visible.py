@@ -86,7 +86,7 @@ def require_seen(fs: FileSystem, place: Place) -> None:
         )
     raise StoreNotFoundError(
         f"{here} sees another topic there than the one that the read was planned from (uuid {found}, not "
-        f"{place.topic}): it is another store's, or the topic was deleted and made anew",
+        f"{place.topic}): it is another store's, or the topic was deleted and created again",
         place.directory,
     )
 

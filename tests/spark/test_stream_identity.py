@@ -62,13 +62,13 @@ async def test_a_topic_that_was_made_anew(tmp_path: Path, messages: int, caplog:
     end = taken(running)
     await put(tmp_path, "b", messages, anew=True)
     for reader in (running, reader_of(tmp_path)):
-        with pytest.raises(aiodq.OffsetError, match=r"'b' was deleted and made anew .* up to 30.* new checkpoint"):
+        with pytest.raises(aiodq.OffsetError, match=r"'b' was deleted and created again .* up to 30.* new checkpoint"):
             reader.latestOffset(end, ALL)
     lenient = reader_of(tmp_path, failOnDataLoss="false")
     between = lenient.latestOffset(end, ALL)
     assert between["topics"] == {"a": 5, "b": 0}
     assert between["ids"]["b"] != end["ids"]["b"]
-    assert "topic 'b' was made anew after 30" in caplog.text
+    assert "topic 'b' was created again after 30" in caplog.text
     assert read(lenient, end, between) == []
     last = lenient.latestOffset(between, ReadMaxRows(1000))
     assert read(lenient, between, last) == [("b", number) for number in range(messages)]
@@ -80,7 +80,7 @@ async def test_a_topic_that_is_made_anew_behind_a_plan(tmp_path: Path) -> None:
     reader = reader_of(tmp_path)
     start, end = reader.initialOffset(), taken(reader)
     await put(tmp_path, "b", 50, anew=True)
-    with pytest.raises(aiodq.OffsetError, match="'b' was deleted and made anew"):
+    with pytest.raises(aiodq.OffsetError, match="'b' was deleted and created again"):
         reader_of(tmp_path).partitions(start, end)
     assert read(reader_of(tmp_path, failOnDataLoss="false"), start, end) == [("a", number) for number in range(5)]
 
@@ -98,7 +98,7 @@ async def test_a_topic_that_is_only_deleted_is_another_when_it_comes_back(
         assert reader_of(tmp_path, topics="a").latestOffset(end, ALL) == end
     assert caplog.text.count("topic 'b' was deleted: it was read up to 30, and what came after is gone") == 1
     await put(tmp_path, "b", 40)
-    with pytest.raises(aiodq.OffsetError, match="'b' was deleted and made anew"):
+    with pytest.raises(aiodq.OffsetError, match="'b' was deleted and created again"):
         reader.latestOffset(end, ALL)
 
 
@@ -127,7 +127,7 @@ async def test_a_topic_named_in_full_that_is_deleted(
         assert ("a", 0) not in read(reader, start, end)
     assert caplog.text.count("topic 'a' was deleted: it was read up to 5") == 2
     await put(tmp_path, "a", 4)
-    assert lenient.latestOffset(end, ALL)["topics"]["a"] == 0, "what was made anew is read from its beginning"
+    assert lenient.latestOffset(end, ALL)["topics"]["a"] == 0, "what was created again is read from its beginning"
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ async def test_the_store_of_another_checkpoint(tmp_path: Path) -> None:
     end = taken(reader_of(both))
     shutil.rmtree(tmp_path / "two")
     (tmp_path / "three").rename(tmp_path / "two")
-    with pytest.raises(aiodq.OffsetError, match="two/a' was deleted and made anew"):
+    with pytest.raises(aiodq.OffsetError, match="two/a' was deleted and created again"):
         reader_of(both).latestOffset(end, ALL)
     lenient = reader_of(both, failOnDataLoss="false")
     assert lenient.latestOffset(end, ALL)["topics"] == {f"{tmp_path}/one/a": 30, f"{tmp_path}/two/a": 0}
@@ -577,7 +577,7 @@ def test_a_query_over_a_topic_that_was_made_anew(spark: SparkSession, tmp_path: 
     asyncio.run(put(path, "a", 20, b"old"))
     run("true")
     asyncio.run(put(path, "a", 30, b"new", anew=True))
-    with pytest.raises(StreamingQueryException, match="OffsetError: topic 'a' was deleted and made anew"):
+    with pytest.raises(StreamingQueryException, match="OffsetError: topic 'a' was deleted and created again"):
         run("true")
     run("false")
     found = sorted((row["text"], row["offset"]) for row in spark.read.parquet(target).collect())

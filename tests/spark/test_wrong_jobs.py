@@ -198,7 +198,7 @@ def test_settings_of_the_user_go_before_those_of_a_session(
 
 
 def test_a_batch_of_an_archive_is_told_once() -> None:
-    """Of a topic that was made anew the offsets go back: told again, its hold would go back and forth."""
+    """Of a topic that was created again the offsets go back: told again, its hold would go back and forth."""
     told: list[tuple[Any, Any, int]] = []
     progress = [
         {"batchId": number, "sources": [{"numInputRows": rows, "startOffset": start, "endOffset": end}]}

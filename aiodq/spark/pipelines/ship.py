@@ -165,7 +165,7 @@ def _ship_topic(
     if gone and not lossy:
         raise OffsetError(
             f"the messages {start} to {start + gone - 1} of {log.directory!r} were deleted before they were shipped to "
-            f"{place!r}: ship with a hold, and lossy goes on without them; or begin anew in another place"
+            f"{place!r}: ship with a hold, and lossy goes on without them; or start again in another place"
         )
     lost = log.lost(start + gone, new[-1].end)
     if lost is not None:

@@ -62,13 +62,13 @@ class Tally:
         held = read_hold(self._fs, self._store, self._hold)
         if held is None:
             return
-        anew = {topic for topic, first in (start or {}).items() if end.get(topic, first) < first}
-        begin = {topic: stop if topic in anew else held.offsets.get(topic, stop) for topic, stop in end.items()}
-        if not anew and all(topic in held.offsets and stop <= begin[topic] for topic, stop in end.items()):
+        recreated = {topic for topic, first in (start or {}).items() if end.get(topic, first) < first}
+        begin = {topic: stop if topic in recreated else held.offsets.get(topic, stop) for topic, stop in end.items()}
+        if not recreated and all(topic in held.offsets and stop <= begin[topic] for topic, stop in end.items()):
             return
         offsets = sum(max(stop - begin[topic], 0) for topic, stop in end.items())
         follows = start is None or all(
-            begin.get(topic, first) == first for topic, first in start.items() if topic not in anew
+            begin.get(topic, first) == first for topic, first in start.items() if topic not in recreated
         )
         if rows != offsets or not follows:
             self._count(begin, end)

@@ -62,8 +62,8 @@ _LOG: Final = logging.getLogger("aiodq.spark")
 _ONE, _SEVERAL = 1, 2
 """The versions of offsets that name topics of one store, and of several."""
 _WAYS_ON: Final = (
-    "A new checkpoint begins anew; with failOnDataLoss=false the query goes on, with a topic that was made anew at its "
-    "beginning, with one that has become shorter where what is left of what was read ends"
+    "A new checkpoint starts again; with failOnDataLoss=false the query goes on, with a topic that was created again "
+    "at its beginning, with one that has become shorter where what is left of what was read ends"
 )
 
 
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if "initial" in start:
             self._check_bounds({**start["topics"], **logs})
         self._refuse_deleted(start["topics"], logs)
-        known = self._without_anew(start, logs)
+        known = self._still_same(start, logs)
         self._check_hold(start, known, logs)
         self._ends = {topic: log.view.stop for topic, log in logs.items()}
         # Of a new topic, the first batch records only the beginning: Spark has to know both ends of a batch.
@@ -272,8 +272,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._topics.log(topic, stop)
         if _differ(uuid, _uuids({topic: log}).get(topic)):
             if self._options.strict:
-                raise _anew(topic, stop)
-            _LOG.warning("topic %r was made anew: what a batch was to read of the earlier one is gone", topic)
+                raise _created_again(topic, stop)
+            _LOG.warning("topic %r was created again: what a batch was to read of the earlier one is gone", topic)
             return []
         if self._options.strict and first < stop and not log.begin <= first <= stop <= log.view.stop:
             raise OffsetError(
@@ -313,7 +313,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._topics.unless_deleted(topic, lambda: up_to_bytes(self._topics.log(topic), start, end, size))
         return start if found is None else found
 
-    def _without_anew(self, start: Mapping[str, Any], logs: Mapping[str, LogSnapshot]) -> dict[str, int]:
+    def _still_same(self, start: Mapping[str, Any], logs: Mapping[str, LogSnapshot]) -> dict[str, int]:
         """Return what was read of the topics that are still the same; one that was created again counts as new.
 
         Raises:
@@ -324,8 +324,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in [topic for topic in known if _differ(before.get(topic), now.get(topic))]:
             taken, begin = known.pop(topic), logs[topic].begin
             if self._options.strict:
-                raise _anew(topic, taken)
-            _LOG.warning("topic %r was made anew after %d: the query goes on at its beginning, %d", topic, taken, begin)
+                raise _created_again(topic, taken)
+            _LOG.warning(
+                "topic %r was created again after %d: the query goes on at its beginning, %d", topic, taken, begin
+            )
         return known
 
     def _refuse_deleted(self, taken: Mapping[str, int], logs: Mapping[str, LogSnapshot]) -> None:
@@ -452,8 +454,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         said = ends if end < taken else others
         if strict:
             raise OffsetError(
-                f"{said}: a power cut took what was not synced, it was made anew, or an earlier copy of the store is "
-                f"there. {_WAYS_ON}"
+                f"{said}: a power cut took what was not synced, it was created again, or an earlier copy of the store "
+                f"is there. {_WAYS_ON}"
             )
         kept = max(kept, begin)
         why = "a power cut took the rest, or an earlier copy of the store is there"
@@ -500,8 +502,8 @@ def _moved(
     return found
 
 
-def _anew(topic: str, taken: int) -> OffsetError:
+def _created_again(topic: str, taken: int) -> OffsetError:
     return OffsetError(
-        f"topic {topic!r} was deleted and made anew after it was read up to {taken}, or the checkpoint is that of "
+        f"topic {topic!r} was deleted and created again after it was read up to {taken}, or the checkpoint is that of "
         f"another store: what was not read of the earlier topic is gone. {_WAYS_ON}"
     )
