@@ -20,8 +20,8 @@ from aiodq.delivery.log_end import OwnEnd
 from aiodq.delivery.offset_map import OffsetMap
 from aiodq.delivery.progress import Progress
 from aiodq.delivery.range_set import RangeSet, among
-from aiodq.delivery.ready_again import ReadyAgain
 from aiodq.delivery.requeue_ops import deferrals, deliveries
+from aiodq.delivery.requeued import Requeued
 from aiodq.delivery.state_snapshot import StateSnapshot
 from aiodq.delivery.timers import Deadlines, Deferrals
 
@@ -49,7 +49,7 @@ class ChannelState:
     Attributes:
         log: the log's end as far as the channel may deliver.
         deferred: messages that wait for a moment.
-        again: ready messages that the cursor has passed.
+        requeued: ready messages that the cursor has passed.
         max_in_flight: the most messages in flight.
         orphans: restored messages that were in flight when their process ended and have not been processed since, and
             whether each has been deferred.
@@ -76,7 +76,7 @@ class ChannelState:
         # Delivery numbers of messages in flight that are in no lease.
         self._apart: dict[int, int] = {}
         self._deadlines = Deadlines(self._apart)
-        self.again: ReadyAgain = ReadyAgain(self.is_ready)
+        self.requeued: Requeued = Requeued(self.is_ready)
         # Messages beyond the cursor that it is to skip: they were deferred or handed out out of turn.
         self._passed = RangeSet()
         # From this offset on, no message was delivered by another process before.
@@ -240,7 +240,7 @@ class ChannelState:
     def deliver(self, offset: int, deadline: int | None = None) -> tuple[int, int]:
         """Hand out a ready message, to be settled by `deadline`; return (attempts, delivery number)."""
         self._make_way(offset, offset + 1)
-        self.again.handed_out(offset)
+        self.requeued.handed_out(offset)
         attempts = self.attempts(offset) + 1
         self._counters.redelivered += attempts > 1
         self._counters.delivered += 1
@@ -263,7 +263,7 @@ class ChannelState:
             Their offsets, the attempts of each, and the first delivery number (the others follow it); None if the next
             message does not fit, or none is redelivered.
         """
-        start, fresh, before = self.again.first(), self.fresh(), self._attempts.before
+        start, fresh, before = self.requeued.first(), self.fresh(), self._attempts.before
         if start is None or start >= fresh:
             return None
         number, apart, deferred, waiting = before.get(start, 0), self._apart, self.deferred, len(self.deferred)
@@ -272,7 +272,7 @@ class ChannelState:
             return before.get(at, 0) == number and at not in apart and not (waiting and at in deferred) and fits(at)
 
         stop = self._progress.settled.next_present(start, min(fresh, start + min(most, self.credit)))
-        stop = self.again.take_neighbours(stop, takes)
+        stop = self.requeued.take_neighbours(stop, takes)
         if start == stop:
             return None
         self._make_way(start, stop)
@@ -326,7 +326,7 @@ class ChannelState:
     def count(self, offset: int, attempts: int) -> None:
         """Note how often a message was delivered, for its next delivery."""
         self._attempts.before[offset] = attempts
-        self._progress.unnoted.requeues.append(offset)
+        self._progress.unjournaled.requeues.append(offset)
 
     def touch(self, offset: int, deadline: int) -> None:
         """Give a message in flight another deadline."""
@@ -372,7 +372,7 @@ class ChannelState:
         self._look()
         due = self.deferred.take(now, most)
         for offset in due:
-            self.again.add(offset)
+            self.requeued.add(offset)
         if due:
             self._leases.halt()
         late = self._leases.take_late(now, most)
@@ -384,7 +384,7 @@ class ChannelState:
         self._make_ready_again(offset)
 
     def _make_ready_again(self, offset: int) -> None:
-        self.again.add(offset)
+        self.requeued.add(offset)
         # Redelivered messages come before new ones.
         self._leases.halt()
 
@@ -479,12 +479,12 @@ class ChannelState:
 
     def _forget_all(self) -> None:
         """Forget what is known of single messages but for leases: nothing of it is valid any more."""
-        kept = self._attempts, self.deferred, self._deadlines, self.again
+        kept = self._attempts, self.deferred, self._deadlines, self.requeued
         for part in chain([self._apart], *(each.parts() for each in kept)):
             self.let_go(part)
         self._attempts.clear()
         self._apart = {}
-        self.deferred, self._deadlines, self.again = Deferrals(), Deadlines(self._apart), ReadyAgain(self.is_ready)
+        self.deferred, self._deadlines, self.requeued = Deferrals(), Deadlines(self._apart), Requeued(self.is_ready)
 
     def lose(self, start: int, stop: int) -> int:
         """Settle offsets that can no longer be read; return how many were unsettled."""
@@ -532,11 +532,11 @@ class ChannelState:
         return self._progress.covers(start, stop)
 
     @property
-    def unnoted(self) -> int:
+    def unjournaled(self) -> int:
         """How many changes `take_ops` still has to return, besides the floor."""
         self._look()
-        unnoted = self._progress.unnoted
-        return max(len(unnoted.acks), len(unnoted.requeues))
+        unjournaled = self._progress.unjournaled
+        return max(len(unjournaled.acks), len(unjournaled.requeues))
 
     def take_ops(self, wall: int = 0, now: int = 0, most: int = sys.maxsize) -> list[Op]:
         """Return what happened since the last call in as few operations as possible, noted at this time and moment.
@@ -547,9 +547,9 @@ class ChannelState:
             most: the most acks, and the most requeues, oldest first; later calls return the others.
         """
         self._look()
-        unnoted = self._progress.unnoted
-        ops = unnoted.take_settled(self._progress.floor, most)
-        requeued, delivered = unnoted.take_deliveries(most)
+        unjournaled = self._progress.unjournaled
+        ops = unjournaled.take_settled(self._progress.floor, most)
+        requeued, delivered = unjournaled.take_deliveries(most)
         if requeued or delivered:
             requeued = sorted(filter(self._is_open, set(requeued)))
             ops += deliveries(requeued, delivered, self._attempts, self.orphans)

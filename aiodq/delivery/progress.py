@@ -3,15 +3,79 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from aiodq.delivery.range_set import RangeSet
-from aiodq.delivery.unnoted import Unnoted
+from aiodq.delivery.range_set import RangeSet, joined
+from aiodq.format.journal import Op, OpKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aiodq.delivery.attempts import Attempts
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "Unjournaled"]
+
+
+class Unjournaled:
+    """The changes of one channel that its journal does not hold yet.
+
+    Attributes:
+        floor: the floor in the journal.
+        seek: the offset sought since then; None if there was no seek.
+        acks: ranges that were settled.
+        requeues: offsets that were made ready again, or deferred.
+        deliveries: offsets that were handed out, if deliveries are journaled.
+    """
+
+    __slots__ = ("acks", "deliveries", "floor", "requeues", "seek")
+
+    def __init__(self, floor: int) -> None:
+        """Start with this floor and no changes."""
+        self.floor: int = floor
+        self.seek: int | None = None
+        self.acks: list[tuple[int, int]] = []
+        self.requeues: list[int] = []
+        self.deliveries: list[int] = []
+
+    @classmethod
+    def everything(
+        cls, floor: int, settled: RangeSet, requeues: Iterable[int], deliveries: Iterable[int]
+    ) -> Self:  # fmt: skip
+        """Return a channel's whole state as changes, which replace everything journaled before."""
+        unjournaled = cls(floor)
+        unjournaled.seek = floor
+        unjournaled.acks, unjournaled.requeues, unjournaled.deliveries = list(settled), list(requeues), list(deliveries)
+        return unjournaled
+
+    def clear(self, floor: int) -> None:
+        """Drop all changes, as a checkpoint holds them; set the floor."""
+        self.seek, self.floor = None, floor
+        for fresh in (self.acks, self.requeues, self.deliveries):
+            fresh.clear()
+
+    def take_settled(self, floor: int, most: int) -> list[Op]:
+        """Remove and return the seek, the floor (now `floor`), and up to `most` of the oldest acks, joined."""
+        ops: list[Op] = []
+        if self.seek is not None:
+            ops.append(Op(OpKind.SEEK, self.seek))
+            self.seek = None
+        if floor > self.floor:
+            ops.append(Op(OpKind.FLOOR, floor))
+            self.floor = floor
+        if self.acks:
+            ranges = joined([(max(start, floor), stop) for start, stop in self.acks[:most] if stop > floor])
+            ops += [Op(OpKind.ACK, start, stop - start) for start, stop in ranges]
+            del self.acks[:most]
+        return ops
+
+    def take_deliveries(self, most: int) -> tuple[list[int], list[int]]:
+        """Return up to so many of the oldest requeues, and the deliveries.
+
+        INVARIANT: every delivery is returned by the next call, as it must be written before the message is handed out.
+        """
+        requeued, delivered, self.deliveries = self.requeues[:most], self.deliveries, []
+        del self.requeues[:most]
+        return requeued, delivered
 
 
 class Progress:
@@ -21,17 +85,17 @@ class Progress:
         floor: the offset below which everything is settled.
         settled: the settled offsets above it.
         attempts: how often messages that are not settled were delivered.
-        unnoted: what of all this is not on disk yet.
+        unjournaled: what of all this is not on disk yet.
     """
 
-    __slots__ = ("attempts", "floor", "settled", "unnoted")
+    __slots__ = ("attempts", "floor", "settled", "unjournaled")
 
     def __init__(self, floor: int, settled: RangeSet, attempts: Attempts) -> None:
-        """Start with what is noted on disk."""
+        """Start with what is on disk."""
         self.floor: int = floor
         self.settled: RangeSet = settled
         self.attempts: Attempts = attempts
-        self.unnoted: Unnoted = Unnoted(floor)
+        self.unjournaled: Unjournaled = Unjournaled(floor)
 
     def delivered(self, offsets: range, attempts: int) -> None:
         """Note how often messages were delivered, this time included."""
@@ -39,7 +103,7 @@ class Progress:
             self.attempts.noted[offsets.start] = attempts
         else:
             self.attempts.noted.update(offsets, repeat(attempts))
-        self.unnoted.deliveries += offsets
+        self.unjournaled.deliveries += offsets
 
     def settle(self, start: int, stop: int) -> None:
         """Settle messages from `start` to `stop`."""
@@ -56,7 +120,7 @@ class Progress:
             self.settled.clear()
             return
         self.settled.add(start, stop)
-        self.unnoted.acks.append((start, stop))
+        self.unjournaled.acks.append((start, stop))
         if start == self.floor:
             self._advance()
 
@@ -66,7 +130,7 @@ class Progress:
         self.settled.add_new(edges)
         for start, stop in zip(edges[0::2], edges[1::2], strict=True) if self.attempts.noted.size else ():
             self.attempts.noted.discard_range(start, stop)
-        self.unnoted.acks += zip(edges[0::2], edges[1::2], strict=True)
+        self.unjournaled.acks += zip(edges[0::2], edges[1::2], strict=True)
         if edges[0] == self.floor:
             self._advance()
 
@@ -83,13 +147,13 @@ class Progress:
         self.floor, self.settled = offset, RangeSet()
         self.attempts.clear()
         self.all_noted()
-        self.unnoted.seek = offset
+        self.unjournaled.seek = offset
 
     def all_noted(self) -> None:
-        """Clear what is not noted yet: a checkpoint holds it instead."""
-        self.unnoted.clear(self.floor)
+        """Drop what is not journaled yet: a checkpoint holds it instead."""
+        self.unjournaled.clear(self.floor)
 
     def renote(self) -> None:
-        """Note everything again, as the last notes did not reach the disk."""
+        """Journal everything again, as the last entries did not reach the disk."""
         attempts = self.attempts
-        self.unnoted = Unnoted.everything(self.floor, self.settled, attempts.before, attempts.noted)
+        self.unjournaled = Unjournaled.everything(self.floor, self.settled, attempts.before, attempts.noted)

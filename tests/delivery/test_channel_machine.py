@@ -101,7 +101,7 @@ class ChannelMachine(RuleBasedStateMachine):
         for _ in range(count):
             if not self.ready or self.state.credit <= 0:
                 break
-            again, fresh = self.state.again.first(), self.state.fresh()
+            again, fresh = self.state.requeued.first(), self.state.fresh()
             offset = fresh if again is None else min(again, fresh)
             # The one order rule: the lowest offset that is ready, whether it was handed out before or not.
             assert offset == min(self.ready)
@@ -120,7 +120,7 @@ class ChannelMachine(RuleBasedStateMachine):
     @rule(most=st.integers(1, 6), unfit=st.integers(0, 20), timed=st.booleans())
     def deliver_again(self, most: int, unfit: int, *, timed: bool) -> None:
         """Of what is redelivered, neighbours that were delivered equally often are handed out at once."""
-        again, fresh = self.state.again.first(), self.state.fresh()
+        again, fresh = self.state.requeued.first(), self.state.fresh()
         deadline = self.now + 10 if timed else None
         fits = unfit.__ne__
         found = self.state.deliver_again(most, fits, deadline)
@@ -397,7 +397,7 @@ class ChannelMachine(RuleBasedStateMachine):
         assert sum(op.kind is OpKind.ACK for op in ops) <= most
         assert sum(op.kind is OpKind.DEFER for op in ops) <= most
         self.pieces += ops
-        if not self.state.unnoted:
+        if not self.state.unjournaled:
             assert self.state.take_ops() == []
             self.journal += self.pieces
             self.keep()
@@ -500,11 +500,11 @@ class ChannelMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.looking)
     @invariant()
     def the_next_is_ready(self) -> None:
-        again, fresh = self.state.again.first(), self.state.fresh()
+        again, fresh = self.state.requeued.first(), self.state.fresh()
         assert again is None or again in self.ready
         assert fresh == self.state.end or fresh in self.ready
         assert (again is not None or fresh < self.state.end) == bool(self.ready)
-        assert all(offset in self.ready for offset in self.state.again.some(3))
+        assert all(offset in self.ready for offset in self.state.requeued.some(3))
 
     @precondition(lambda self: self.looking)
     @invariant()

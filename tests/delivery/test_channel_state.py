@@ -8,8 +8,8 @@ import pytest
 
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.leases import ACKED, Lease
-from aiodq.delivery.ready_again import ReadyAgain
 from aiodq.delivery.recovery import restored_state
+from aiodq.delivery.requeued import Requeued
 from aiodq.format.journal import ChannelImage, Op, OpKind, decode_checkpoint, encode_checkpoint
 from tests.delivery.support import image_of, in_flight, stored
 
@@ -20,7 +20,7 @@ def channel(floor: int = 0, end: int = 10, max_in_flight: int = 100) -> ChannelS
 
 def take(state: ChannelState) -> int:
     """Hand out the next message, as a channel engine does."""
-    again = state.again.first()
+    again = state.requeued.first()
     offset = state.fresh() if again is None else again
     assert offset < state.end
     state.deliver(offset)
@@ -55,7 +55,7 @@ class TestLeases:
 class TestBeginning:
     def test_everything_from_the_floor_to_the_end_is_ready(self) -> None:
         state = channel(3, 7)
-        assert (state.depth, state.ready, state.fresh(), state.again.first()) == (4, 4, 3, None)
+        assert (state.depth, state.ready, state.fresh(), state.requeued.first()) == (4, 4, 3, None)
 
     def test_an_end_below_the_floor_is_an_empty_channel(self) -> None:
         state = channel(7, 3)
@@ -89,7 +89,7 @@ class TestOrder:
         take_all(state, 3)
         state.nack(1, 1)
         state.lose(1, 2)
-        assert state.again.first() is None
+        assert state.requeued.first() is None
         assert take(state) == 3
 
     def test_a_message_requeued_twice_comes_once(self) -> None:
@@ -368,7 +368,7 @@ class TestOrphans:
 
 
 def test_neighbours_are_told_from_what_stands_there_twice() -> None:
-    again = ReadyAgain(lambda _: True)
+    again = Requeued(lambda _: True)
     for offset in (1, 1, 3, 2, 2, 5):
         again.add(offset)
     assert again.take_neighbours(10, lambda offset: offset != 3) == 3
@@ -412,7 +412,7 @@ def test_what_is_forgotten_is_left_to_be_freed(how: str) -> None:
     else:
         state.purge()
     assert sorted(left, reverse=True)[:3] == [3000, 1000, 1000], "in flight, deferred, and ready again"
-    assert (state.flying, len(state.deferred), state.again.first()) == (0, 0, None)
+    assert (state.flying, len(state.deferred), state.requeued.first()) == (0, 0, None)
     assert state.depth == (5000 if how == "seek" else 0)
     assert not image_of(state).attempts
 

@@ -79,7 +79,7 @@ class LeaseMachine(ChannelMachine):
     def deliver_by_a_lease(self, count: int, size: int, timeout: int | None) -> None:
         """As a channel's engine does."""
         offset = self.state.fresh()
-        if self.state.again.first() is not None:
+        if self.state.requeued.first() is not None:
             self.deliver_apart(count)
             return
         if self.lease is None or not self.lease.open or self.lease.first + self.lease.next != offset:
@@ -185,7 +185,7 @@ def test_what_comes_again_is_looked_for_before_more_is_handed_out() -> None:
     state.reach(lease)
     lease.next = 3
     state.nack(1, 1)
-    assert (lease.limit, state.again.first()) == (3, 1)
+    assert (lease.limit, state.requeued.first()) == (3, 1)
 
 
 def test_at_the_end_everything_in_flight_has_an_entry_of_its_own() -> None:

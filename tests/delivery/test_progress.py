@@ -46,9 +46,9 @@ def test_what_did_not_reach_the_disk_is_told_once_more_and_whole() -> None:
     found = progress(before={15: 3})
     found.settle(12, 14)
     found.all_noted()
-    assert not found.unnoted.acks
+    assert not found.unjournaled.acks
     found.renote()
-    assert (found.unnoted.seek, found.unnoted.acks, found.unnoted.requeues) == (10, [(12, 14)], [15])
+    assert (found.unjournaled.seek, found.unjournaled.acks, found.unjournaled.requeues) == (10, [(12, 14)], [15])
 
 
 def test_a_seek_leaves_nothing_settled_above_it_and_nothing_delivered() -> None:
@@ -56,4 +56,4 @@ def test_a_seek_leaves_nothing_settled_above_it_and_nothing_delivered() -> None:
     found.settle(12, 14)
     found.seek(11)
     assert (found.floor, list(found.settled), list(found.attempts.before)) == (11, [], [])
-    assert (found.unnoted.seek, found.unnoted.acks) == (11, [])
+    assert (found.unjournaled.seek, found.unjournaled.acks) == (11, [])

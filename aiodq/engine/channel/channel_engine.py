@@ -129,7 +129,7 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def _take_again(self, most: int, store_ref: object) -> list[M]:
         state, limit = self.state, self.options.max_attempts
-        first = None if state is None else state.again.first()
+        first = None if state is None else state.requeued.first()
         if state is None or first is None or self.shut_now or self.paused or self.undeliverable.filter.tags is not None:
             return []
         if limit is not None and state.attempts(first) >= limit:

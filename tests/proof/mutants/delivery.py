@@ -10,8 +10,8 @@ from aiodq import requeue
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.end_times import EndTimes, _Slot
 from aiodq.delivery.leases import Lease, Leases
+from aiodq.delivery.progress import Unjournaled
 from aiodq.delivery.state_snapshot import StateSnapshot
-from aiodq.delivery.unnoted import Unnoted
 from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
 from aiodq.engine.channel.acks.undeliverable import Undeliverable
 from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -58,7 +58,7 @@ def deliveries_are_counted_only_in_memory() -> Patch:
 
     def forgetful(state: ChannelState, *times: int) -> list[Op]:
         state._look()
-        state._progress.unnoted.deliveries.clear()
+        state._progress.unjournaled.deliveries.clear()
         return taken(state, *times)
 
     return mock.patch.object(ChannelState, "take_ops", forgetful)
@@ -121,7 +121,7 @@ def a_seek_is_not_noted() -> Patch:
 
 change(
     "acks are not noted",
-    Unnoted.take_settled,
+    Unjournaled.take_settled,
     "for start, stop in ranges]",
     "for start, stop in ()]",
     "checkpoints",
@@ -186,7 +186,7 @@ change(
 )
 change(
     "the floor is noted one too high",
-    Unnoted.take_settled,
+    Unjournaled.take_settled,
     "Op(OpKind.FLOOR, floor)",
     "Op(OpKind.FLOOR, floor + 1)",
     "puts and acks",

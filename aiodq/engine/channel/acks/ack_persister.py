@@ -345,7 +345,7 @@ class AckPersister:
     async def _write_all(self, channel_engine: ChannelCore, *, last: bool) -> AiodqError | None:
         """Write a channel's present unwritten operations, one piece per turn of the loop; later ones may wait."""
         error, state = self._write(channel_engine, last=last), channel_engine.state
-        pieces = 0 if state is None else -(-state.unnoted // _PIECE)
+        pieces = 0 if state is None else -(-state.unjournaled // _PIECE)
         while pieces and error is None:
             # CRASH: each piece is a block of its own, so some may be there and others not: no ack was confirmed yet.
             await asyncio.sleep(0)

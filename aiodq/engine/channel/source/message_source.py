@@ -68,7 +68,7 @@ class MessageSource:
             state: the channel's.
             cold: read a little from disk at once instead of leaving it to the prefetching reader.
         """
-        while (offset := state.again.first()) is not None and offset <= state.fresh():
+        while (offset := state.requeued.first()) is not None and offset <= state.fresh():
             batch = self.in_memory(offset)
             if batch is not None:
                 return batch, offset - batch.first
@@ -87,7 +87,7 @@ class MessageSource:
             The messages as a batch, the attempts of each, and the first delivery number; None if there are none, or if
             the first one has to be handled by itself.
         """
-        first, kept = state.again.first(), self.requeue_cache.batches
+        first, kept = state.requeued.first(), self.requeue_cache.batches
         if first is None:
             return None
         if first in kept:
@@ -186,7 +186,7 @@ class MessageSource:
     def _want_missing(self, state: ChannelState) -> None:
         if self.missing:
             return
-        wanted = state.again.some(_AT_ONCE)
+        wanted = state.requeued.some(_AT_ONCE)
         wanted += state.deferred.soon(_AT_ONCE - len(wanted), _SOON)
         missing = [offset for offset in wanted if offset not in self.requeue_cache and self._tail.find(offset) is None]
         if missing:

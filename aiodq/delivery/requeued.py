@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ReadyAgain"]
+__all__ = ["Requeued"]
 
 
-class ReadyAgain:
+class Requeued:
     """A heap of offsets, from which those no longer ready are removed only when they come first."""
 
     __slots__ = ("_heap", "_is_ready")
