@@ -179,7 +179,7 @@ async def test_what_an_owner_tells_after_a_stall_is_not_lost(tmp_path: Path) -> 
         engine: Any = owner._store_engine
         await until(lambda: engine.owner.engine.reporter.listeners)
         remote: Any = client._store_engine
-        remote.link._told_stalled()
+        remote.link._note_stall()
         queue = owner.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
         await queue.put(b"x")
         await (await queue.get()).reject("why")

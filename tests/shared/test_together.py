@@ -255,10 +255,10 @@ async def test_what_is_acked_while_a_new_owner_is_greeted_is_said_once_it_has_le
                 acking.append(asyncio.ensure_future(message.ack()))
 
         def soon(say: Callable[[], None]) -> None:
-            link.unsaid.append(say)  # what is said next says that, too
+            link.outbox.append(say)  # what is said next says that, too
 
         monkeypatch.setattr(Inside, "send", sending)  # the client becomes the owner
-        monkeypatch.setattr(link.unsaid, "soon", soon)
+        monkeypatch.setattr(link.outbox, "soon", soon)
         await owner.aclose()
         async with asyncio.timeout(PATIENCE):
             while not acking:

@@ -22,7 +22,7 @@ class HandleNumbers(dict[Place, int]):
         self._last = 0
         self._let_go: deque[tuple[Place, int]] = deque()
 
-    def anew(self, place: Place) -> int:
+    def new(self, place: Place) -> int:
         """Return a new handle."""
         self._last += 1
         self[place] = self._last

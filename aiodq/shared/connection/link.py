@@ -21,12 +21,12 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
 from aiodq.shared.connection.handle_numbers import HandleNumbers
 from aiodq.shared.connection.in_turns import in_turns
+from aiodq.shared.connection.outbox import Outbox
 from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.putting import PutsByTopic, check_size
 from aiodq.shared.connection.rendezvous import connect, owner_of
 from aiodq.shared.connection.reopening import Opened, Reopening
 from aiodq.shared.connection.socket_wire import SocketWire
-from aiodq.shared.connection.unsaid import Unsaid
 from aiodq.shared.encoding.answers import understood
 from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.wire.layout import VERSION
@@ -84,7 +84,7 @@ class Link:
         producer: the number that identifies this process's puts.
         opened: what every later owner has to open again.
         failure: why nothing can be asked now, or None.
-        unsaid: what is to be said in the next turn of the loop, or before anything else is sent.
+        outbox: what is sent in the next turn of the loop, or before anything else.
     """
 
     def __init__(
@@ -117,15 +117,15 @@ class Link:
         self._topics = PutsByTopic(self._send_put)
         self.opened: Reopening = Reopening()
         self._handles = HandleNumbers()
-        self._hearing: dict[int, Listener] = {}
+        self._listeners: dict[int, Listener] = {}
         self._answers: dict[int, tuple[Callable[[Said], None], bool]] = {}
         self._request = 0
         self._loop = asyncio.get_running_loop()
         self._since: float | None = None
         self._lost = asyncio.Event()
-        self._seeking: dict[asyncio.Future[None], None] = {}
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self.failure: Exception | None = None
-        self.unsaid: Unsaid = Unsaid()
+        self.outbox: Outbox = Outbox()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -160,7 +160,7 @@ class Link:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for opened in list(self.opened.values()):
             opened.listener.leave()
-        self._tell(QueueShutDown("the store is closed"))
+        self._fail(QueueShutDown("the store is closed"))
         wire = self._wire
         if wire is not None:
             wire.send(Bye(), 0)  # so that what is held here goes back at once
@@ -183,7 +183,8 @@ class Link:
         if not self._refused:
             self._loop.call_soon(setattr, self, "_refused", 0)
         self._refused += 1
-        # INVARIANT: whoever tries again at once, without a pause, waits at last. Otherwise nobody would hear the owner.
+        # INVARIANT: a caller that tries again and again without a pause has to wait in the end. Otherwise the loop
+        # would never read the answer of an owner.
         if self._refused <= _MOST_REFUSED or isinstance(self.failure, QueueShutDown):
             raise copy(self.failure)
 
@@ -217,7 +218,7 @@ class Link:
     def _send_put(self, topic: str, sequence: int, put: Putting) -> None:
         if self._ready or topic in self._repeated:
             said = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
-            self._say(said, partial(self._topics[topic].answered, sequence))
+            self._send(said, partial(self._topics[topic].answered, sequence))
 
     def give_up_puts(self, topic: str) -> None:
         """Have the owner not store puts that wait for room and that nobody waits for any more."""
@@ -238,12 +239,12 @@ class Link:
         """Forget a deleted topic or channel; one opened later under its name is new."""
         self.opened.pop((topic, channel), None)
         handle = self._handles.pop((topic, channel), 0)
-        self._hearing.pop(handle, None)
+        self._listeners.pop(handle, None)
 
     def let_go(self, topic: str, channel: str, listener: Listener) -> None:
         """Have no later owner open what `listener` was told is deleted or refused, and tell it of nothing any more."""
         if self.opened.drop(topic, channel, listener):
-            self._hearing.pop(self._handles.let_go((topic, channel)), None)
+            self._listeners.pop(self._handles.let_go((topic, channel)), None)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
@@ -318,8 +319,8 @@ class Link:
 
     def tell(self, said: Callable[[int], Said], topic: str, channel: str) -> None:
         """Send a packet that needs no answer to the current owner, if there is one."""
-        if self.unsaid:
-            self.unsaid.say()
+        if self.outbox:
+            self.outbox.flush()
         if self._wire is not None and (self._ready or (topic, channel) in self._handles):
             self._wire.send(said(self._handle(topic, channel)), 0)
 
@@ -333,7 +334,7 @@ class Link:
         """
         while not self._ready:
             self.check()
-            await wait_in(self._seeking)
+            await wait_in(self._waiting)
         self.check()
 
     def _handle(self, topic: str, channel: str) -> int:
@@ -342,15 +343,15 @@ class Link:
         return self._ask_open(topic, channel) if handle is None else handle
 
     def _ask_open(self, topic: str, channel: str) -> int:
-        handle = self._handles.anew((topic, channel))
+        handle = self._handles.new((topic, channel))
         opened = self.opened.get((topic, channel))
         answer = self._ask(Open(handle, topic, channel, {} if opened is None else opened.options), patient=True)
         if opened is not None:
-            self._hearing[handle] = opened.listener
-            answer.add_done_callback(lambda done: self._told_of(topic, channel, opened, done.result()))
+            self._listeners[handle] = opened.listener
+            answer.add_done_callback(lambda done: self._open_answered(topic, channel, opened, done.result()))
         return handle
 
-    def _told_of(self, topic: str, channel: str, opened: Opened, said: Said) -> None:
+    def _open_answered(self, topic: str, channel: str, opened: Opened, said: Said) -> None:
         listener = opened.listener
         if isinstance(said, Done):
             self.opened.stored(topic, channel, opened.options)
@@ -364,13 +365,13 @@ class Link:
     def _ask(self, said: Said, *, patient: bool = False) -> asyncio.Future[Said]:
         """Send a request; with `patient`, a stalled owner does not end it."""
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
-        self._say(said, partial(settle, answer, error=None), patient=patient)
+        self._send(said, partial(settle, answer, error=None), patient=patient)
         return answer
 
-    def _say(self, said: Said, then: Callable[[Said], None], *, patient: bool = False) -> None:
+    def _send(self, said: Said, then: Callable[[Said], None], *, patient: bool = False) -> None:
         """Send a request; `then` is called with the answer, or with a substitute if none comes."""
-        if self.unsaid:
-            self.unsaid.say()
+        if self.outbox:
+            self.outbox.flush()
         if self._wire is None:
             then(gone(self._directory))
             return
@@ -393,7 +394,7 @@ class Link:
                     if self._may_pass(error):
                         await asyncio.sleep(_LONGEST_WAIT)
                         continue
-                    self._tell(error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory))
+                    self._fail(error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory))
                     if not self._begun:
                         return
                     await asyncio.sleep(_RETRY)
@@ -401,7 +402,7 @@ class Link:
                 await self._lost.wait()
         except asyncio.CancelledError:
             if not self._closed:  # the loop ends with the store open, and nobody would look for an owner any more
-                self._tell(QueueShutDown("the event loop ended before the store was closed"))
+                self._fail(QueueShutDown("the event loop ended before the store was closed"))
                 if self._wire is not None:
                     self._wire.abort()
             raise
@@ -444,12 +445,12 @@ class Link:
             await asyncio.sleep(min(max(own_at - now, 0), _SHORT if haste else _LONGEST_WAIT))
 
     async def _begin(self, wire: LinkWire) -> None:
-        """Introduce this process, and continue where the previous owner stopped."""
+        """Greet the owner, and continue where the previous one stopped."""
         self._lost.clear()
-        self._wire, self._answers, self._hearing, self._silent = wire, {}, {}, 0
+        self._wire, self._answers, self._listeners, self._silent = wire, {}, {}, 0
         welcome = await self._ask(Hello(VERSION, VERSION, os.getpid(), self.producer, self.epoch, "aiodq"))
         if isinstance(welcome, Fail):
-            await self._not_welcome(welcome, wire)
+            await self._not_accepted(welcome, wire)
             return
         if not isinstance(welcome, Welcome):
             raise ProtocolError(f"{welcome.op.name} is no answer to HELLO")
@@ -460,7 +461,7 @@ class Link:
         self.epoch, self.owner_pid = welcome.epoch, welcome.pid
         wire.welcomed()
         # INVARIANT: packets meant for the previous owner are not sent to this one before it is told what is held.
-        self.unsaid.say()
+        self.outbox.flush()
         self._welcomed = self._begun = True
         self.failure = self._since = None
         await in_turns(self._steps(wire))
@@ -481,21 +482,21 @@ class Link:
                         self._repeated.add(topic)
                         self._topics.of(topic).repeat()
             else:
-                # INVARIANT: in this very step. Nobody repeats what would be put into a new topic before a later one.
+                # INVARIANT: in this same step. Otherwise a new topic could get puts in between, never to be repeated.
                 self._ready = True
                 self._ask(Call("back", {}), patient=True)
-                release(self._seeking)
+                release(self._waiting)
                 return
 
     def _open_now(self, topic: str, channel: str) -> None:
-        """Open a topic or channel, after all that was said of it to the previous owner, and after its topic."""
-        self.unsaid.say()
+        """Open a topic or channel, after everything meant for the previous owner was dropped, and after its topic."""
+        self.outbox.flush()
         if channel and (topic, "") in self.opened:
             self._handle(topic, "")
         self._ask_open(topic, channel)
         self.opened[topic, channel].listener.reopened(self.epoch)
 
-    async def _not_welcome(self, said: Fail, wire: LinkWire) -> None:
+    async def _not_accepted(self, said: Fail, wire: LinkWire) -> None:
         """Continue the search if the owner was about to end; otherwise raise why it refused."""
         if not is_lost(said):
             raise error_of(said)
@@ -519,11 +520,11 @@ class Link:
             # INVARIANT: only this loop's own turns count. A loop that was stopped itself has not listened.
             self._silent += 1
             if self._silent > _TICKS:
-                self._told_stalled()
+                self._note_stall()
             elif self._ready:
                 self._ask(Ping(self._silent), patient=True)
 
-    def _told_stalled(self) -> None:
+    def _note_stall(self) -> None:
         # An owner that has not welcomed this process has not named itself.
         said = stalled(self._directory, self.owner_pid if self._welcomed else owner_of(self._directory))
         self.failure = error_of(said)
@@ -560,7 +561,7 @@ class Link:
             if then is not None:
                 then(said)
         elif isinstance(said, (Deliver, Gone, Figures)):
-            listener = self._hearing.get(said.handle)
+            listener = self._listeners.get(said.handle)
             if listener is not None:
                 listener.heard(said, self.epoch)
         elif isinstance(said, Handover) and self._wire is not None:
@@ -571,23 +572,23 @@ class Link:
             for then, _ in answers.values():
                 then(said)
             if said.name == ProtocolError.__name__:
-                self._tell(error_of(said))
+                self._fail(error_of(said))
 
     def misunderstood(self, error: ProtocolError) -> None:
         """Give up the connection, as the owner's answer could not be understood."""
-        self._tell(error)
+        self._fail(error)
         if self._wire is not None:
             self._wire.close()
 
     def again(self) -> None:
-        """Introduce this process anew in a moment, as the owner could not say what is held here."""
+        """Connect again in a moment, as the owner could not tell what is held here."""
         if self._wire is not None:
             asyncio.get_running_loop().call_later(_RETRY, self._wire.close)
 
-    def _tell(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Raise an error in all waiters, and in later callers until there is an owner again."""
         self.failure = error
-        release(self._seeking)
+        release(self._waiting)
         for puts in self._topics.values():
             puts.fail(error)
         self.opened.tell(error)

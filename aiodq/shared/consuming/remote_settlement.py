@@ -455,7 +455,7 @@ class RemoteSettlement:
     def _say_acks_soon(self) -> None:
         if not self._saying:
             self._saying = True
-            self._topic.link.unsaid.soon(self._say_acks)
+            self._topic.link.outbox.soon(self._say_acks)
 
     def _say_acks(self) -> None:
         """Send all acks of this turn of the loop in one packet."""
