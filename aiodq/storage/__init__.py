@@ -5,7 +5,7 @@ mapping) may reach the disk, in any order and torn at any sector; a new name may
 is synced. Nothing else is assumed. The commit points, in the order in which an owner passes them:
 
 1. *A segment begins*: file created, header written, directory synced. Before: no file, an empty one, or a torn header;
-   it holds nothing that was promised, and is created again. (`ActiveSegment.create`, `recover`)
+   it holds nothing that was durable, and is created again. (`ActiveSegment.create`, `recover`)
 2. *A batch is durable*: its bytes synced. Before: absent, torn, or whole; a torn one is truncated, and the truncation
    synced before anything is appended. (`ActiveSegment.flush`, `_cut`)
 3. *The watermark is noted*: a slot in `watermark`, always after 2, so that it never promises too much.
@@ -17,7 +17,7 @@ is synced. Nothing else is assumed. The commit points, in the order in which an 
    file is unlinked. Before: the file is still there and is given up again. (`TopicDescription.give_up`)
 6. *A small file is replaced*: the new one written under a temporary name, synced, renamed over the old one, directory
    synced. Before: the old one. (`replace_file`)
-7. *A truncation*: what was promised is copied to quarantine, durably, before the original is touched.
+7. *A truncation*: what was durable is copied to quarantine, durably, before the original is touched.
    (`_copy`, `quarantine_file`, `_cut`)
 8. *A topic is deleted*: its directory renamed, the parent synced, then emptied. Before: the whole topic is there;
    after: its remains are removed at the next opening. (`delete_topic`)
@@ -57,7 +57,7 @@ is synced. Nothing else is assumed. The commit points, in the order in which an 
 20. *A backup is complete*: everything in it synced, then its directory renamed, the parent synced. Before: it has a
    temporary name, and the next backup to that place removes it. (`Backup.finish`)
 
-Whether bytes that fail their check are an unfinished write or damage depends on what was promised: by the watermark
+Whether bytes that fail their check are an unfinished write or damage depends on what was durable: by the watermark
 noted in 3, by the watermark that each later frame carries, and, for all but the last segment, by the existence of the
 next one, which begins only after the one before it was synced. Beyond the promise, the log is truncated to a
 prefix. Below it, the bytes are quarantined and reported, and what follows is still delivered.

@@ -196,7 +196,7 @@ class Reporter:
 
     def recovered(self, topic: str, cut_bytes: int) -> None:
         """Report an unfinished write that was truncated at opening."""
-        text = f"{cut_bytes:,} bytes of an unfinished write were cut off; nothing of it was promised"
+        text = f"{cut_bytes:,} bytes of an unfinished write were cut off; nothing of it was durable"
         self.note(TOPIC, f"topic {topic!r}: {text}", topic, bytes=cut_bytes)
         self.tell(Event("recovered", topic, text=text))
 

@@ -25,7 +25,7 @@ _KIND_AT: Final = FRAME_START.size
 
 
 class Lost(NamedTuple):
-    """What was promised and is missing.
+    """What was durable and is missing.
 
     Attributes:
         position, end: the bytes that fail their check; equal for a gap between good ones.
@@ -48,7 +48,7 @@ class Contents:
         end: the offset after the last valid record.
         data_end: the byte after the last valid frame.
         index: of the valid frames.
-        lost: what was promised and is missing.
+        lost: what was durable and is missing.
         unfinished: why what follows `data_end` is not valid and never was; empty if nothing follows.
     """
 
@@ -76,7 +76,7 @@ def examine(
 ) -> Contents:
     """Scan a segment's frames, and tell damage from unfinished writes.
 
-    Bytes that fail their check are damage if their offset was promised: by `promised`, or by the watermark in any good
+    Bytes that fail their check are damage if their offset was durable: by `promised`, or by the watermark in any good
     frame after them. Otherwise they are an unfinished write, or a hole that a power cut left in one, and the log ends
     before them.
 
@@ -154,7 +154,7 @@ def examine_growing(
     """
     contents = examine(file, context, path, limit=written, promised=promised, found=found, singles=singles)
     if written < size and contents.end < promised:
-        # The zeros stand where something was promised.
+        # The zeros stand where something was durable.
         return examine(file, context, path, limit=size, promised=promised, found=contents, singles=singles)
     return contents
 

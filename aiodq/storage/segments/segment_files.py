@@ -148,7 +148,7 @@ class Inspection(NamedTuple):
         """
         base, start = self.header.base, before.header.base
         if self.blank:
-            # A segment begins where the one before it was sealed, or after all that was promised.
+            # A segment begins where the one before it was sealed, or after all that was durable.
             return base > promised and (before.tail is None or base != start + before.tail.end)
         return self.header_error is not None and base - start > MAX_RELATIVE
 
@@ -209,7 +209,7 @@ class OwnSegment(NamedTuple):
 
 def promises(bases: Sequence[int], promised: int) -> list[int]:
     """Return the offset up to which each segment of a log was durable, if only the noted watermark is known."""
-    # CRASH: 4. A segment begins only after the one before it was synced, so everything before it was promised.
+    # CRASH: 4. A segment begins only after the one before it was synced, so everything before it was durable.
     return [*bases[1:], promised] if bases else []
 
 

@@ -31,7 +31,7 @@ _MOST_READ: Final = 64 * 1024
 def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int, promised: int) -> Contents | None:
     """Return what a segment holds, or None if its end does not show it and only `examine` can tell.
 
-    This steps back, by the lengths at the frames' ends, to the last put that was promised at least in part, and scans
+    This steps back, by the lengths at the frames' ends, to the last put that was durable at least in part, and scans
     from there. A hole before that put would be damage and not the log's end, whatever is there. So `end` and `data_end`
     are what `examine` finds. What lies before that put becomes one entry of the index, without a count of frames and
     with the most careful flags; damage and missing offsets in it are left for its readers to find.
@@ -85,7 +85,7 @@ def written_since(file: File, path: str, start: int, size: int) -> int | None:
 
 
 def _promised_put(frames: Iterator[Frame], promised: int) -> Frame | None:
-    """Return the first frame of the last put that was promised at least in part. Checksums are not checked yet.
+    """Return the first frame of the last put that was durable at least in part. Checksums are not checked yet.
 
     Args:
         frames: from the log's end backward.

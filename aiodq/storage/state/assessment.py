@@ -91,7 +91,7 @@ def missing(
     *,
     given_up: set[tuple[int, int]] | None = None,
 ) -> Iterator[Missing]:
-    """Yield what is missing before a log's segments, between them, and after them up to what was promised.
+    """Yield what is missing before a log's segments, between them, and after them up to what was durable.
 
     Args:
         fs: the file system.

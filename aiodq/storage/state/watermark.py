@@ -72,7 +72,7 @@ def check_slots(data: bytes | None) -> list[tuple[Literal["damage", "note"], int
 
 
 def _is_begun(data: bytes) -> bool:
-    """Return whether only the first write was begun, which goes to the second slot: nothing was promised before it."""
+    """Return whether only the first write was begun, which goes to the second slot: nothing was durable before it."""
     written = data[_STRIDE:].rstrip(b"\0")
     return not any(data[:_STRIDE]) and (_MAGIC + (1).to_bytes(8, "little")).startswith(written[:16])
 

@@ -84,7 +84,7 @@ def read_blocks(fs: FileSystem, path: str, *, whole: bool = False) -> FoundTrans
     """Read any file of that format, as `read_transactions` does; one written as a `whole` has no unfinished end."""
     data = read_file(fs, path, _LARGEST) or b""
     if not any(data):
-        # CRASH: 19. The file was created and its header not yet durable: nothing was promised.
+        # CRASH: 19. The file was created and its header not yet durable: nothing was committed.
         return FoundTransactions(None, [], 0, [], len(data))
     try:
         header = decode_header(data, path)
