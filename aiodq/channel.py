@@ -19,7 +19,7 @@ from aiodq.engine.store.channel_management import make_now, pause_channel, purge
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.message import Message
 from aiodq.options import ChannelOptions, Position, check_channel_options, check_dead_letter
-from aiodq.starting import find_place, move_channel
+from aiodq.starting import find_target, move_channel
 from aiodq.stats import ChannelStats
 from aiodq.values import check_offset, check_position
 
@@ -270,7 +270,7 @@ class Channel(ChannelHandle):
         await to_its_end(self._seek(position))
 
     async def _seek(self, position: Position) -> None:
-        place = await find_place(self._engine, self._channel_engine, position)
+        place = await find_target(self._engine, self._channel_engine, position)
         async with self._engine.without_transactions():
             await move_channel(self._engine, self._channel_engine, place, position)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.delivery.range_set import RangeSet
 from aiodq.delivery.timers import Deferrals
-from aiodq.engine.channel.place import Place
+from aiodq.engine.channel.seek_target import SeekTarget
 from aiodq.errors import OffsetError
 from aiodq.options import time_ns
 from aiodq.storage.read.delayed_index import delayed
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiodq.storage.log.topic_log import TopicLog
     from aiodq.storage.read.log_reader import LogView
 
-__all__ = ["find_place", "known_start", "move_channel", "start_offset"]
+__all__ = ["find_target", "known_start", "move_channel", "start_offset"]
 
 _END: Final = 1 << 62
 """An offset after the end of every log."""
@@ -53,7 +53,7 @@ def _start_within(start: str | int | None, begin: int, end: int, *, first: bool)
     return end if start == "latest" else min(max(int(start), begin), end)
 
 
-async def find_place(engine: TopicEngine, channel_engine: ChannelEngine[Any], position: Position) -> Place:
+async def find_target(engine: TopicEngine, channel_engine: ChannelEngine[Any], position: Position) -> SeekTarget:
     """Return the place in the log at which a channel is to continue; see `Channel.seek`.
 
     Raises:
@@ -63,24 +63,24 @@ async def find_place(engine: TopicEngine, channel_engine: ChannelEngine[Any], po
     await engine.settle_in(channel_engine.name)
     begin, end = engine.log.begin, engine.visible
     _check_position(engine, channel_engine, position)
-    place = Place(position if isinstance(position, int) else begin, end, Deferrals(), RangeSet())
+    target = SeekTarget(position if isinstance(position, int) else begin, end, Deferrals(), RangeSet())
     if position == "latest":
-        return place._replace(offset=_END)
+        return target._replace(offset=_END)
     fs, view, times = engine.real_log().fs, engine.view(), channel_engine.times()
     if isinstance(position, datetime):
         found = await engine.reader.look(partial(LogReader.offset_at, view=view, time_ns=time_ns(position)))
-        place = place._replace(offset=found)
-    return await engine.reader.look(lambda _: _look_from(fs, view, place, times))
+        target = target._replace(offset=found)
+    return await engine.reader.look(lambda _: _look_from(fs, view, target, times))
 
 
-def _look_from(fs: FileSystem, view: LogView, place: Place, times: tuple[int, int]) -> Place:
-    """Find the messages from a place on that are not due yet, at these wall and monotonic times. Blocking."""
+def _look_from(fs: FileSystem, view: LogView, target: SeekTarget, times: tuple[int, int]) -> SeekTarget:
+    """Find the messages from a target on that are not due yet, at these wall and monotonic times. Blocking."""
     wall, now = times
-    for number, put, due in delayed(fs, view, place.offset):
-        if number >= place.offset and due > wall:
-            place.deferred.add(number, now + due - max(wall, put))
-            place.passed.add(number, number + 1)
-    return place
+    for number, put, due in delayed(fs, view, target.offset):
+        if number >= target.offset and due > wall:
+            target.deferred.add(number, now + due - max(wall, put))
+            target.passed.add(number, number + 1)
+    return target
 
 
 def _check_position(engine: TopicEngine, channel_engine: ChannelEngine[Any], position: Position) -> None:
@@ -93,17 +93,17 @@ def _check_position(engine: TopicEngine, channel_engine: ChannelEngine[Any], pos
 
 
 async def move_channel(
-    engine: TopicEngine, channel_engine: ChannelEngine[Any], place: Place, position: Position
+    engine: TopicEngine, channel_engine: ChannelEngine[Any], target: SeekTarget, position: Position
 ) -> None:
-    """Move a channel to another place, durably; see `Channel.seek`.
+    """Move a channel to another place in the log, durably; see `Channel.seek`.
 
     Raises:
-        OffsetError: retention has deleted it since the place was found; nothing changed.
+        OffsetError: retention has deleted it since the target was found; nothing changed.
     """
     await engine.settle_in(channel_engine.name)
     _check_position(engine, channel_engine, position)
     log = engine.real_log()
-    offset = min(max(place.offset, log.begin), engine.visible)
+    offset = min(max(target.offset, log.begin), engine.visible)
     gaps = [(one.end, following.base) for one, following in pairwise(log.segments) if one.end < following.base]
-    channel_engine.seek(place._replace(offset=offset, gaps=gaps, lost=log.meta.lost))
+    channel_engine.seek(target._replace(offset=offset, gaps=gaps, lost=log.meta.lost))
     await channel_engine.committed()

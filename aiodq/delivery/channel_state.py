@@ -54,7 +54,7 @@ class ChannelState:
         orphans: restored messages that were in flight when their process ended and have not been processed since, and
             whether each has been deferred.
         counting: whether deliveries are noted as they happen, so that they count even if their process dies.
-        let_go: called with large objects that are no longer needed, to free them gradually.
+        free: called with large objects that are no longer needed, to free them gradually.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ChannelState:
         self.deferred: Deferrals = Deferrals()
         self.max_in_flight = max_in_flight
         self.counting: bool = False
-        self.let_go: Callable[[dict[Any, Any] | list[Any]], object] = lambda _: None
+        self.free: Callable[[dict[Any, Any] | list[Any]], object] = lambda _: None
         self.orphans: OffsetMap[bool] = OffsetMap()
         self._cursor = floor
         self._attempts = Attempts(OffsetMap() if attempts is None else attempts)
@@ -481,7 +481,7 @@ class ChannelState:
         """Forget what is known of single messages but for leases: nothing of it is valid any more."""
         kept = self._attempts, self.deferred, self._deadlines, self.requeued
         for part in chain([self._apart], *(each.parts() for each in kept)):
-            self.let_go(part)
+            self.free(part)
         self._attempts.clear()
         self._apart = {}
         self.deferred, self._deadlines, self.requeued = Deferrals(), Deadlines(self._apart), Requeued(self.is_ready)

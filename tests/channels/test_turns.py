@@ -13,7 +13,7 @@ from aiodq.engine.channel.acks import settlement, undeliverable
 from aiodq.engine.channel.acks.out_of_turn import MOST_LETTERS, OutOfTurn
 from aiodq.engine.channel.source import requeue_cache
 from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
-from aiodq.engine.loop.letting_go import let_go
+from aiodq.engine.loop.freeing import free_gradually
 from tests.channels.support import counts, ready, soon, until
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ async def test_whoever_waits_looks_again_once_a_letter_is_put(
 async def test_what_is_large_is_freed_some_in_each_turn() -> None:
     old: list[list[int] | dict[int, int]] = [list(range(MANY)), dict.fromkeys(range(MANY), 0)]
     for each in old:
-        let_go(each)
+        free_gradually(each)
     assert [len(each) for each in old] == [MANY, MANY], "not at once"
     while any(len(each) > 32 for each in old):
         before = [len(each) for each in old]
@@ -124,7 +124,7 @@ async def test_a_seek_leaves_what_is_forgotten_to_later_turns(
 ) -> None:
     left: list[int] = []
     for module in (settlement, requeue_cache):
-        monkeypatch.setattr(module, "let_go", lambda old: left.append(len(old)))
+        monkeypatch.setattr(module, "free_gradually", lambda old: left.append(len(old)))
     async with machine.jobs() as jobs:
         await jobs.put_many([aiodq.Draft(b"", delay=60 + number) for number in range(MANY)])
         await until(lambda: len(jobs._channel_engine.source.requeue_cache.batches) == MANY)

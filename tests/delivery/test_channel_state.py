@@ -406,7 +406,7 @@ def test_what_is_forgotten_is_left_to_be_freed(how: str) -> None:
         state.deliver(offset, 10**9)
     for offset in range(2000):
         state.nack(offset, 1, 99 if offset < 1000 else None)
-    state.let_go = lambda part: left.append(len(part))
+    state.free = lambda part: left.append(len(part))
     if how == "seek":
         state.seek(0)
     else:

@@ -221,7 +221,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "one owner of a store that is shared",
         (
             "tests/shared/test_split_brain.py",
-            "tests/shared/test_place.py",
+            "tests/shared/test_store_directory.py",
             "tests/shared/test_inherited.py",
             "tests/shared/test_trouble.py::test_an_owner_that_hangs_is_named_and_nobody_takes_over",
         ),

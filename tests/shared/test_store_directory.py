@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 import aiodq
-from aiodq.shared.connection.place import Place, refuse_network
+from aiodq.shared.connection.store_directory import StoreDirectory, refuse_network
 from aiodq.storage.io import mounts as system
 from tests.shared.support import two
 
@@ -77,7 +77,7 @@ def test_what_this_system_says_is_read(tmp_path: Path) -> None:
 
 def test_a_place_is_the_directory_and_not_its_name(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    here = Place(str(path))
+    here = StoreDirectory(str(path))
     here.check()
     with pytest.raises(aiodq.StoreNotFoundError):
         here.settle()

@@ -18,8 +18,8 @@ import pytest
 
 import aiodq
 from aiodq.shared.connection import link, rendezvous
-from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.rendezvous import connect
+from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.server import owner as owner_module
 from aiodq.storage.log.producer_table import MOST_PENDING
@@ -510,9 +510,9 @@ async def test_no_socket_is_made_in_another_store_that_has_the_name_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner_module, "_LOOK", 0.02)
-    looks, check = asyncio.Semaphore(0), Place.check
+    looks, check = asyncio.Semaphore(0), StoreDirectory.check
 
-    def checked(place: Place) -> None:
+    def checked(place: StoreDirectory) -> None:
         looks.release()
         check(place)
 
@@ -520,7 +520,7 @@ async def test_no_socket_is_made_in_another_store_that_has_the_name_now(
         await owner.queue("jobs").put(b"x")
         (tmp_path / "s").rename(tmp_path / "elsewhere")
         (tmp_path / "s").mkdir()
-        monkeypatch.setattr(Place, "check", checked)
+        monkeypatch.setattr(StoreDirectory, "check", checked)
         for _ in range(3):
             await looks.acquire()
         assert not os.listdir(tmp_path / "s")

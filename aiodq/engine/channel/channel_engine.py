@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.engine.channel.channel_host import ChannelEngineHost
-    from aiodq.engine.channel.place import Place
+    from aiodq.engine.channel.seek_target import SeekTarget
     from aiodq.engine.loop.home_loop import HomeLoop
     from aiodq.format.frame import Batch
     from aiodq.options import ChannelOptions
@@ -309,12 +309,12 @@ class ChannelEngine(Settlement, Generic[M]):
             self.pause()
             self.undeliverable.settle_ahead()
 
-    def seek(self, place: Place) -> None:
-        """Move to another place in the log."""
+    def seek(self, target: SeekTarget) -> None:
+        """Continue at another place in the log."""
         if self.state is not None:
-            place.go(self.state)
+            target.apply(self.state)
             self.sought += 1
-            self._host.moved(place.offset)
+            self._host.moved(target.offset)
             self.set_timer(self.state)
             self.reset()
             self.changed()

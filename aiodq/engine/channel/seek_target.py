@@ -1,4 +1,4 @@
-"""A place in the log at which a channel is to continue after a seek."""
+"""The target of a seek: where a channel continues in the log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from aiodq.delivery.range_set import RangeSet
     from aiodq.delivery.timers import Deferrals
 
-__all__ = ["Place"]
+__all__ = ["SeekTarget"]
 
 
-class Place(NamedTuple):
-    """A place in the log, with what a channel has to know about the log from there on.
+class SeekTarget(NamedTuple):
+    """An offset in the log, with what a channel has to know about the log from there on.
 
     Attributes:
         offset: the first offset that the channel delivers.
@@ -33,8 +33,8 @@ class Place(NamedTuple):
     gaps: Iterable[tuple[int, int]] = ()
     lost: Iterable[tuple[int, int]] = ()
 
-    def go(self, state: ChannelState) -> None:
-        """Move a channel's state to this place."""
+    def apply(self, state: ChannelState) -> None:
+        """Move a channel's state to this target."""
         before, offset = state.deferred, self.offset
         self.deferred.discard_range(0, offset)
         self.passed.discard_below(offset)

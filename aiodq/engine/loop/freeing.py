@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-__all__ = ["let_go"]
+__all__ = ["free_gradually"]
 
 _FEW: Final = 32
 """Elements that are freed at once. Each may be a block of a thousand."""
 
 
-def let_go(old: dict[Any, Any] | list[Any]) -> None:
+def free_gradually(old: dict[Any, Any] | list[Any]) -> None:
     """Empty unused collections later and gradually: freeing a million messages at once takes 30 ms."""
     if len(old) > _FEW:
         asyncio.get_running_loop().call_soon(_free_some, old, _FEW)
@@ -23,4 +23,4 @@ def _free_some(old: dict[Any, Any] | list[Any], number: int) -> None:
     else:
         for _ in range(min(number, len(old))):
             old.popitem()
-    let_go(old)
+    free_gradually(old)

@@ -37,7 +37,7 @@ from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.shared.client.remote_transactions import RemoteCommitter
 from aiodq.shared.connection.inherited import leave_in_children
 from aiodq.shared.connection.link import Link
-from aiodq.shared.connection.place import refuse_network
+from aiodq.shared.connection.store_directory import refuse_network
 from aiodq.shared.encoding.answers import read_store, read_topic
 from aiodq.shared.encoding.options_json import topic_options
 from aiodq.shared.server.owner import Owner

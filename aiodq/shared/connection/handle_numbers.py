@@ -7,34 +7,34 @@ from typing import Final, TypeAlias
 
 __all__ = ["HandleNumbers"]
 
-Place: TypeAlias = "tuple[str, str]"
+Key: TypeAlias = "tuple[str, str]"
 
 _MOST_LET_GO: Final = 10_000
 """Deleted topics and channels whose handles are remembered, as many as an owner remembers."""
 
 
-class HandleNumbers(dict[Place, int]):
+class HandleNumbers(dict[Key, int]):
     """Handles by the names of the topic and the channel; the channel's is empty for the topic itself."""
 
     def __init__(self) -> None:
         """Start without handles. No number is ever used again."""
         super().__init__()
         self._last = 0
-        self._let_go: deque[tuple[Place, int]] = deque()
+        self._let_go: deque[tuple[Key, int]] = deque()
 
-    def new(self, place: Place) -> int:
+    def new(self, key: Key) -> int:
         """Return a new handle."""
         self._last += 1
-        self[place] = self._last
+        self[key] = self._last
         return self._last
 
-    def let_go(self, place: Place) -> int:
+    def let_go(self, key: Key) -> int:
         """Retire the handle of a deleted or refused topic or channel, and return it; 0 if there is none.
 
         Packets that are still sent with it are refused, and not applied to a new one of that name.
         """
-        handle = self.get(place, 0)
-        self._let_go.append((place, handle))
+        handle = self.get(key, 0)
+        self._let_go.append((key, handle))
         if len(self._let_go) > _MOST_LET_GO:
             first, number = self._let_go.popleft()
             if self.get(first) == number:

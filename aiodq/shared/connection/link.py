@@ -22,11 +22,11 @@ from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, Protocol
 from aiodq.shared.connection.handle_numbers import HandleNumbers
 from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.outbox import Outbox
-from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.putting import PutsByTopic, check_size
 from aiodq.shared.connection.rendezvous import connect, owner_of
 from aiodq.shared.connection.reopening import Opened, Reopening
 from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.answers import understood
 from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled
 from aiodq.wire.layout import VERSION
@@ -105,7 +105,7 @@ class Link:
         self.owner_pid: int = 0
         self.producer: int = secrets.randbits(64)
         self._directory = directory
-        self._place = Place(directory)
+        self._place = StoreDirectory(directory)
         self._own = own
         self._failover = failover
         self._tick = (_STALL if stall is None else stall) / _TICKS

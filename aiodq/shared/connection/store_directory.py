@@ -1,4 +1,4 @@
-"""The location of a shared store: it must be on a local disk, and still where it was opened."""
+"""The directory of a shared store: it must be on a local disk, and must stay where it was opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiodq.storage.io.mounts import file_system_type
 from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.state.store_identity import STORE_FILE
 
-__all__ = ["Place", "refuse_network"]
+__all__ = ["StoreDirectory", "refuse_network"]
 
 _NETWORK: Final = frozenset(
     {
@@ -53,8 +53,8 @@ def _file_system(directory: str) -> str | None:
         return None
 
 
-class Place:
-    """The identity of the directory, whatever has its path later."""
+class StoreDirectory:
+    """The identity of a store's directory: another one may have its path later."""
 
     def __init__(self, directory: str) -> None:
         """Set up before the store is open."""

@@ -14,8 +14,8 @@ from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.connection.packet_protocol import PacketProtocol
-from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
+from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.claims import Claims
 from aiodq.shared.requests.epochs import new_epoch
@@ -100,7 +100,7 @@ class Owner:
         self._watching: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._active = ActiveTopics(engine.activity)
-        self._place = Place(engine.path)
+        self._place = StoreDirectory(engine.path)
         self._noted = NotedClients(engine.path)
         self._noting = False
         self._connecting = asyncio.Lock()

@@ -12,8 +12,8 @@ from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.shared.connection import inherited
 from aiodq.shared.connection.link import Link
-from aiodq.shared.connection.place import Place
 from aiodq.shared.connection.putting import TopicPuts
+from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.consuming.holdings import Holdings
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.consuming.remote_settlement import RemoteSettlement
@@ -326,7 +326,7 @@ change(
 )
 change(
     "a renamed store is made anew under its old name",
-    Place.check,
+    StoreDirectory.check,
     "if self._seen is None:",
     "if self is not None:",
     test="tests/shared/test_split_brain.py::test_a_directory_that_is_gone_is_not_made_anew",

@@ -11,7 +11,7 @@ from aiodq.engine.channel.channel_core import SECOND, ChannelCore
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.source.message_source import MessageSource
 from aiodq.engine.loop.clock_timer import monotonic_ns
-from aiodq.engine.loop.letting_go import let_go
+from aiodq.engine.loop.freeing import free_gradually
 from aiodq.errors import OffsetError, again, not_in_flight
 from aiodq.options import next_wait, seconds
 
@@ -72,7 +72,7 @@ class Settlement(ChannelCore):
         """Start to deliver."""
         self.journal: ChannelJournal | None = journal
         self.state: ChannelState | None = state
-        state.let_go = let_go
+        state.free = free_gradually
         state.follow(self._host)
         self._host.moved(state.floor)
         state.max_in_flight = self.options.max_in_flight

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiodq.delivery.range_set import among
 from aiodq.engine.channel.addressed import FOR
-from aiodq.engine.loop.letting_go import let_go
+from aiodq.engine.loop.freeing import free_gradually
 from aiodq.engine.reading.tail_cache import BATCH_OVERHEAD, batch_cost
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
@@ -94,6 +94,6 @@ class RequeueCache:
 
     def clear(self) -> None:
         """Drop everything."""
-        let_go(self.batches)
+        free_gradually(self.batches)
         self.batches = {}
         self._cost = 0
