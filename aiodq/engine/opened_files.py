@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from aiodq.storage.state.transactions.parked_transactions import Owed
     from aiodq.storage.state.transactions.transaction_log import TransactionFile
 
-__all__ = ["Brought", "OpenedStore", "OpenedTopic"]
+__all__ = ["Committed", "OpenedStore", "OpenedTopic"]
 
 
 @dataclass(slots=True)
-class Brought:
+class Committed:
     """Acks and puts of committed transactions that a topic may not hold durably yet.
 
     Attributes:
@@ -68,7 +68,7 @@ class OpenedStore(NamedTuple):
         lock: the store's lock.
         transactions: the transaction log.
         topics: the opened topics, by name.
-        brought: acks and puts from the transaction log and from parked transactions, by topic.
+        committed: acks and puts from the transaction log and from parked transactions, by topic.
         taken: the files of those parked transactions, to be removed once the topics hold them durably.
         unusable: why a topic cannot be used until the store is opened again, by name; its transactions stay parked.
         owing: why a topic with parked transactions could not be created, by name; that may be retried at any time.
@@ -80,7 +80,7 @@ class OpenedStore(NamedTuple):
     lock: Lock
     transactions: TransactionFile
     topics: dict[str, OpenedTopic]
-    brought: dict[str, Brought]
+    committed: dict[str, Committed]
     taken: list[Owed]
     unusable: dict[str, StorageError]
     owing: dict[str, StorageError]

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from aiodq.delivery.leases import IN_FLIGHT, Lease
 from aiodq.shared.consuming.counts import Counts
-from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, Holdings, Mine, Reserved, portions
+from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, HeldMessage, Holdings, Reserved, portions
 from aiodq.shared.encoding.number_runs import HERE, NumberRun, NumberRuns, neighbours
 from aiodq.wire.packets import Figures
 from aiodq.wire.payload import Held, Range
@@ -43,7 +43,7 @@ def near(start: int, before: int) -> int:
 class Known:
     """What the model knows of a message."""
 
-    mine: Mine
+    mine: HeldMessage
     lease: Lease
     mark: int = HERE
 
@@ -69,7 +69,9 @@ class InHand(RuleBasedStateMachine):
         self.leases.append(made)
         self.holdings.add(made, self.delivery, attempts)
         for place in range(count):
-            self.model[self.next + place] = Known(Mine(self.offset + place, self.delivery + place, attempts), made)
+            self.model[self.next + place] = Known(
+                HeldMessage(self.offset + place, self.delivery + place, attempts), made
+            )
         self.next, self.offset, self.delivery = self.next + count, self.offset + count, self.delivery + count
 
     @rule(start=NUMBERS, count=COUNTS, mark=st.sampled_from([SETTLING, COMMITTING]))
@@ -158,7 +160,7 @@ class InHand(RuleBasedStateMachine):
             was = [(those.offset + place, those.delivery + place) for place in gone]
             assert singly(self.holdings.missing(those)) == was
         assert [
-            Mine(one.first + place, one.delivery + place, one.attempts)
+            HeldMessage(one.first + place, one.delivery + place, one.attempts)
             for one in self.holdings.held()
             for place in range(one.messages)
         ] == rows

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.log.topic_log import TopicLog
 
-__all__ = ["FOR", "addressed_in", "aimed_since", "shown"]
+__all__ = ["FOR", "addressed_in", "addressed_since", "shown"]
 
 FOR: Final = RESERVED_HEADER
 """The header that names the channel."""
@@ -35,7 +35,7 @@ def addressed_in(batch: Batch) -> list[tuple[int, str]]:
     return [(offset, own[FOR]) for offset, own in enumerate(headers, batch.first) if FOR in own]
 
 
-def aimed_since(fs: FileSystem, log: TopicLog, since: int) -> list[tuple[int, str]]:
+def addressed_since(fs: FileSystem, log: TopicLog, since: int) -> list[tuple[int, str]]:
     """Return the addressed messages of a log from an offset on, as `addressed_in` does. Blocking.
 
     Raises:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from aiodq.delivery.recovery import restored_state
 from aiodq.engine.batch.put_batch import Part
-from aiodq.engine.channel.addressed import FOR, aimed_since
+from aiodq.engine.channel.addressed import FOR, addressed_since
 from aiodq.engine.loop.clock_timer import monotonic_ns
 from aiodq.engine.monitoring.reporter import STORE, Reporter
-from aiodq.engine.opened_files import Brought, OpenedStore, OpenedTopic
+from aiodq.engine.opened_files import Committed, OpenedStore, OpenedTopic
 from aiodq.engine.topic.commit.segment_writer import write_blocking
 from aiodq.errors import (
     DiskFullError,
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "adopt_without_owner",
-    "brought_by",
+    "committed_in",
     "make_log",
     "open_channel",
     "open_store",
@@ -111,27 +111,27 @@ def open_store(
         unusable, blocked = finish_adoptions(fs, path)
         transactions = TransactionFile(fs, path, clock.now_ns())
         undo.callback(transactions.close)
-        brought = brought_by(
+        committed = committed_in(
             [*(block for files in owed.values() for one in files for block in one.blocks), *transactions.found]
         )
-        topics = _Topics(fs, clock, path, options, brought, unusable)
+        topics = _Topics(fs, clock, path, options, committed, unusable)
         undo.callback(topics.abandon)
         topics.open_all()
         adopt_pending(fs, path, clock.now_ns(), lambda name: topics.opened(name).log, blocked)
         for topic in topics.there.values():
             for _, state in topic.channels.values():
                 state.extend(topic.log.end)
-        for name in brought.keys() & (topics.unusable.keys() | topics.owing.keys()):
+        for name in committed.keys() & (topics.unusable.keys() | topics.owing.keys()):
             if blocks := owed_to(name, transactions.found):
                 keep_owed(fs, path, name, blocks)
-            del brought[name]
-        taken = [one for name, files in owed.items() if name in brought for one in files]
+            del committed[name]
+        taken = [one for name, files in owed.items() if name in committed for one in files]
         if topics.there:
             identity.make()
         else:
             identity.drop(partial(has_topics, fs, path))
         undo.pop_all()
-    found = topics.there, brought, taken, topics.unusable, topics.owing, blocked, identity
+    found = topics.there, committed, taken, topics.unusable, topics.owing, blocked, identity
     return OpenedStore(lock, transactions, *found, _own_damages(identity, transactions, owed))
 
 
@@ -153,7 +153,7 @@ class _Topics:
     """
 
     def __init__(  # noqa: PLR0917 - as `open_channel`
-        self, fs: FileSystem, clock: Clock, path: str, options: StoreOptions | None, brought: dict[str, Brought],
+        self, fs: FileSystem, clock: Clock, path: str, options: StoreOptions | None, committed: dict[str, Committed],
         unusable: dict[str, StorageError],
     ) -> None:  # fmt: skip
         self.there: dict[str, OpenedTopic] = {}
@@ -163,7 +163,7 @@ class _Topics:
         self._clock = clock
         self._path = path
         self._options = options
-        self._brought = brought
+        self._committed = committed
         self._names: set[str] = set()
 
     def open_all(self) -> None:
@@ -174,7 +174,7 @@ class _Topics:
         """
         # INVARIANT: the store's directory was synced before, so that the names found in it are durable.
         self._names = set(list_topics(self._fs, self._path))
-        for name in sorted(self._names | self._brought.keys()):
+        for name in sorted(self._names | self._committed.keys()):
             try:
                 self.opened(name)
             except DiskFullError:
@@ -196,7 +196,7 @@ class _Topics:
         if name not in self.there:
             try:
                 self.there[name] = open_topic(
-                    self._fs, self._clock, self._path, name, self._options, self._brought.get(name),
+                    self._fs, self._clock, self._path, name, self._options, self._committed.get(name),
                     synced=name in self._names,
                 )  # fmt: skip
             except StorageError as refused:
@@ -282,9 +282,9 @@ def _report_commits(fs: FileSystem, path: str, reporter: Reporter) -> None:
         reporter.warn(STORE, f"the bulk load {commit.key.name!r} is left to the next owner: {reasons[0]}")
 
 
-def brought_by(blocks: Iterable[Block]) -> dict[str, Brought]:
-    """Return what committed transactions bring, by topic; each transaction once."""
-    topics: dict[str, Brought] = defaultdict(Brought)
+def committed_in(blocks: Iterable[Block]) -> dict[str, Committed]:
+    """Return the acks and puts of committed transactions by topic; each transaction once."""
+    topics: dict[str, Committed] = defaultdict(Committed)
     known: set[tuple[str, int]] = set()
     for block in blocks:
         for puts in block.commit.puts:
@@ -304,12 +304,12 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
     store: str,
     name: str,
     options: StoreOptions | None,
-    brought: Brought | None = None,
+    committed: Committed | None = None,
     record: StoredOptions | None = None,
     *,
     synced: bool = False,
 ) -> OpenedTopic:
-    """Open or create one topic's files, and put into them what transactions brought. Blocking.
+    """Open or create one topic's files, and put into them what transactions committed to it. Blocking.
 
     Args:
         fs: the store's file system.
@@ -317,7 +317,7 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
         store: its directory.
         name: the topic's name.
         options: those given to the store, or None.
-        brought: what transactions brought.
+        committed: what transactions committed to it.
         record: the options to store if the topic is created now; None for those given, or the library's defaults.
         synced: see `ensure_directory`, of the topic's directory.
 
@@ -329,18 +329,18 @@ def open_topic(  # noqa: PLR0917 - as `open_channel`
     log.configure(LogOptions.of(holding(None, log.meta.options, options)))
     topic = OpenedTopic(log)
     try:
-        if brought is not None:
-            topic.left = _put_missing(fs, clock, log, brought.puts)
+        if committed is not None:
+            topic.left = _put_missing(fs, clock, log, committed.puts)
         dues: Iterable[tuple[int, int, int]] = delayed(fs, log.view()) if log.meta.channels else ()
         for channel, start in log.meta.channels.items():
             # Recovery has synced the topic's directory.
             topic.channels[channel] = open_channel(fs, clock, log, channel, start, dues, synced=True)
-        for acks in () if brought is None else brought.acks:
+        for acks in () if committed is None else committed.acks:
             if acks.channel in topic.channels:
                 for start, stop in acks.ranges:
                     topic.channels[acks.channel][1].purge(start, stop)
-        if brought is not None:
-            _pass_over(fs, topic, brought.puts)
+        if committed is not None:
+            _pass_over(fs, topic, committed.puts)
     except BaseException:
         topic.abandon()
         raise
@@ -352,7 +352,7 @@ def _pass_over(fs: FileSystem, topic: OpenedTopic, puts: Sequence[tuple[int, Put
     # CRASH: 19. Until the transaction log is emptied, the channels' journals may not record that.
     if not any(FOR in own for _, put in puts for own in put.columns.headers or ()):
         return
-    for offset, name in aimed_since(fs, topic.log, min(put.since for _, put in puts)):
+    for offset, name in addressed_since(fs, topic.log, min(put.since for _, put in puts)):
         for channel, (_, state) in topic.channels.items():
             if channel != name:
                 state.skip(offset, offset + 1)
@@ -391,8 +391,8 @@ def make_log(  # noqa: PLR0917 - as `open_channel`
     """
     _require_own_directory(fs, store, name)
     owed = read_owed(fs, store).get(name, [])
-    brought = brought_by(block for one in owed for block in one.blocks).get(name)
-    topic = open_topic(fs, clock, store, name, record.options, brought, record)
+    committed = committed_in(block for one in owed for block in one.blocks).get(name)
+    topic = open_topic(fs, clock, store, name, record.options, committed, record)
     if not topic.left:
         # They are synced there, and nothing can have been deleted yet.
         drop_owed(fs, owed)

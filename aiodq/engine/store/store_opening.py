@@ -71,7 +71,7 @@ class StoreOpening:
         """Drop the references to what the engine has taken over, which would only take memory."""
         if self._opened is not None:
             self._opened.transactions.found.clear()
-            self._opened = self._opened._replace(topics={}, brought={})
+            self._opened = self._opened._replace(topics={}, committed={})
 
     @property
     def identity(self) -> StoreIdentity | None:

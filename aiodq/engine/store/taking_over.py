@@ -34,16 +34,16 @@ def take_over(store: WholeStore, opened: OpenedStore, kind: type[InFlight], adop
     """
     for name, topic in opened.topics.items():
         engine = yield from _start_topic(store, name, topic, kind)
-        if name in opened.brought:
-            channels = {acks.channel for acks in opened.brought[name].acks}
+        if name in opened.committed:
+            channels = {acks.channel for acks in opened.committed[name].acks}
             channel_engines = [
                 channel_engine for channel_engine in engine.channel_engines.values() if channel_engine.name in channels
             ]
             store.committer.recovered(engine, channel_engines, topic.left)
         yield
-    for name in opened.brought.keys() - opened.topics.keys():
+    for name in opened.committed.keys() - opened.topics.keys():
         engine = store.new_topic(name)
-        store.committer.recovered(engine, (), [puts.columns for _, puts in opened.brought[name].puts])
+        store.committer.recovered(engine, (), [puts.columns for _, puts in opened.committed[name].puts])
     _do_without(store, opened, adopting)
     if opened.taken:
         store.committer.take_up(partial(drop_owed, store.fs, opened.taken))

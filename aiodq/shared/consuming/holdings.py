@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiodq.delivery.leases import Lease
 
-__all__ = ["COMMITTING", "SETTLING", "Holdings", "Mine", "Reserved", "portions"]
+__all__ = ["COMMITTING", "SETTLING", "HeldMessage", "Holdings", "Reserved", "portions"]
 
 SETTLING: Final = 2
 """Held, and an owner is asked to settle it."""
@@ -29,7 +29,7 @@ _SETTLING: Final = bytes(mark == SETTLING for mark in range(256))
 _NOT_SETTLING: Final = bytes(mark not in {GONE, SETTLING} for mark in range(256))
 
 
-class Mine(NamedTuple):
+class HeldMessage(NamedTuple):
     """A message that this process holds: its offset, the owner's delivery number, and its number of deliveries."""
 
     offset: int
@@ -71,8 +71,8 @@ class _Run(NumberRun):
         self.attempts = attempts
         self.origin = origin
 
-    def mine(self, place: int) -> Mine:
-        return Mine(self.offset + place, self.delivery + place, self.attempts)
+    def message_at(self, place: int) -> HeldMessage:
+        return HeldMessage(self.offset + place, self.delivery + place, self.attempts)
 
     def part(self, start: int, stop: int) -> None:
         """Let none of these messages be settled by its mark in the lease."""
@@ -104,10 +104,10 @@ class Holdings:
         self._runs.add(_Run(lease, lease.number, delivery, count, attempts, origin=_Origin(epoch, delivery)))
         self.free += count
 
-    def get(self, number: int) -> Mine | None:
+    def get(self, number: int) -> HeldMessage | None:
         """Return the message held under a number, or None."""
         found = self._runs.find(number)
-        return None if found is None else found[0].mine(found[1])
+        return None if found is None else found[0].message_at(found[1])
 
     def is_free(self, offset: int, number: int) -> bool:
         """Return whether a message is held under that number and not about to be settled."""
@@ -135,10 +135,10 @@ class Holdings:
             for run, start, stop in self._runs.parts(each)
         )
 
-    def rows(self, numbers: Iterable[range]) -> list[Mine]:
+    def rows(self, numbers: Iterable[range]) -> list[HeldMessage]:
         """Return the messages held under these numbers."""
         return [
-            run.mine(place)
+            run.message_at(place)
             for each in numbers
             for run, start, stop in self._runs.parts(each)
             for place in range(start, stop)
