@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import aiodq
@@ -15,7 +16,10 @@ from aiodq.spark.stream.streaming import StreamReader
 from tests.storage.logs import segments
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from aiodq.storage.read.stored_message import StoredMessage
 
@@ -70,3 +74,18 @@ def read(path: Path | str, **options: str) -> list[dict[str, Any]]:
     batches = [batch for task in tasks for batch in read_partition(fs, task, wanted)]
     assert all(batch.schema.names == [name for name in COLUMNS if name in wanted.columns] for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
+
+
+def begun(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Return a query that has begun, or has ended.
+
+    Spark waits ten seconds for the process that is to read for it. On a machine that is busy with other tests that is
+    not enough now and then; nothing was read then, and it is started again.
+    """
+    for _ in range(10):
+        query = start()
+        while query.isActive and not query.recentProgress:
+            time.sleep(0.05)
+        if "Python worker failed to connect back" not in str(query.exception()):
+            break
+    return query

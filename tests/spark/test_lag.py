@@ -12,7 +12,7 @@ import aiodq
 from aiodq.spark.stream.lag import TopicLag, lag
 from tests.cli.support import aiodq as run
 from tests.cli.support import ok
-from tests.spark.support import KEEP
+from tests.spark.support import KEEP, begun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,7 +93,7 @@ def test_a_query_of_several_stores_and_what_its_progress_says(spark: SparkSessio
     shutil.copytree(store, tmp_path / "other")
     frame = spark.readStream.format("aiodq").option("maxRecordsPerTrigger", "10").load(f"{store},{tmp_path}/other")
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
+    query = begun(writer.trigger(availableNow=True).start)
     assert query.awaitTermination(250)
     batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
     source = batches[0]["sources"][0]

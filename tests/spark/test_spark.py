@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 import aiodq
-from tests.spark.support import KEEP, fill, scanned
+from tests.spark.support import KEEP, begun, fill, scanned
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_a_schema_names_columns(spark: SparkSession, store: Path) -> None:
         ):
             spark.read.format("aiodq").schema(wrong).load(str(store)).count()
     with pytest.raises(PySparkException, match=r"a schema names some of .* not body string: leave it out"):
-        stream.option("checkpointLocation", str(store.parent / "checkpoint")).start().processAllAvailable()
+        begun(stream.option("checkpointLocation", str(store.parent / "checkpoint")).start).processAllAvailable()
 
 
 def test_a_schema_may_have_the_columns_in_any_order(spark: SparkSession, store: Path) -> None:

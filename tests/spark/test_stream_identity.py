@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,7 @@ from aiodq.spark.stream.stream_topics import StreamTopics
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_hold
-from tests.spark.support import KEEP, reader_of
+from tests.spark.support import KEEP, begun, reader_of
 from tests.spark.test_lag import checkpoint_of
 from tests.spark.test_streaming import pytest_spark, read
 from tests.storage.logs import flip, segments
@@ -572,7 +573,7 @@ def test_a_query_over_a_topic_that_was_made_anew(spark: SparkSession, tmp_path: 
         stream = spark.readStream.format("aiodq").option("failOnDataLoss", strict).load(str(path))
         rows = stream.selectExpr("offset", "CAST(body AS STRING) AS text").writeStream.format("parquet")
         rows = rows.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-        assert rows.start(target).awaitTermination(250)
+        assert begun(partial(rows.start, target)).awaitTermination(250)
 
     asyncio.run(put(path, "a", 20, b"old"))
     run("true")
@@ -603,11 +604,12 @@ def test_a_query_that_begins_at_the_end_while_messages_come(spark: SparkSession,
                 return count
 
             producer = asyncio.create_task(produce())
-            query = (
+            writer = (
                 spark.readStream.format("aiodq").option("startingOffsets", "latest").load(str(path))
                 .selectExpr("offset").writeStream.format("parquet")
-                .option("checkpointLocation", str(tmp_path / "checkpoint")).start(target)
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
             )  # fmt: skip
+            query = await asyncio.to_thread(begun, partial(writer.start, target))
             try:
                 while not any(batch["numInputRows"] for batch in query.recentProgress):
                     assert query.exception() is None

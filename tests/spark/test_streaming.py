@@ -6,6 +6,7 @@ import asyncio
 import json
 import pickle
 import random
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.state.holds import Hold, read_hold, release_hold
-from tests.spark.support import KEEP, deleted, fill, reader_of
+from tests.spark.support import KEEP, begun, deleted, fill, reader_of
 from tests.spark.support import read as rows_of
 from tests.storage.logs import flip, segments
 
@@ -373,8 +374,8 @@ async def test_a_query_of_one_store_does_not_go_on_with_several(tmp_path: Path) 
     for name in ("a", "b"):
         await fill(tmp_path / name, rounds=1)
     one, both = reader_of(tmp_path / "a"), reader_of(Path(f"{tmp_path}/a,{tmp_path}/b"))
-    for begun, other in ((one, both), (both, one)):
-        start = begun.initialOffset()
+    for first, other in ((one, both), (both, one)):
+        start = first.initialOffset()
         with pytest.raises(aiodq.InvalidOptionError, match="that takes a new checkpoint"):
             other.latestOffset(start, ReadAllAvailable())
         with pytest.raises(aiodq.InvalidOptionError, match="that takes a new checkpoint"):
@@ -394,13 +395,9 @@ def test_a_query_that_is_stopped_and_goes_on(spark: SparkSession, tmp_path: Path
 
     def run() -> None:
         stream = spark.readStream.format("aiodq").option("maxRecordsPerTrigger", "80").load(str(path))
-        query = (
-            stream.selectExpr("topic", "offset", "CAST(body AS STRING) AS text")
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(target)
-        )
+        writer = stream.selectExpr("topic", "offset", "CAST(body AS STRING) AS text").writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query = begun(partial(writer.start, target))
         assert query.awaitTermination(250)
         assert query.exception() is None
 

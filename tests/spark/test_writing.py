@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ from aiodq.spark.writing import (
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
-from tests.spark.support import fill, scanned
+from tests.spark.support import begun, fill, scanned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -387,8 +388,8 @@ class TestAStream:
         stream = spark.readStream.format("aiodq").option("maxRecordsPerTrigger", "40").load(str(tmp_path / "in"))
         writing = stream.writeStream.format("aiodq").option("checkpointLocation", str(tmp_path / "checkpoint"))
         writing = writing.queryName("copy")
-        query = writing.options(**options).trigger(availableNow=True).start(str(tmp_path / "out"))
-        query.awaitTermination()
+        writing = writing.options(**options).trigger(availableNow=True)
+        begun(partial(writing.start, str(tmp_path / "out"))).awaitTermination()
 
     def test_each_message_comes_once_whatever_is_repeated(
         self, spark: SparkSession, tmp_path: Path, source: Path

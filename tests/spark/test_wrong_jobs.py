@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import aiodq
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship, start_session
@@ -209,7 +210,7 @@ def test_a_batch_of_an_archive_is_told_once() -> None:
         )
     ]
     query = SimpleNamespace(recentProgress=progress[:1], stop=lambda: told.append((None, None, 0)))
-    run = _Run(cast("Any", query), cast("Any", SimpleNamespace(batch=lambda *batch: told.append(batch))))
+    run = _Run(lambda: cast("Any", query), cast("Any", SimpleNamespace(batch=lambda *batch: told.append(batch))))
     rows: list[int] = []
     run.look(rows.append)
     query.recentProgress = progress[:2]
@@ -220,6 +221,44 @@ def test_a_batch_of_an_archive_is_told_once() -> None:
     run.close()
     assert told == [(None, {"a": 5}, 5), ({"a": 5}, {"a": 7}, 2), (None, None, 0)]
     assert (rows, run.rows, run.batches) == ([5, 7, 7], 7, 2)
+
+
+IMPATIENT = "Query [id = 0a01] terminated with exception: Python worker failed to connect back."
+
+
+@pytest.mark.parametrize(
+    ("errors", "read", "starts"),
+    [
+        ([IMPATIENT, IMPATIENT], 0, 3),
+        ([IMPATIENT] * 9, 0, 5),
+        (["OffsetError"], 0, 1),
+        ([IMPATIENT], 1, 1),
+    ],
+    ids=["again", "not-for-ever", "another-error", "has-read"],
+)
+def test_a_query_that_spark_had_no_patience_with_is_begun_again(errors: list[str], read: int, starts: int) -> None:
+    """It waits for ten seconds until the process that reads answers, however busy the machine is."""
+    left, begun = list(errors), list[int]()
+
+    class Query:
+        recentProgress = [{"batchId": 0, "sources": [{"numInputRows": 1, "endOffset": None, "startOffset": None}]}][  # noqa: N815 - Spark's
+            :read
+        ]
+
+        def __init__(self) -> None:
+            begun.append(1)
+
+        def awaitTermination(self, _: int) -> bool:  # noqa: N802 - likewise
+            if left:
+                raise StreamingQueryException(left.pop(0))
+            return True
+
+    run = _Run(cast("Any", Query), cast("Any", None))
+    ended = nullcontext() if starts == len(errors) + 1 else pytest.raises(StreamingQueryException)
+    with ended:
+        while not run.wait():
+            pass
+    assert len(begun) == starts
 
 
 async def test_the_hold_of_an_archive_of_which_nothing_is_left_is_a_new_one_s(store: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from contextlib import closing
@@ -11,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
@@ -30,11 +32,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveSummary", "archive", "check_target"]
 
+_LOG: Final = logging.getLogger("aiodq.spark")
+
 _DATE: Final = "date_from_unix_date(CAST(floor(unix_micros(timestamp) / 86400000000) AS INT))"
 """The date in UTC, whatever the session's zone."""
 
 _POLL: Final = 1
-"""Seconds between two checks of a query."""
+"""Seconds between two looks at a query."""
+_IMPATIENT: Final = "Python worker failed to connect back"
+"""What Spark says of a query whose own process has not answered in ten seconds. On a busy machine it takes longer."""
+_STARTS: Final = 5
+"""So often a query is begun that ends so."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +115,8 @@ def archive(  # noqa: PLR0913 - what there is to say
     writer = rows.writeStream.format("parquet").partitionBy("topic", "date").option("checkpointLocation", state)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
     tally = Tally(store, hold, partial(_archived, spark, path))
-    with closing(_Run(writer.start(path), tally)) as run:
-        while not run.query.awaitTermination(_POLL):
+    with closing(_Run(partial(writer.start, path), tally)) as run:
+        while not run.wait():
             run.look(progress)
             if stop is not None and stop():
                 break
@@ -178,8 +186,8 @@ def _archived(spark: SparkSession, target: str, topic: str, first: int, stop: in
 class _Run:
     """A running query and its progress."""
 
-    def __init__(self, query: StreamingQuery, tally: Tally) -> None:
-        self.query = query
+    def __init__(self, start: Callable[[], StreamingQuery], tally: Tally) -> None:
+        self._query, self._start, self._starts = start(), start, 1
         self._tally = tally
         self._seen: dict[int, int] = {}
         self._told: set[tuple[int, str]] = set()
@@ -192,9 +200,25 @@ class _Run:
     def batches(self) -> int:
         return sum(1 for rows in self._seen.values() if rows)
 
+    def wait(self) -> bool:
+        """Wait a moment, and return whether the query has ended; one that has read nothing yet may be begun again.
+
+        Raises:
+            StreamingQueryException: Spark's: it has failed.
+        """
+        try:
+            return bool(self._query.awaitTermination(_POLL))
+        except StreamingQueryException as error:
+            self.look(None)
+            if _IMPATIENT not in str(error) or self._seen or self._starts == _STARTS:
+                raise
+        _LOG.warning("Spark had no patience with a process of its own: the query is begun again")
+        self._query, self._starts = self._start(), self._starts + 1
+        return False
+
     def look(self, progress: Callable[[int], object] | None) -> None:
         before, self._told = self._told, set()
-        for batch in self.query.recentProgress:
+        for batch in self._query.recentProgress:
             (source,) = batch["sources"]
             # With Spark Connect, only the sources report numbers.
             rows = int(source["numInputRows"])
@@ -209,7 +233,7 @@ class _Run:
             progress(self.rows)
 
     def close(self) -> None:
-        self.query.stop()
+        self._query.stop()
 
 
 def _topics(offset: str | dict[str, Any] | None) -> dict[str, int] | None:
