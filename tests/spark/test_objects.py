@@ -18,9 +18,10 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 import aiodq
+from aiodq.spark import pipelines
 from aiodq.spark.objects import AnyFileSystem, find_objects
 from aiodq.spark.options import stream_options, write_options
-from aiodq.spark.pipelines.ship import MANIFEST, ship
+from aiodq.spark.pipelines.ship import MANIFEST, ShipSummary, ship
 from aiodq.spark.planning import snapshot
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.visible import store_uuid
@@ -675,7 +676,7 @@ def test_what_a_kind_of_url_needs_besides_is_said(monkeypatch: pytest.MonkeyPatc
         find_objects("s3://bucket/x")
 
 
-def test_the_command(store: Path, tmp_path: Path) -> None:
+def test_the_command(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = f"file://{tmp_path}/lake"
     assert ok("spark", "archive", store, target, "--segments", "--topic", "orders").out.startswith(b"shipped ")
     assert read(target) == sealed(store)
@@ -683,6 +684,16 @@ def test_the_command(store: Path, tmp_path: Path) -> None:
         b"shipped 0 "
     )
     assert run("spark", "archive", store, target, "--segments", "--checkpoint", tmp_path).code != 0
+    asked: list[dict[str, object]] = []
+
+    def shipped(*_: str, **how: object) -> ShipSummary:
+        asked.append(how)
+        return ShipSummary("lake", 1, 5, 0, 1.0, lost=2)
+
+    monkeypatch.setattr(pipelines, "ship", shipped)
+    told = ok("spark", "archive", store, target, "--segments", "--hold", "lake", "--lossy").out
+    assert told.endswith(b" to lake: 1.0 s, left out: 2 messages that were deleted before\n")
+    assert asked == [{"topics": None, "hold": "lake", "lossy": True}]
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
