@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import aiodq
 from aiodq.spark.options import read_options, stream_options
-from aiodq.spark.pipelines.audit import _check_all, _Piece, _pieces
+from aiodq.spark.pipelines.audit import _check_all, _Piece, _pieces, audit
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.spark.planning import plan, snapshot
 from aiodq.spark.reading import Partition, _rows, record_batches
@@ -26,7 +27,7 @@ from tests.spark.support import fill, read, scanned
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from aiodq.spark.planning import Split
@@ -140,6 +141,31 @@ async def test_an_audit_does_not_take_for_deleted_what_it_sees_no_more(
     monkeypatch.setitem(_check_all.__globals__, "require_seen", seen)
     with refused():
         list(_check_all(work))
+
+
+async def test_an_audit_knows_each_store_and_tells_of_what_it_found_in_order(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside Spark: its tasks are done here."""
+    other, pieces = tmp_path / "another", list[_Piece]()
+    await fill(other, rounds=20, segment_bytes=1000)
+    damaged = [segments(other / "orders")[0], *segments(store / "orders")[:2]]
+    for path in damaged:
+        flip(path, 200, 0)
+
+    def here(_: object, work: Sequence[Sequence[_Piece]], task: Callable[[Sequence[_Piece]], Any], __: str) -> Any:
+        pieces.extend(piece for each in work for piece in each)
+        return SimpleNamespace(
+            collect=lambda: [row for each in work for batch in task(each) for row in batch.to_pylist()]
+        )
+
+    monkeypatch.setitem(audit.__globals__, "spread", here)
+    found = audit(cast("Any", None), f"{store},{other}")
+    assert [finding.path for finding in found.findings] == list(map(str, damaged))
+    assert (found.segments, found.bytes) == (len(pieces), sum(piece.size for piece in pieces))
+    uuids = {str(each): store_uuid(OsFileSystem(), str(each)) for each in (store, other)}
+    assert {piece.store: piece.place.store for piece in pieces} == uuids
+    assert None not in uuids.values()
 
 
 async def test_a_task_of_an_audit_hands_on_one_batch_of_what_it_found(store: Path) -> None:
