@@ -13,7 +13,7 @@ from aiodq.spark.pipelines.session import load
 from aiodq.spark.planning import read_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +23,8 @@ _TEXT: Final = "make_valid_utf8(CAST(body AS STRING))"
 """The body as text; bytes that are not UTF-8 become U+FFFD. With `decode`, they would fail the whole query."""
 
 _OF_TOPICS: Final = frozenset({"topic", "topics", "subscribepattern"})
+_BY_NAMES: Final = ("identifier", "immediate", "show")
+"""Words of SQL by which views may be meant whose names are not in it: `IDENTIFIER('or' || 'ders')`, `SHOW VIEWS`."""
 _BY_TOPIC: Final = frozenset({"startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp"})
 
 
@@ -44,6 +46,13 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
         InvalidOptionError: an option is unknown, or has an invalid value.
         StoreNotFoundError: there is no such store, or no topic of a name that was given in full.
     """
+    return _prepare(spark, stores, options, lambda _: True)
+
+
+def _prepare(
+    spark: SparkSession, stores: str | os.PathLike[str], options: Mapping[str, str], is_used: Callable[[str], bool]
+) -> list[str]:
+    """Make the view of all, and those of topics that are used."""
     fs = AnyFileSystem()
     wanted = batch_options({"path": os.fspath(stores), **options})
     topics: dict[str, list[str]] = {}
@@ -51,7 +60,7 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
         for topic in read_topics(fs, store, wanted):
             topics.setdefault(topic, []).append(store)
     names = Counter(name.lower() for name in ["messages", *topics])
-    views = sorted(topic for topic in topics if names[topic.lower()] == 1)
+    views = sorted(topic for topic in topics if names[topic.lower()] == 1 and is_used(topic))
     for topic in views:
         frame = load(spark, topics[topic], topic=topic, **_of_topic(topic, options))
         _with_text(frame).createOrReplaceTempView(f"`{topic}`")
@@ -74,11 +83,15 @@ def _with_text(frame: DataFrame) -> DataFrame:
 
 
 def query(spark: SparkSession, stores: str | os.PathLike[str], sql: str, **options: str) -> DataFrame:
-    """Return the result of a query over the views of `prepare_views`. Data is read when the result is used.
+    """Return the result of a query over the views of `prepare_views`. Data is read when the result is used. Blocking.
+
+    Of the views of topics it creates those whose names occur in the query: each takes Spark as long as many messages.
 
     Raises:
         AnalysisException: Spark's: the query is invalid.
         StoreNotFoundError: there is no such store.
     """
-    prepare_views(spark, stores, **options)
+    text = sql.lower()
+    every = any(word in text for word in _BY_NAMES)
+    _prepare(spark, stores, options, lambda topic: every or topic.lower() in text)
     return spark.sql(sql)
