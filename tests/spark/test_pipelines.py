@@ -194,6 +194,9 @@ def test_a_topic_may_be_called_what_spark_calls_a_directory_of_nulls(spark: Spar
     assert replay(spark, lake, tmp_path / "again").rows == 10
     assert [len(scanned(tmp_path / "again", name)) for name in names] == [5, 5]
     assert replay(spark, lake, tmp_path / "one", topics=names[:1]).rows == 5
+    assert replay(spark, lake, tmp_path / "one", into="all").rows == 10
+    bodies = [row["body"] for row in scanned(tmp_path / "again", "orders")]
+    assert [row["body"] for row in scanned(tmp_path / "one", "all")] == bodies * 2, "one topic after the other"
 
 
 def test_questions_in_sql(spark: SparkSession, store: Path) -> None:
