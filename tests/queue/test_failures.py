@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.engine.store.backups import Backups
 from aiodq.testing import Passed, WatchedFileSystem
 from tests.queue.support import (
     Tasks,
@@ -221,6 +222,21 @@ class TestSync:
             assert fs.open_files == 0
             async with queue(path.with_name(policy)) as jobs:
                 assert set(ready_now(jobs)) >= {b"1", b"2"}
+
+    async def test_before_the_topics_are_closed(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        jobs = await aiodq.open_queue(path)
+        await jobs.put(b"1")
+        end = Backups.end
+
+        async def sync_fails(backups: Backups) -> None:
+            host: Any = backups._host
+            host.fail(aiodq.StoreFailedError("a sync that was under way failed"))
+            await end(backups)
+
+        monkeypatch.setattr(Backups, "end", sync_fails)
+        for _ in range(2):
+            with pytest.raises(aiodq.StoreFailedError, match="under way"):
+                await soon(jobs.aclose())
 
     async def test_in_several_topics_at_once_while_it_is_being_closed(self, path: Path) -> None:
         fs = WatchedFileSystem()

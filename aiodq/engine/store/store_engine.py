@@ -139,6 +139,7 @@ class StoreEngine:
         self.failure: StoreFailedError | None = None
         self._cause: BaseException | None = None
         self.closing: bool = False
+        self._failed_before = False
         self.draining: bool = False
         self.reclaiming: bool = False
         self.activity: Activity[TopicEngine] = Activity()
@@ -487,6 +488,8 @@ class StoreEngine:
 
     def begin_closing(self) -> None:
         """Accept nothing from now on."""
+        if not self.closing:
+            self._failed_before = self.failure is not None
         self.closing = True
         self._stop_inline()
 
@@ -541,6 +544,9 @@ class StoreEngine:
             # If the loop ended meanwhile, `_end` has written what was accepted: a topic is shut, and nothing is wrong.
             if isinstance(result, BaseException) and not isinstance(result, QueueShutDown):
                 raise result if isinstance(result, AiodqError) else as_failure(result, self.path)
+        # Unlike an earlier failure, this one is perhaps known to nobody; and the topics were not asked.
+        if self.failure is not None and not self._failed_before:
+            raise self.failure.again()
 
     def after_fork(self) -> None:
         """Mark the store as unusable in a forked child."""
