@@ -271,8 +271,15 @@ def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(_put_keys(tmp_path))
     with pytest.raises(aiodq.InvalidOptionError, match="what was compacted of the messages 0 to 6; these are 0 to 13"):
         compact(spark, tmp_path, "prices", "newest")
+    asyncio.run(_put_again(tmp_path, b"c"))
     compact(spark, tmp_path, "prices", "newest", drop_empty=True, target=tmp_path / "other")
-    assert [row["body"] for row in scanned(tmp_path / "other", "newest")] == [b"2", b"5", b"1", b"2", b"3", b"5"]
+    found = [row["body"] for row in scanned(tmp_path / "other", "newest")]
+    assert found == [b"2", b"5", b"1", b"2", b"3", b"5", b"again"], "a key that was gone and is there again is kept"
+
+
+async def _put_again(path: Path, key: bytes) -> None:
+    async with aiodq.open(path) as opened:
+        await opened.topic("prices").put(b"again", key=key)
 
 
 async def _deleted(path: Path, topic: str) -> None:
