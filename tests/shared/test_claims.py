@@ -166,6 +166,7 @@ def test_of_epochs_it_is_known_which_is_later_unless_they_are_chosen_at_random()
     assert {began_later(epochs[0], 99), began_later(99, epochs[0]), began_later(epochs[0], epochs[0])} == {None}
     assert len({new_epoch(MOMENT) for _ in range(100)}) > 90
     assert all(not one % 2 and 0 < one < 1 << 63 for one in epochs)
+    assert all(0 < new_epoch(before) < 1 << 63 for before in (-(1 << 62), 0, 1)), "by a wall clock before 1970, too"
 
 
 @pytest.mark.parametrize("attempts", [1, 2])

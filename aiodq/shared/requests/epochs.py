@@ -13,8 +13,8 @@ one, and choose all others at random."""
 
 
 def new_epoch(now_ns: int) -> int:
-    """Return the epoch of an owner that begins at this wall time, in nanoseconds."""
-    return now_ns >> _RANDOM << _RANDOM | secrets.randbits(_RANDOM - 1) << 1
+    """Return the epoch of an owner that begins at this wall time, in nanoseconds; it is never 0, nor negative."""
+    return max(now_ns, 1 << _RANDOM) >> _RANDOM << _RANDOM | secrets.randbits(_RANDOM - 1) << 1
 
 
 def began_later(one: int, other: int) -> bool | None:
