@@ -38,11 +38,11 @@ _DATE: Final = "date_from_unix_date(CAST(floor(unix_micros(timestamp) / 86400000
 """The date in UTC, whatever the session's zone."""
 
 _POLL: Final = 1
-"""Seconds between two looks at a query."""
-_IMPATIENT: Final = "Python worker failed to connect back"
-"""What Spark says of a query whose own process has not answered in ten seconds. On a busy machine it takes longer."""
+"""Seconds between two checks of a query."""
+_TOO_LATE: Final = "Python worker failed to connect back"
+"""Spark's error if a query's own process does not answer within ten seconds, as on a busy machine."""
 _STARTS: Final = 5
-"""So often a query is begun that ends so."""
+"""How often a query is started that ends with this error."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class _Run:
         return sum(1 for rows in self._seen.values() if rows)
 
     def wait(self) -> bool:
-        """Wait a moment, and return whether the query has ended; one that has read nothing yet may be begun again.
+        """Wait a moment, and return whether the query has ended; one that has read nothing yet may be started again.
 
         Raises:
             StreamingQueryException: Spark's: it has failed.
@@ -210,9 +210,9 @@ class _Run:
             return bool(self._query.awaitTermination(_POLL))
         except StreamingQueryException as error:
             self.look(None)
-            if _IMPATIENT not in str(error) or self._seen or self._starts == _STARTS:
+            if _TOO_LATE not in str(error) or self._seen or self._starts == _STARTS:
                 raise
-        _LOG.warning("Spark had no patience with a process of its own: the query is begun again")
+        _LOG.warning("the query's process did not answer within ten seconds; the query is started again")
         self._query, self._starts = self._start(), self._starts + 1
         return False
 
