@@ -57,15 +57,20 @@ def told(call: Any, *args: Any, **given: Any) -> str:
     return str(caught.value)
 
 
+def checked(store: Any) -> dict[str, Any]:
+    """Return a channel, a topic and a queue of a store, whose calls tell where an option belongs."""
+    queue = store.queue("jobs")
+    topic = queue.topic
+    for call, expected in ((store.queue, QUEUE), (store.topic, TOPIC), (topic.channel, CHANNEL)):
+        for name, text in expected.items():
+            assert told(call, "x", **{name: 3}) == text
+    return {"channel": topic.channel("c"), "topic": topic, "queue": queue}
+
+
 @pytest.mark.parametrize("mode", get_args(Mode)[:2])
 async def test_an_option_that_is_given_directly_is_told_where_it_belongs(tmp_path: Path, mode: Any) -> None:
     async with aiodq.open(tmp_path, mode=mode) as store:
-        queue = store.queue("jobs")
-        topic = queue.topic
-        for call, expected in ((store.queue, QUEUE), (store.topic, TOPIC), (topic.channel, CHANNEL)):
-            for name, text in expected.items():
-                assert told(call, "x", **{name: 3}) == text
-        things: dict[str, Any] = {"channel": topic.channel("c"), "topic": topic, "queue": queue}
+        things = checked(store)
         for what, text in CONFIGURE.items():
             assert inspect.iscoroutinefunction(things[what].configure)
             with pytest.raises(aiodq.InvalidOptionError) as caught:
@@ -76,12 +81,7 @@ async def test_an_option_that_is_given_directly_is_told_where_it_belongs(tmp_pat
 
 def test_so_it_is_without_await(tmp_path: Path) -> None:
     with aiodq.sync.open(tmp_path) as store:
-        queue = store.queue("jobs")
-        topic = queue.topic
-        for call, expected in ((store.queue, QUEUE), (store.topic, TOPIC), (topic.channel, CHANNEL)):
-            for name, text in expected.items():
-                assert told(call, "x", **{name: 3}) == text
-        things: dict[str, Any] = {"channel": topic.channel("c"), "topic": topic, "queue": queue}
+        things = checked(store)
         for what, text in CONFIGURE.items():
             assert told(things[what].configure, tags=3) == text
 
