@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, cast
 
@@ -61,12 +62,15 @@ _AT_ONCE: Final = 5000
 """Messages marked as settled in one turn of the event loop: a millisecond's work."""
 
 _SHORT: Final = 16
-"""Messages in a run, as a mean, below which it is worth bringing them into order."""
+"""Messages in a run, as a mean, below which sorting the runs pays; no more than these are taken in the order given."""
 
 
-def _in_order(run: AckRun) -> tuple[int, int]:
-    """Return what brings runs into the order of their offsets, those of a channel together."""
-    return id(run.channel_engine), run.start
+def _in_order(runs: Iterable[AckRun]) -> list[AckRun]:
+    """Return runs in the order of their offsets, those of a channel together."""
+    channels: dict[Channel, list[AckRun]] = {}
+    for run in runs:
+        channels.setdefault(run.channel_engine, []).append(run)
+    return [run for those in channels.values() for run in sorted(those, key=attrgetter("start"))]
 
 
 class Transaction(AsyncBlock):
@@ -180,14 +184,12 @@ class Transaction(AsyncBlock):
             AlreadySettledError, NotInFlightError: as for `ack`.
             InvalidOptionError: one is no message; also a `TypeError`.
         """
-        if len(messages) == 1 or not all(issubclass(kind, InFlight) for kind in set(map(type, messages))):
-            return [self._run_of(message) for message in messages]
+        if len(messages) <= _SHORT or not all(issubclass(kind, InFlight) for kind in set(map(type, messages))):
+            return list(joined_runs(map(self._run_of, messages)))
         by_lease, apart = held_runs(cast("list[InFlight]", messages), self._is_ours)
         runs = [self._run_in(lease, first, count) for lease, places in by_lease.items() for first, count in places]
         runs += [self._run_of(message) for message in cast("list[Held]", apart)]
-        if len(runs) * _SHORT > len(messages):
-            runs.sort(key=_in_order)
-        return list(joined_runs(runs))
+        return list(joined_runs(_in_order(runs) if len(runs) * _SHORT > len(messages) else runs))
 
     def _is_ours(self, lease: MessageLease) -> bool:
         return lease.channel_engine is not None and self._engine_of(lease.topic, lease.channel_engine) is not None

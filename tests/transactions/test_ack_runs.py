@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from contextlib import suppress
 from itertools import pairwise
@@ -106,6 +107,22 @@ async def test_what_is_acked_is_settled_and_nothing_else(
         for name in ("a", "b"):
             expected = sorted(message.body for message in kept if message.topic == name)
             assert sorted(await left(store.queue(name, LARGE))) == expected
+
+
+async def test_the_first_that_is_no_longer_in_flight_is_named(machine: Machine) -> None:
+    async with machine.store() as store:
+        queues = [store.queue(name) for name in ("a", "b")]
+        for queue in queues:
+            await queue.put_many([b"1", b"2"])
+        messages = [message for queue in queues for message in await queue.get_many(2)]
+        for queue in queues:
+            await queue.seek("earliest")
+        async with store.transaction() as tx:
+            for given in itertools.permutations(messages):
+                with pytest.raises(aiodq.NotInFlightError, match=f"message {given[0].offset} "):
+                    tx.ack_many(given)
+                with pytest.raises(aiodq.NotInFlightError, match=f"message {given[0].offset} "):
+                    tx.ack(given[0])
 
 
 def test_runs_are_joined_where_all_of_them_follows(seed: int) -> None:
