@@ -249,7 +249,7 @@ class RemoteSettlement:
 
     def check_all(self, start: int, stop: int, delivery: int) -> None:
         """Check several messages with consecutive delivery numbers."""
-        if self.error is None and not self.unanswered and self.holds_all(start, stop, delivery):
+        if self.holds_all(start, stop, delivery):
             return
         for number, offset in enumerate(range(start, stop), delivery):
             self.check(offset, number)
