@@ -265,7 +265,7 @@ class SimulatedFileSystem:
         self._enter("create" if create else "open", path)
         with self._mutex:
             node = self._make(path, directory=False) if create else self._tree.known(path)
-            if node.names is not None and (write or create):
+            if node.names is not None:
                 raise os_error(errno.EISDIR, path)
             return SimulatedFile(self, node, path, writable=write or create)
 
@@ -402,10 +402,7 @@ class SimulatedFile:
     def read_at(self, size: int, position: int) -> bytes:
         """See `aiodq.storage.io.filesystem.File.read_at`."""
         self._fs._enter("read", self._path)  # noqa: SLF001 - its own half
-        node = self._opened()
-        if node.names is not None:
-            raise os_error(errno.EISDIR, self._path)
-        return bytes(node.data[position : position + size])
+        return bytes(self._opened().data[position : position + size])
 
     def write_at(self, buffers: Sequence[BytesLike], position: int) -> int:
         """See `aiodq.storage.io.filesystem.File.write_at`."""

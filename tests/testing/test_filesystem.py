@@ -50,7 +50,7 @@ class FileSystemMachine(RuleBasedStateMachine):
         self.root = str(self.base / str(next(self.numbers)))
         self.real = OsFileSystem()
         self.fs = SimulatedFileSystem()
-        self.files: list[tuple[File, File, bool]] = []
+        self.files: list[tuple[File, File]] = []
         for fs, root in ((self.real, self.root), (self.fs, ROOT)):
             fs.make_directory(root)
 
@@ -92,25 +92,23 @@ class FileSystemMachine(RuleBasedStateMachine):
 
     @rule(path=PATHS, write=st.booleans(), create=st.booleans())
     def open(self, path: str, write: bool, create: bool) -> None:
-        directory = self.real.is_directory(f"{self.root}/{path}")
         real, simulated = self.both(lambda fs, root: fs.open(f"{root}/{path}", write=write, create=create))
         if isinstance(real, str) or isinstance(simulated, str):
             assert real == simulated
         else:
-            self.files.append((real, simulated, directory))
+            self.files.append((real, simulated))
 
     def on(self, data: st.DataObject, call: Callable[[File], Any]) -> None:
         """The call gives the same on an open file of both."""
-        real, simulated, _ = data.draw(st.sampled_from([file for file in self.files if not file[2]] or self.files))
+        real, simulated = data.draw(st.sampled_from(self.files))
         assert outcome(lambda: call(real)) == outcome(lambda: call(simulated))
 
     @precondition(lambda self: self.files)
     @rule(data=st.data(), size=SIZES, position=SIZES)
     def read(self, data: st.DataObject, size: int, position: int) -> None:
-        for real, simulated, _ in self.files:
+        for real, simulated in self.files:
             assert outcome(lambda: real.read_at(size, position)) == outcome(lambda: simulated.read_at(size, position))
-        if not all(directory for *_, directory in self.files):
-            self.on(data, lambda file: file.size())
+        self.on(data, lambda file: file.size())
 
     @precondition(lambda self: self.files)
     @rule(data=st.data(), sizes=st.lists(SIZES, max_size=3), position=SIZES, byte=st.integers(1, 255))
@@ -133,7 +131,7 @@ class FileSystemMachine(RuleBasedStateMachine):
     def close(self, data: st.DataObject) -> None:
         file = data.draw(st.sampled_from(self.files))
         self.files.remove(file)
-        for one in file[:2]:
+        for one in file:
             one.close()
             one.close()
 
@@ -153,7 +151,7 @@ class FileSystemMachine(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        for real, *_ in self.files:
+        for real, _ in self.files:
             real.close()
         shutil.rmtree(self.root)
 
@@ -163,6 +161,13 @@ def run_machine(base: Path, **profile: Any) -> None:
     # What the calls answer is compared; nothing has to reach the device for that.
     with mock.patch("os.fsync"), mock.patch("os.fdatasync"):
         run_state_machine_as_test(machine, settings=settings(deadline=None, **profile))
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_directory_is_not_opened_as_a_file(tmp_path: Path, write: bool) -> None:
+    fs = SimulatedFileSystem({f"{ROOT}/a": None})
+    assert outcome(lambda: fs.open(f"{ROOT}/a", write=write)) == "EISDIR"
+    assert outcome(lambda: OsFileSystem().open(str(tmp_path), write=write)) == "EISDIR"
 
 
 def test_any_calls_give_what_the_machine_gives(tmp_path: Path) -> None:
