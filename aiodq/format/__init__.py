@@ -80,7 +80,7 @@ stored in the topic itself, cannot be told apart that way.
 
 **Watermark.** The offset below which everything was durable when the frame was written: `relative` + base - `lag`, but
 at least 0. LAG_UNKNOWN means that it is not known and counts as a watermark of 0. Recovery needs it: bytes that fail
-their check had been promised, and are damage, if a good frame with a watermark beyond them follows; otherwise they were
+their check had been durable, and are damage, if a good frame with a watermark beyond them follows; otherwise they were
 never synced, and the log ends before them.
 
 **Run.** A put that does not fit one frame is a run of batches with nothing between them, all in one segment: the

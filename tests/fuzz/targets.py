@@ -196,7 +196,7 @@ def segment(data: bytes) -> bool:
         check_segment(fs, path, BASE, owner, 0, last=True)
     except FormatVersionError:
         return False
-    examine(fs.open(path), CONTEXT, path, limit=len(data), promised=0)
+    examine(fs.open(path), CONTEXT, path, limit=len(data), durable_end=0)
     found = recover(fs, "/t", owner, 0)
     again = recover(fs, "/t", owner, 0)
     assert [(s.base, s.end, s.records) for s in again.segments] == [(s.base, s.end, s.records) for s in found.segments]

@@ -176,8 +176,8 @@ def test_counting_by_arrays_and_by_a_loop_comes_to_the_same(topic: Path) -> None
     for path in segments(topic):
         with opened(fs, str(path)) as file:
             context, limit = context_of(path), path.stat().st_size
-            one = examine(file, context, str(path), limit=limit, promised=0)
-            other = examine(file, context, str(path), limit=limit, promised=0, singles=vectorized)
+            one = examine(file, context, str(path), limit=limit, durable_end=0)
+            other = examine(file, context, str(path), limit=limit, durable_end=0, singles=vectorized)
         assert one == other
 
 

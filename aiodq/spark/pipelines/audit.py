@@ -56,7 +56,7 @@ class _Piece(NamedTuple):
     place: Place
     path: str
     base: int
-    promised: int
+    durable_end: int
     size: int
     last: bool
 
@@ -144,8 +144,8 @@ def _pieces(store: str, topic: str, uuid: UUID | None, log: LogSnapshot) -> Iter
     segments, place = log.view.segments, Place(log.directory, log.meta.uuid, uuid)
     for number, segment in enumerate(segments):
         last = number + 1 == len(segments)
-        promised = log.promised if last else segments[number + 1].base
-        yield _Piece(store, topic, place, segment.path, segment.base, promised, segment.size, last)
+        durable_end = log.durable_end if last else segments[number + 1].base
+        yield _Piece(store, topic, place, segment.path, segment.base, durable_end, segment.size, last)
 
 
 def _tasks(work: Sequence[_Piece]) -> list[tuple[_Piece, ...]]:
@@ -174,7 +174,7 @@ def _check_all(pieces: Sequence[_Piece]) -> Iterator[pa.RecordBatch]:
         if not name_exists(fs, piece.path):
             require_seen(fs, piece.place)
             continue  # its owner deleted it meanwhile
-        check = check_segment(fs, piece.path, piece.base, piece.place.topic, piece.promised, last=piece.last)
+        check = check_segment(fs, piece.path, piece.base, piece.place.topic, piece.durable_end, last=piece.last)
         read["records"] += check.records
         read["bytes"] += check.size
         found += _damage(piece, check)

@@ -63,16 +63,16 @@ class PooledFileSystem:
         dirty: the open files that may have bytes that are not on the device, least recently used first.
     """
 
-    def __init__(self, fs: FileSystem, unpromised: frozenset[str] = frozenset()) -> None:
+    def __init__(self, fs: FileSystem, may_be_lost: frozenset[str] = frozenset()) -> None:
         """Begin without files.
 
         Args:
             fs: the file system.
-            unpromised: names of files whose unsynced bytes may be lost.
+            may_be_lost: names of files whose unsynced bytes may be lost.
         """
         self._fs = fs
         self._in_place: Callable[[], bool] = lambda: True
-        self._unpromised = unpromised
+        self._may_be_lost = may_be_lost
         self.mutex: threading.RLock = threading.RLock()
         self._changed = threading.Condition(self.mutex)
         # Each in order of use, so that the victim among thousands is found without a scan.
@@ -106,7 +106,7 @@ class PooledFileSystem:
         """See `FileSystem.open`."""
         file = self._opened(path, write=write, create=create)
         pooled = PooledFile(
-            self, path, file, write=write or create, careless=os.path.basename(path) in self._unpromised
+            self, path, file, write=write or create, careless=os.path.basename(path) in self._may_be_lost
         )
         with self._changed:
             self.clean[pooled] = None

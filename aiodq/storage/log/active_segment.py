@@ -117,7 +117,7 @@ class ActiveSegment:
             try:
                 write_all(file, [header.encode()], 0)
                 sync_file(file, path)
-                # CRASH: 1. Without its name in the directory, the segment never existed; nothing was promised in it.
+                # CRASH: 1. Without its name in the directory, the segment never existed; nothing in it was durable.
                 sync_directory(fs, os.path.dirname(path))
             except BaseException:
                 file.close()

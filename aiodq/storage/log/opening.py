@@ -54,24 +54,24 @@ def open_segments(
         StorageError: as mapped from the system's error.
     """
     topic = description.meta.uuid
-    promised, damages = _promised(fs, watermark, topic_salt(topic))
-    found = recover(fs, directory, topic, promised, copied=watermark.created)
+    durable_end, damages = _noted_durable_end(fs, watermark, topic_salt(topic))
+    found = recover(fs, directory, topic, durable_end, copied=watermark.created)
     sweep_temporaries(fs, directory)
-    lost, reports = _report_missing(fs, directory, description.meta, found.segments, promised)
+    lost, reports = _report_missing(fs, directory, description.meta, found.segments, durable_end)
     description.note_losses(found.segments, lost)
     segments = _without_dead(fs, found.segments, description.meta.begin)
-    listed, active = _continue(opener, segments, description.meta, promised)
+    listed, active = _continue(opener, segments, description.meta, durable_end)
     return OpenedSegments(listed, active, [*damages, *found.damages, *reports], found.cut_bytes)
 
 
-def _promised(fs: FileSystem, watermark: WatermarkFile, salt: int) -> tuple[int, list[Damage]]:
+def _noted_durable_end(fs: FileSystem, watermark: WatermarkFile, salt: int) -> tuple[int, list[Damage]]:
     """Return the noted watermark, unless it is another topic's or junk: then it is quarantined."""
     _keep_watermark(fs, watermark)
-    promised = noted_watermark(watermark.values, salt)
-    if promised == watermark.values[0]:
-        return promised, []
+    durable_end = noted_watermark(watermark.values, salt)
+    if durable_end == watermark.values[0]:
+        return durable_end, []
     quarantine(fs, watermark.path, 0, SLOT_FILE_BYTES)
-    return promised, [Damage(watermark.path, 0, SLOT_FILE_BYTES, "the watermark is another topic's")]
+    return durable_end, [Damage(watermark.path, 0, SLOT_FILE_BYTES, "the watermark is another topic's")]
 
 
 def _keep_watermark(fs: FileSystem, watermark: WatermarkFile) -> None:
@@ -79,13 +79,13 @@ def _keep_watermark(fs: FileSystem, watermark: WatermarkFile) -> None:
     if watermark.values != (0, 0):
         return
     data = read_file(fs, watermark.path, SLOT_FILE_BYTES) or b""
-    # A power cut may leave it like this, as its writes are not synced: it promised nothing, and is not counted.
+    # A power cut may leave it like this, as its writes are not synced: it made nothing durable, and is not counted.
     if any(severity == "damage" for severity, _, _ in check_slots(data)):
         quarantine(fs, watermark.path, 0, len(data))
 
 
 def _report_missing(
-    fs: FileSystem, directory: str, meta: TopicMeta, segments: Sequence[Segment], promised: int
+    fs: FileSystem, directory: str, meta: TopicMeta, segments: Sequence[Segment], durable_end: int
 ) -> tuple[Ranges, list[Damage]]:
     """Return, with reports, the offsets that a channel needs, that no segment holds, and that were not given up.
 
@@ -94,7 +94,7 @@ def _report_missing(
     lost: Ranges = ()
     reports: list[Damage] = []
     spans = [(segment.base, segment.end) for segment in segments]
-    for gap in missing(fs, directory, meta, spans, promised):
+    for gap in missing(fs, directory, meta, spans, durable_end):
         behind = gap.place == len(spans)
         between = gap.place > 0 and not behind
         what = "acknowledged messages are missing:" if behind else "no segment holds the"
@@ -113,16 +113,16 @@ def _without_dead(fs: FileSystem, segments: list[Segment], begin: int) -> list[S
 
 
 def _continue(
-    opener: SegmentOpener, segments: list[Segment], meta: TopicMeta, promised: int
+    opener: SegmentOpener, segments: list[Segment], meta: TopicMeta, durable_end: int
 ) -> tuple[SegmentList, ActiveSegment]:
-    """Return the segments, and the one to append to: the last if it can grow, else a new one after all promised."""
+    """Return the segments, and the one to append to: the last if it can grow, else a new one after them."""
     end = segments[-1].end if segments else 0
     # INVARIANT: no lost offset is assigned again.
-    promised = max(promised, meta.begin, *(stop for _, stop in meta.lost))
+    durable_end = max(durable_end, meta.begin, *(stop for _, stop in meta.lost))
     if segments and not segments[-1].sealed:
-        if end >= promised:
+        if end >= durable_end:
             return SegmentList(segments), opener.reopen(segments[-1])
         opener.seal(segments[-1])
-    fits = segments and promised <= end
-    active = opener.after(segments[-1]) if fits else opener.create(max(end, promised))
+    fits = segments and durable_end <= end
+    active = opener.after(segments[-1]) if fits else opener.create(max(end, durable_end))
     return SegmentList.ending_in(segments, active.segment), active

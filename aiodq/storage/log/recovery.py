@@ -50,20 +50,20 @@ class Recovery:
 class _Task(NamedTuple):
     """One segment file during recovery.
 
-    `promised` is the offset below which everything was durable, as far as it concerns this segment; `copied`, that
+    `durable_end` is the offset below which everything was durable, as far as it concerns this segment; `copied`, that
     there was no watermark.
     """
 
     fs: FileSystem
     path: str
     found: Inspection
-    promised: int
+    durable_end: int
     last: bool
     copied: bool
     result: Recovery
 
 
-def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copied: bool = False) -> Recovery:
+def recover(fs: FileSystem, directory: str, topic: UUID, durable_end: int, *, copied: bool = False) -> Recovery:
     """Bring a topic's segments into a state in which they can be read and appended to.
 
     Only the last segment is scanned, and any other that has lost its footer; of the others only the header and the
@@ -73,7 +73,7 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copie
         fs: the file system.
         directory: the topic's.
         topic: the topic's uuid.
-        promised: the noted watermark, or 0.
+        durable_end: the noted watermark, or 0.
         copied: the file `watermark` did not exist.
 
     Raises:
@@ -82,12 +82,12 @@ def recover(fs: FileSystem, directory: str, topic: UUID, promised: int, *, copie
     """
     result = Recovery()
     # All are looked at before any is touched: the last may have a newer version.
-    own, foreign = own_segments(fs, directory, topic, promised)
+    own, foreign = own_segments(fs, directory, topic, durable_end)
     for path, found in foreign:
         _take_out(fs, path, found, result)
     for one in own:
         with os_errors(one.path):
-            segment = _recover_file(_Task(fs, one.path, one.found, one.promised, one.last, copied, result))
+            segment = _recover_file(_Task(fs, one.path, one.found, one.durable_end, one.last, copied, result))
         if segment is not None:
             _append(result, segment, fs)
     # CRASH: 1. A killed owner may have created a file whose name is not durable yet; from here on all are.
@@ -116,12 +116,14 @@ def _recover_file(task: _Task) -> Segment | None:
             _report_header(task)
             return sealed_segment(task.path, found, found.tail)
         found = found.without_zeros(file, task.path)
-        task, context, promised = task._replace(found=found), found.header.context, task.promised
-        contents = examine_growing(file, context, task.path, size=found.size, written=found.written, promised=promised)
-        if found.nothing(contents.records, task.promised, last=task.last):
+        task, context, durable_end = task._replace(found=found), found.header.context, task.durable_end
+        contents = examine_growing(
+            file, context, task.path, size=found.size, written=found.written, durable_end=durable_end
+        )
+        if found.nothing(contents.records, task.durable_end, last=task.last):
             _take_out(task.fs, task.path, found, task.result)
             return None
-        if not found.torn(task.promised, last=task.last):
+        if not found.torn(task.durable_end, last=task.last):
             _report_header(task)
         _report_lost(task, contents)
         return _cut(task, file, contents)
@@ -132,14 +134,14 @@ def _recover_file(task: _Task) -> Segment | None:
 def _settle_sealed(task: _Task, segment: Segment) -> bool:
     """Make a last segment durable of which only the footer says that it is; return False if it is incomplete."""
     # A log without a watermark file is a copy or a backup, not what an owner left that was killed while sealing.
-    believed = task.copied or task.promised >= segment.end
+    believed = task.copied or task.durable_end >= segment.end
     file = task.fs.open(task.path, write=True)
     try:
         # CRASH: 4. Footer and last frames reach the device by one sync, and the footer may get there alone.
         if not believed and not _is_whole(task, segment, file):
             return False
         write_again(file, segment.data_end if believed else 0, task.found.size)
-        # CRASH: 4. Until the sync, the footer may be lost again, whatever was promised of the frames; then the segment
+        # CRASH: 4. Until the sync, the footer may be lost again, whichever of the frames were durable; then the segment
         # is scanned, as long as none follows it.
         sync_file(file, task.path)
     finally:
@@ -148,7 +150,7 @@ def _settle_sealed(task: _Task, segment: Segment) -> bool:
 
 
 def _is_whole(task: _Task, segment: Segment, file: File) -> bool:
-    contents = examine(file, segment.context, task.path, limit=segment.data_end, promised=task.promised)
+    contents = examine(file, segment.context, task.path, limit=segment.data_end, durable_end=task.durable_end)
     return contents.end == segment.end and contents.data_end == segment.data_end
 
 
@@ -167,7 +169,7 @@ def _report_header(task: _Task) -> None:
 
 
 def _report_lost(task: _Task, contents: Contents) -> None:
-    """Report what was promised and is missing, after quarantining the bytes."""
+    """Report what was durable and is missing, after quarantining the bytes."""
     lost = [Damage(task.path, *item) for item in contents.lost]
     if contents.unfinished and not task.last:
         # The next segment began only after this one's footer was durable.
@@ -185,13 +187,13 @@ def _cut(task: _Task, file: File, contents: Contents) -> Segment:
     if found.header_error is not None:
         write_all(file, [found.header.encode()], 0)
     if found.size > contents.data_end:
-        # CRASH: 7. Whatever was promised of this was quarantined before.
+        # CRASH: 7. Whatever was durable of this was quarantined before.
         # CRASH: 15. Zeros that were written ahead are truncated, whether or not something was torn before them.
         file.truncate(contents.data_end)
         if contents.unfinished and task.last:
             task.result.cut_bytes += max(found.written - contents.data_end, 0)
     if task.last:
-        write_again(file, _unpromised(task, contents), contents.data_end)
+        write_again(file, _position_not_durable(task, contents), contents.data_end)
     # CRASH: 2. What was found is made durable before anyone sees it; otherwise a second crash could take it back.
     sync_file(file, task.path)
     segment = scanned_segment(task.path, contents, found.header.context)
@@ -200,14 +202,14 @@ def _cut(task: _Task, file: File, contents: Contents) -> Segment:
     return segment
 
 
-def _unpromised(task: _Task, contents: Contents) -> int:
+def _position_not_durable(task: _Task, contents: Contents) -> int:
     """Return the position from which on a segment may show bytes that were never synced."""
     index, base = contents.index, task.found.header.context.base
-    if task.promised <= base or not len(index):
+    if task.durable_end <= base or not len(index):
         return 0
-    if task.promised >= contents.end:
+    if task.durable_end >= contents.end:
         return contents.data_end
-    return index.positions[bisect_right(index.firsts, task.promised - base) - 1]
+    return index.positions[bisect_right(index.firsts, task.durable_end - base) - 1]
 
 
 def seal_file(file: File, segment: Segment, index: SegmentIndex) -> None:

@@ -220,10 +220,10 @@ class _TopicRepair:
         meta = self._description()
         path = os.path.join(self._directory, WATERMARK)
         salt = topic_salt(meta.uuid)
-        promised = noted_watermark(read_slot_file(self._fs, path), salt)
+        durable_end = noted_watermark(read_slot_file(self._fs, path), salt)
         self._channels(meta)
-        end = self._segments(meta, promised)
-        self._watermark(path, max(end, promised), salt)
+        end = self._segments(meta, durable_end)
+        self._watermark(path, max(end, durable_end), salt)
         self._lost(meta)
 
     def _did(self, path: str, what: str, kept: str = "") -> None:
@@ -297,17 +297,17 @@ class _TopicRepair:
             what = f"{damage.reason}: made it again from what can be read; {again}"
             self._did(damage.path, what, kept[os.path.basename(damage.path)])
 
-    def _segments(self, meta: TopicMeta, promised: int) -> int:
+    def _segments(self, meta: TopicMeta, durable_end: int) -> int:
         """Repair every segment; return the offset after the last of them."""
-        kept = self._belonging(meta, promised)
+        kept = self._belonging(meta, durable_end)
         spans = [(check.base, check.end) for _, check, _ in kept]
-        gaps = {gap.place: gap for gap in missing(self._fs, self._directory, meta, spans, promised)}
+        gaps = {gap.place: gap for gap in missing(self._fs, self._directory, meta, spans, durable_end)}
         for number, (path, check, contents) in enumerate(kept):
             last, following = number == len(kept) - 1, gaps.get(number + 1)
             end = check.end if following is None else following.stop
             for what, where in repair_segment(self._fs, path, check, contents, end=end, last=last):
                 self._did(path, what, where)
-        begin, end = (spans[0][0], spans[-1][1]) if spans else (promised, promised)
+        begin, end = (spans[0][0], spans[-1][1]) if spans else (durable_end, durable_end)
         if 0 in gaps:
             path = os.path.join(self._directory, TOPIC_FILE)
             copy = self._whole(path)
@@ -316,15 +316,15 @@ class _TopicRepair:
             self._did(path, reason, copy)
         return end
 
-    def _belonging(self, meta: TopicMeta, promised: int) -> list[tuple[str, SegmentCheck, Contents]]:
+    def _belonging(self, meta: TopicMeta, durable_end: int) -> list[tuple[str, SegmentCheck, Contents]]:
         """Return the segments of this log, after quarantining files that only look like one by name."""
-        own, foreign = own_segments(self._fs, self._directory, meta.uuid, promised)
+        own, foreign = own_segments(self._fs, self._directory, meta.uuid, durable_end)
         for path, found in foreign:
             reason = "" if found.header_error is None else found.header_error.message
             self._did(path, f"{reason}: quarantined the file", quarantine_file(self._fs, path))
         kept: list[tuple[str, SegmentCheck, Contents]] = []
         for one in own:
-            check = check_segment(self._fs, one.path, one.base, meta.uuid, one.promised, last=one.last)
+            check = check_segment(self._fs, one.path, one.base, meta.uuid, one.durable_end, last=one.last)
             if check.contents is None:
                 self._did(
                     one.path, "nothing in it can be read: quarantined the file", quarantine_file(self._fs, one.path)

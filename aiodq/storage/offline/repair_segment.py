@@ -101,7 +101,7 @@ def _rewrite(fs: FileSystem, path: str, check: SegmentCheck, contents: Contents,
     try:
         position = write_all(copy, [check.found.header.encode()], 0)
         position = _copy_healthy(fs, path, copy, contents, position)
-        clean = examine(copy, check.found.header.context, temporary, limit=position, promised=0)
+        clean = examine(copy, check.found.header.context, temporary, limit=position, durable_end=0)
         if (clean.end, clean.records, clean.unfinished) != (contents.end, contents.records, ""):
             raise CorruptionError("the file changes while it is read", path)
         write_all(copy, [footer_of(clean, check.found, end, position)], position)

@@ -257,7 +257,7 @@ class TopicReader:
             self.name,
             log.begin,
             view.stop,
-            log.promised,
+            log.durable_end,
             len(view.segments),
             sum(segment.size for segment in view.segments),
             sum(segment.records for segment in view.segments),

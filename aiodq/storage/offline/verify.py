@@ -234,8 +234,8 @@ class _TopicCheck:
 
     def run(self) -> list[FileReport]:
         meta = self._description()
-        promised = self._watermark(topic_salt(meta.uuid))
-        self._segments(meta, promised)
+        durable_end = self._watermark(topic_salt(meta.uuid))
+        self._segments(meta, durable_end)
         topic = topic_of(self._fs, self._directory)
         channels = os.path.join(self._directory, CHANNELS)
         blocked = name_exists(self._fs, channels) and not directory_exists(self._fs, channels)
@@ -282,22 +282,22 @@ class _TopicCheck:
         self._add(path, "watermark", len(data or b""), 0, findings)
         return noted_watermark(values, salt)
 
-    def _segments(self, meta: TopicMeta, promised: int) -> None:
-        own, foreign = own_segments(self._fs, self._directory, meta.uuid, promised)
+    def _segments(self, meta: TopicMeta, durable_end: int) -> None:
+        own, foreign = own_segments(self._fs, self._directory, meta.uuid, durable_end)
         for path, found in foreign:
             reason = "" if found.header_error is None else found.header_error.message
             self._add(path, "segment", found.size, 0, [Finding("damage", path, 0, reason)])
         checks: list[tuple[str, SegmentCheck]] = []
         for one in own:
             with suppress(StoreNotFoundError):  # the owner deleted it meanwhile
-                check = check_segment(self._fs, one.path, one.base, meta.uuid, one.promised, last=one.last)
+                check = check_segment(self._fs, one.path, one.base, meta.uuid, one.durable_end, last=one.last)
                 checks.append((one.path, check))
-        self._report(meta, checks, promised)
+        self._report(meta, checks, durable_end)
 
-    def _report(self, meta: TopicMeta, checks: list[tuple[str, SegmentCheck]], promised: int) -> None:
+    def _report(self, meta: TopicMeta, checks: list[tuple[str, SegmentCheck]], durable_end: int) -> None:
         """Report what was found in each segment, and which messages are in none of them."""
         spans = [(check.base, check.end) for _, check in checks if check.contents is not None]
-        found = missing(self._fs, self._directory, meta, spans, promised)
+        found = missing(self._fs, self._directory, meta, spans, durable_end)
         gaps = {gap.place: gap for gap in found if without(gap.ranges, meta.lost)}
         place, end = 0, None
         for path, check in checks:

@@ -52,7 +52,7 @@ class SegmentCheck:
         self.findings.append(("damage", position, reason, 0, 0))
 
 
-def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, promised: int, *, last: bool) -> SegmentCheck:
+def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, durable_end: int, *, last: bool) -> SegmentCheck:
     """Read and check a whole segment.
 
     Args:
@@ -60,7 +60,7 @@ def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, promised: i
         path: the segment's.
         base: its base offset, by its name.
         topic: the topic's uuid.
-        promised: the offset below which everything in it was durable.
+        durable_end: the offset below which everything in it was durable.
         last: no segment follows.
 
     Raises:
@@ -70,13 +70,13 @@ def check_segment(fs: FileSystem, path: str, base: int, topic: UUID, promised: i
     with opened(fs, path) as file:
         found = inspect(file, path, base, topic)
         found = found.without_zeros(file, path) if last else found
-        return _check(file, path, found, promised, last=last)
+        return _check(file, path, found, durable_end, last=last)
 
 
-def _check(file: File, path: str, found: Inspection, promised: int, *, last: bool) -> SegmentCheck:
+def _check(file: File, path: str, found: Inspection, durable_end: int, *, last: bool) -> SegmentCheck:
     base = found.header.base
     check = SegmentCheck(base, base, found.size, found)
-    torn = found.torn(promised, last=last)
+    torn = found.torn(durable_end, last=last)
     if found.header_error is not None:
         if torn:
             check.findings.append(("note", 0, "unfinished: the segment had just begun", 0, 0))
@@ -84,10 +84,10 @@ def _check(file: File, path: str, found: Inspection, promised: int, *, last: boo
             check.damage(found.header_error.position or 0, found.header_error.message)
     tail, context = found.tail, found.header.context
     limit = found.size if tail is None else tail.data_end
-    bound = promised if tail is None else base + tail.end
+    bound = durable_end if tail is None else base + tail.end
     written = min(found.written, limit)
-    contents = examine_growing(file, context, path, size=limit, written=written, promised=bound)
-    if found.nothing(contents.records, promised, last=last):
+    contents = examine_growing(file, context, path, size=limit, written=written, durable_end=bound)
+    if found.nothing(contents.records, durable_end, last=last):
         return check
     check.contents, check.end = contents, contents.end
     for lost in contents.lost:

@@ -16,10 +16,10 @@ from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.read.log_reader import LogView
 from aiodq.storage.segments.segment_contents import Contents, examine_growing
 from aiodq.storage.segments.segment_files import (
+    durable_ends,
     inspect,
     inspect_file,
     list_segments,
-    promises,
     scanned_segment,
     sealed_segment,
     segment_base,
@@ -63,7 +63,7 @@ class LogSnapshot:
         directory: the topic's.
         meta: its description, as read or reconstructed.
         described: whether it was read and not reconstructed: each look may give a reconstructed one another uuid.
-        promised: the noted watermark.
+        durable_end: the noted watermark.
         view: what can be read.
         gaps: offsets in the view, or up to the watermark, that no segment holds and that were not given up.
         damages: what the last `refresh` found wrong, `gaps` included.
@@ -77,7 +77,7 @@ class LogSnapshot:
         self.directory = directory
         self.meta: TopicMeta
         self.described: bool = False
-        self.promised: int = 0
+        self.durable_end: int = 0
         self.view: LogView = LogView((), 0, 0)
         self.gaps: list[Damage] = []
         self.damages: list[Damage] = []
@@ -128,14 +128,14 @@ class LogSnapshot:
             self._sealed, self._headers, self._growing, self._given_up = {}, {}, {}, set()
         # The watermark first, then the files: so they hold what it promises.
         values = read_slot_file(self._fs, os.path.join(self.directory, WATERMARK))
-        self.promised = noted_watermark(values, topic_salt(self.meta.uuid))
+        self.durable_end = noted_watermark(values, topic_salt(self.meta.uuid))
         listed, newest = self._own()
         if self.view.segments and self.view.segments[-1].path not in {path for _, path in listed}:
             # Deleted, or an earlier copy of the store was brought back, whose segments were sealed elsewhere since.
             self._sealed, self._headers, self._growing = {}, {}, {}
             listed, newest = self._own()
         segments: list[Segment] = []
-        limits = promises([base for base, _ in listed], self.promised)
+        limits = durable_ends([base for base, _ in listed], self.durable_end)
         for (base, path), limit in zip(listed, limits, strict=True):
             last = path == listed[-1][1]
             segment = self._sealed.get(path) or self._look(path, base, limit, last=last, walk=walk)
@@ -176,7 +176,7 @@ class LogSnapshot:
                     self.damages.append(Damage(path, 0, found.size, found.header_error.message))
         return own, listed[-1][1] if listed else None
 
-    def _look(self, path: str, base: int, promised: int, *, last: bool, walk: bool) -> Segment | None:
+    def _look(self, path: str, base: int, durable_end: int, *, last: bool, walk: bool) -> Segment | None:
         """Return a segment that was not sealed at the last look; None if it is not to be read."""
         try:
             file = self._fs.open(path)
@@ -187,15 +187,15 @@ class LogSnapshot:
         try:
             found = inspect(file, path, base, self.meta.uuid)
             found = found if last else found.followed()
-            segment = self._segment(file, path, found, promised, walk=walk or not last)
+            segment = self._segment(file, path, found, durable_end, walk=walk or not last)
         finally:
             file.close()
-        if found.header_error is None or found.torn(promised, last=last):
+        if found.header_error is None or found.torn(durable_end, last=last):
             return segment
         self._headers[path] = Damage(path, 0, found.size, found.header_error.message)
-        return None if found.nothing(segment.records, promised, last=last) else segment
+        return None if found.nothing(segment.records, durable_end, last=last) else segment
 
-    def _segment(self, file: File, path: str, found: Inspection, promised: int, *, walk: bool) -> Segment:
+    def _segment(self, file: File, path: str, found: Inspection, durable_end: int, *, walk: bool) -> Segment:
         if found.tail is not None:
             self._growing.pop(path, None)
             return sealed_segment(path, found, found.tail)
@@ -205,13 +205,20 @@ class LogSnapshot:
             known = None  # a failed write was rolled back, and another took its place
         written = _written(file, path, found, known)
         if not walk:
-            contents = contents_by_end(file, context, path, limit=written, promised=promised)
+            contents = contents_by_end(file, context, path, limit=written, durable_end=durable_end)
             if contents is not None:
                 self.unwalked = scanned_segment(path, contents, context)
                 return self.unwalked
         before, singles = None if known is None else known.contents, _counting()
         contents = examine_growing(
-            file, context, path, size=found.size, written=written, promised=promised, found=before, singles=singles
+            file,
+            context,
+            path,
+            size=found.size,
+            written=written,
+            durable_end=durable_end,
+            found=before,
+            singles=singles,
         )
         self._growing[path] = _Grown(contents, self._mark(file, path, contents), written)
         self.damages += [Damage(path, *lost) for lost in contents.lost]
@@ -228,7 +235,7 @@ class LogSnapshot:
         A range that includes the first or the last offset available also covers what is missing before or after it.
         """
         since = min(start, self.meta.begin) if start <= self.begin else start
-        reach = max(stop, self.promised) if stop >= self.view.stop else stop
+        reach = max(stop, self.durable_end) if stop >= self.view.stop else stop
         known = map(self._cost, self.damages)
         found = (d for d in known if d.first < reach and since < d.stop)
         return min(found, key=lambda d: d.first, default=self._unknown())
@@ -248,12 +255,12 @@ class LogSnapshot:
         if damage.first < damage.stop or first is None:
             return damage
         bases = [segment.base for segment in self.view.segments if segment.base > first]
-        return damage._replace(first=first, stop=min(bases, default=max(self.view.stop, self.promised)))
+        return damage._replace(first=first, stop=min(bases, default=max(self.view.stop, self.durable_end)))
 
     def _find_gaps(self) -> None:
         segments = self.view.segments
         spans = [(segment.base, segment.end) for segment in segments]
-        found = missing(self._fs, self.directory, self.meta, spans, self.promised, given_up=self._given_up)
+        found = missing(self._fs, self.directory, self.meta, spans, self.durable_end, given_up=self._given_up)
         self.gaps = []
         for gap in found:
             path = segments[gap.place].path if gap.place < len(spans) else self.directory

@@ -70,13 +70,13 @@ def examine(
     path: str,
     *,
     limit: int,
-    promised: int,
+    durable_end: int,
     found: Contents | None = None,
     singles: IndexSingles = index_singles,
 ) -> Contents:
     """Scan a segment's frames, and tell damage from unfinished writes.
 
-    Bytes that fail their check are damage if their offset was durable: by `promised`, or by the watermark in any good
+    Bytes that fail their check are damage if their offset was durable, by `durable_end` or by the watermark in any good
     frame after them. Otherwise they are an unfinished write, or a hole that a power cut left in one, and the log ends
     before them.
 
@@ -85,7 +85,7 @@ def examine(
         context: the segment's.
         path: for errors.
         limit: where its frames must end, bytes.
-        promised: the offset below which everything is known to have been durable.
+        durable_end: the offset below which everything is known to have been durable.
         found: the result of an earlier call, which is continued.
         singles: how single puts are counted.
 
@@ -110,10 +110,10 @@ def examine(
                 if _is_short(window, found.data_end):
                     break
                 continue
-            if promised <= found.end and not item.cut_short and not asked:
+            if durable_end <= found.end and not item.cut_short and not asked:
                 # Only once: a later watermark would have been seen from here, too.
-                promised, asked = max(promised, _marks(file, context, path, item.end, limit)), True
-            if promised <= found.end:
+                durable_end, asked = max(durable_end, _marks(file, context, path, item.end, limit)), True
+            if durable_end <= found.end:
                 found.unfinished = item.reason
                 return found
             pending = pending or item
@@ -133,7 +133,7 @@ def examine_growing(
     *,
     size: int,
     written: int,
-    promised: int,
+    durable_end: int,
     found: Contents | None = None,
     singles: IndexSingles = index_singles,
 ) -> Contents:
@@ -145,17 +145,17 @@ def examine_growing(
         path: for errors.
         size: the file's, bytes.
         written: where the written part ends; zeros follow.
-        promised: the offset below which everything is known to have been durable.
+        durable_end: the offset below which everything is known to have been durable.
         found: the result of an earlier call, which is continued.
         singles: how single puts are counted.
 
     Raises:
         StorageError: the file cannot be read.
     """
-    contents = examine(file, context, path, limit=written, promised=promised, found=found, singles=singles)
-    if written < size and contents.end < promised:
+    contents = examine(file, context, path, limit=written, durable_end=durable_end, found=found, singles=singles)
+    if written < size and contents.end < durable_end:
         # The zeros stand where something was durable.
-        return examine(file, context, path, limit=size, promised=promised, found=contents, singles=singles)
+        return examine(file, context, path, limit=size, durable_end=durable_end, found=contents, singles=singles)
     return contents
 
 

@@ -27,12 +27,12 @@ __all__ = [
     "Inspection",
     "OwnSegment",
     "Segment",
+    "durable_ends",
     "inspect",
     "inspect_file",
     "list_segments",
     "load_index",
     "own_segments",
-    "promises",
     "remove_segments",
     "scanned_segment",
     "sealed_segment",
@@ -125,9 +125,9 @@ class Inspection(NamedTuple):
         """Whether the header is whole, but belongs to another topic or to another segment of this one."""
         return self.header_error is not None and bool(self.header_error.position)
 
-    def torn(self, promised: int, *, last: bool) -> bool:
+    def torn(self, durable_end: int, *, last: bool) -> bool:
         """Return whether this is what a power cut leaves of a new segment: a file without a whole header."""
-        return last and self.blank and promised <= self.header.base
+        return last and self.blank and durable_end <= self.header.base
 
     @property
     def blank(self) -> bool:
@@ -137,11 +137,11 @@ class Inspection(NamedTuple):
         """
         return self.header_error is not None and not self.foreign and self.size <= SEGMENT_HEADER.size
 
-    def nothing(self, records: int, promised: int, *, last: bool) -> bool:
+    def nothing(self, records: int, durable_end: int, *, last: bool) -> bool:
         """Return whether the file holds nothing of this log: neither header nor footer is valid, nor is any message."""
-        return self.header_error is not None and not (records or self.tail or self.torn(promised, last=last))
+        return self.header_error is not None and not (records or self.tail or self.torn(durable_end, last=last))
 
-    def astray(self, before: Inspection, promised: int) -> bool:
+    def astray(self, before: Inspection, durable_end: int) -> bool:
         """Return whether only the file's name says that it follows `before`, although no real segment has such a name.
 
         If it were believed, all offsets up to it would count as missing.
@@ -149,7 +149,7 @@ class Inspection(NamedTuple):
         base, start = self.header.base, before.header.base
         if self.blank:
             # A segment begins where the one before it was sealed, or after all that was durable.
-            return base > promised and (before.tail is None or base != start + before.tail.end)
+            return base > durable_end and (before.tail is None or base != start + before.tail.end)
         return self.header_error is not None and base - start > MAX_RELATIVE
 
 
@@ -196,25 +196,25 @@ class OwnSegment(NamedTuple):
         base: its base offset, by its name.
         path: the file.
         found: what its header and footer say.
-        promised: the offset below which everything in it was durable.
+        durable_end: the offset below which everything in it was durable.
         last: no segment follows.
     """
 
     base: int
     path: str
     found: Inspection
-    promised: int
+    durable_end: int
     last: bool
 
 
-def promises(bases: Sequence[int], promised: int) -> list[int]:
+def durable_ends(bases: Sequence[int], durable_end: int) -> list[int]:
     """Return the offset up to which each segment of a log was durable, if only the noted watermark is known."""
     # CRASH: 4. A segment begins only after the one before it was synced, so everything before it was durable.
-    return [*bases[1:], promised] if bases else []
+    return [*bases[1:], durable_end] if bases else []
 
 
 def own_segments(
-    fs: FileSystem, directory: str, topic: UUID, promised: int
+    fs: FileSystem, directory: str, topic: UUID, durable_end: int
 ) -> tuple[list[OwnSegment], list[tuple[str, Inspection]]]:
     """Return a topic's segments in order, and (path, inspection) of files that only look like one by name.
 
@@ -224,7 +224,7 @@ def own_segments(
         fs: the file system.
         directory: the topic's.
         topic: its uuid.
-        promised: the noted watermark, or 0.
+        durable_end: the noted watermark, or 0.
 
     Raises:
         FormatVersionError: one has a newer version.
@@ -235,11 +235,11 @@ def own_segments(
     for base, path in list_segments(fs, directory):
         with suppress(StoreNotFoundError):
             found = inspect_file(fs, path, base, topic)
-            if found.foreign or (own and found.astray(own[-1][2], promised)):
+            if found.foreign or (own and found.astray(own[-1][2], durable_end)):
                 foreign.append((path, found))
             else:
                 own.append((base, path, found))
-    limits = promises([base for base, _, _ in own], promised)
+    limits = durable_ends([base for base, _, _ in own], durable_end)
     final = own[-1][0] if own else -1
     segments = [
         OwnSegment(base, path, found if base == final else found.followed(), limit, base == final)

@@ -28,7 +28,7 @@ _LEAST_READ: Final = 512
 _MOST_READ: Final = 64 * 1024
 
 
-def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int, promised: int) -> Contents | None:
+def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int, durable_end: int) -> Contents | None:
     """Return what a segment holds, or None if its end does not show it and only `examine` can tell.
 
     This steps back, by the lengths at the frames' ends, to the last put that was durable at least in part, and scans
@@ -37,12 +37,12 @@ def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int,
     with the most careful flags; damage and missing offsets in it are left for its readers to find.
 
     A torn write that ends exactly after a frame of this topic that is quoted in a message's body is taken for the end:
-    that may be before the log's own, but not before `promised`.
+    that may be before the log's own, but not before `durable_end`.
 
     The arguments, and *Raises*, are those of `examine`.
     """
     try:
-        put = _promised_put(frames_backward(file, context, path, limit), promised)
+        put = _last_durable_put(frames_backward(file, context, path, limit), durable_end)
     except CorruptionError:
         return None
     if put is None:
@@ -51,8 +51,8 @@ def contents_by_end(file: File, context: FrameContext, path: str, *, limit: int,
     if put.position > SEGMENT_HEADER.size:
         before = IndexEntry(SEGMENT_HEADER.size, 0, put.first - context.base, 0, put.time_ns)
         found.index.add(before, joined=False, flags=CONTINUED, raw_bytes=0)
-    found = examine(file, context, path, limit=limit, promised=promised, found=found)
-    clean = not found.lost and found.data_end == limit and found.end >= promised
+    found = examine(file, context, path, limit=limit, durable_end=durable_end, found=found)
+    clean = not found.lost and found.data_end == limit and found.end >= durable_end
     return found if clean else None
 
 
@@ -84,18 +84,18 @@ def written_since(file: File, path: str, start: int, size: int) -> int | None:
     return None
 
 
-def _promised_put(frames: Iterator[Frame], promised: int) -> Frame | None:
+def _last_durable_put(frames: Iterator[Frame], durable_end: int) -> Frame | None:
     """Return the first frame of the last put that was durable at least in part. Checksums are not checked yet.
 
     Args:
         frames: from the log's end backward.
-        promised: the noted watermark. Those of the frames count, too: if a checksum is wrong, the scan shows it.
+        durable_end: the noted watermark. Those of the frames count, too: if a checksum is wrong, the scan shows it.
 
     Raises:
         CorruptionError: the file does not end with frames.
     """
     for frame in islice(frames, _MOST_FRAMES):
-        promised = max(promised, frame.watermark)
-        if frame.first < promised and not frame.flags & CONTINUES:
+        durable_end = max(durable_end, frame.watermark)
+        if frame.first < durable_end and not frame.flags & CONTINUES:
             return frame
     return None

@@ -87,7 +87,7 @@ def missing(
     topic_directory: str,
     meta: TopicMeta,
     spans: Sequence[tuple[int, int]],
-    promised: int,
+    durable_end: int,
     *,
     given_up: set[tuple[int, int]] | None = None,
 ) -> Iterator[Missing]:
@@ -98,14 +98,14 @@ def missing(
         topic_directory: the topic's.
         meta: the topic's description.
         spans: the first offset of each segment and the one after its last, in order.
-        promised: the noted watermark.
+        durable_end: the noted watermark.
         given_up: gaps known to be no losses; newly found ones are added.
 
     Raises:
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    for place, first, stop in _gaps(meta, spans, promised):
+    for place, first, stop in _gaps(meta, spans, durable_end):
         if given_up is not None and (first, stop) in given_up:
             continue
         ranges = _losses(fs, topic_directory, meta, first, stop)
@@ -115,15 +115,15 @@ def missing(
             given_up.add((first, stop))
 
 
-def _gaps(meta: TopicMeta, spans: Sequence[tuple[int, int]], promised: int) -> Iterator[tuple[int, int, int]]:
+def _gaps(meta: TopicMeta, spans: Sequence[tuple[int, int]], durable_end: int) -> Iterator[tuple[int, int, int]]:
     end = meta.begin
     for place, (base, stop) in enumerate(spans):
         # Retention also leaves a gap at the front, which is not noted; without a channel, it looks like a loss.
         if base > end and (place or meta.channels):
             yield place, end, base
         end = max(end, stop)
-    if promised > end:
-        yield len(spans), end, promised
+    if durable_end > end:
+        yield len(spans), end, durable_end
 
 
 def _losses(fs: FileSystem, topic_directory: str, meta: TopicMeta, start: int, stop: int) -> Ranges:

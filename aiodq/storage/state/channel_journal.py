@@ -324,7 +324,7 @@ class ChannelJournal:
                 self._renew(self._file)
                 if self._since:
                     # CRASH: 18. If the owner is killed between the checkpoint's rename and this, what was appended
-                    # meanwhile is lost; it was not synced, so it was not promised to be durable.
+                    # meanwhile is lost; it was not synced, so nobody was told that it is durable.
                     self._write(self._since)
                     self.pending = len(self._since)
             except OSError as cause:

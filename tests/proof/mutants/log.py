@@ -193,7 +193,7 @@ change(
 change(
     "numbers are given twice when the log's end is lost",
     opening._continue,
-    "opener.create(max(end, promised))",
+    "opener.create(max(end, durable_end))",
     "opener.create(end)",
     test="tests/storage/log/test_opening.py"
     "::test_a_watermark_ahead_of_the_data_is_a_reported_loss_and_no_offset_is_given_again",
@@ -229,18 +229,18 @@ change(
     test="tests/proof/test_restarts.py::test_a_footer_found_after_a_kill_is_durable_before_the_next_segment_begins",
 )
 change(
-    "recovery takes the last put for promised",
-    segment_files.promises,
-    "[*bases[1:], promised]",
-    "[*bases[1:], promised + 1]",
+    "recovery takes the last put for durable",
+    segment_files.durable_ends,
+    "[*bases[1:], durable_end]",
+    "[*bases[1:], durable_end + 1]",
     "unsynced tails",
     "synced now and then",
 )
 change(
     "what is behind the promise is damage",
     contents.examine,
-    "if promised <= found.end:\n                found.unfinished",
-    "if promised < found.end:\n                found.unfinished",
+    "if durable_end <= found.end:\n                found.unfinished",
+    "if durable_end < found.end:\n                found.unfinished",
     "unsynced tails",
     "single puts",
 )
@@ -257,35 +257,35 @@ _AGAIN = "tests/storage/log/test_recovery.py::test_whatever_was_not_promised_is_
 _ALONE = "tests/storage/log/test_recovery.py::test_a_footer_that_came_without_frames_of_its_segment_seals_nothing"
 
 change(
-    "the last message is taken for promised and not written again",
-    recovery._unpromised,
-    "task.promised >= contents.end",
-    "task.promised >= contents.end - 1",
+    "the last message is taken for durable and not written again",
+    recovery._position_not_durable,
+    "task.durable_end >= contents.end",
+    "task.durable_end >= contents.end - 1",
     test=_AGAIN,
 )
 change(
-    "one message more is taken for promised and not written again",
-    recovery._unpromised,
-    "task.promised - base) - 1",
-    "task.promised + 1 - base) - 1",
+    "one message more is taken for durable and not written again",
+    recovery._position_not_durable,
+    "task.durable_end - base) - 1",
+    "task.durable_end + 1 - base) - 1",
     test=_AGAIN,
 )
 change(
     "a footer is believed one message beyond the promise",
     recovery._settle_sealed,
-    "task.promised >= segment.end",
-    "task.promised >= segment.end - 1",
+    "task.durable_end >= segment.end",
+    "task.durable_end >= segment.end - 1",
     test=_ALONE,
 )
 change(
-    "a footer is believed of frames that were not promised",
+    "a footer is believed of frames that were not durable",
     recovery._settle_sealed,
     "if not believed and not _is_whole(task, segment, file):",
     "if task is None:",
     test=_ALONE,
 )
 change(
-    "frames that were not promised are not written again with their footer",
+    "frames that were not durable are not written again with their footer",
     recovery._settle_sealed,
     "segment.data_end if believed else 0",
     "segment.data_end",
@@ -294,15 +294,15 @@ change(
 change(
     "numbers that were given up are given again",
     opening._continue,
-    "max(promised, meta.begin, *",
-    "max(promised, 0, *",
+    "max(durable_end, meta.begin, *",
+    "max(durable_end, 0, *",
     test="tests/storage/log/test_opening.py::test_numbers_that_were_purged_are_not_given_again",
 )
 change(
     "marks behind damage are not looked for",
     contents.examine,
-    "max(promised, _marks(file, context, path, item.end, limit))",
-    "promised",
+    "max(durable_end, _marks(file, context, path, item.end, limit))",
+    "durable_end",
     test="tests/storage/log/test_recovery.py::test_damage_below_the_watermark_is_set_aside_and_what_follows_is_delivered",
 )
 
@@ -398,9 +398,9 @@ change(
     test=f"{_WINDOWS}::test_a_file_system_that_copies_on_write_has_none",
 )
 change(
-    "zeros where something was promised are taken for its owner's",
+    "zeros where something was durable are taken for its owner's",
     contents.examine_growing,
-    "written < size and contents.end < promised",
+    "written < size and contents.end < durable_end",
     "False",
     test=f"{_AHEAD}::test_zeros_where_something_was_promised_are_damage",
 )

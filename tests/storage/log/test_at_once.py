@@ -34,7 +34,7 @@ def check_indices(log: TopicLog, fs: WatchedFileSystem) -> None:
         if not segment.sealed:
             continue
         file = fs.open(segment.path)
-        found = examine(file, segment.context, segment.path, limit=segment.data_end, promised=segment.end)
+        found = examine(file, segment.context, segment.path, limit=segment.data_end, durable_end=segment.end)
         assert load_index(file, segment) == found.index
         assert (segment.records, segment.raw_bytes) == (found.records, found.index.raw_bytes)
         assert (segment.oldest_ns, segment.newest_ns) == (found.index.oldest_ns, found.index.newest_ns)

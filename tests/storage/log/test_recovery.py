@@ -522,7 +522,7 @@ def test_messages_put_one_by_one_are_counted_as_each_would_be(
             flip(path, position, rng.randrange(8))
         with contextlib.closing(OsFileSystem().open(str(path))) as file:
             look = partial(
-                storage_contents.examine, file, context, str(path), limit=end, promised=rng.choice([0, 10**9])
+                storage_contents.examine, file, context, str(path), limit=end, durable_end=rng.choice([0, 10**9])
             )
             found = look(singles=rng.choice([index_singles, vectorized.index_singles]))
             with monkeypatch.context() as without:

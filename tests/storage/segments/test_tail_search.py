@@ -39,15 +39,15 @@ def a_log(topic: Path, *, synced: int = 6) -> int:
     """Write singles, batches and runs, not all of them durable; return how many messages of them are."""
     rng = random.Random(5)
     log = open_log(topic)
-    promised = 0
+    durable_end = 0
     for number in range(10):
         bodies = [rng.randbytes(rng.choice([0, 9, 60])) for _ in range(rng.choice([1, 1, 3]))]
         put(log, bodies, sync=number < synced)
         if number in {3, 8}:
             put(log, [rng.randbytes(30) for _ in range(5)], atomic=True, sync=number < synced)
-        promised = log.durable
+        durable_end = log.durable
     log.abandon()
-    return promised
+    return durable_end
 
 
 def seen(path: Path) -> Inspection:
@@ -58,25 +58,25 @@ def seen(path: Path) -> Inspection:
     return inspect_file(fs, str(path), int(path.stem), snapshot.meta.uuid)
 
 
-def two_ways(path: Path, *promises: int) -> Iterator[tuple[Contents | None, Contents]]:
-    """Yield what is found from the end, and by a walk, where so many messages were promised."""
+def two_ways(path: Path, *durable_ends: int) -> Iterator[tuple[Contents | None, Contents]]:
+    """Yield what is found from the end, and by a walk, where so many messages were durable."""
     found = seen(path)
     context, limit = found.header.context, found.size
     file = WatchedFileSystem().open(str(path))
     try:
-        for promised in promises:
-            walked = examine(file, context, str(path), limit=limit, promised=promised)
-            yield contents_by_end(file, context, str(path), limit=limit, promised=promised), walked
+        for durable_end in durable_ends:
+            walked = examine(file, context, str(path), limit=limit, durable_end=durable_end)
+            yield contents_by_end(file, context, str(path), limit=limit, durable_end=durable_end), walked
     finally:
         file.close()
 
 
-def agreed(path: Path, *promises: int) -> int:
+def agreed(path: Path, *durable_ends: int) -> int:
     """Make sure that both ways find the same end; return how often it was found from the end at all."""
     count = 0
-    for promised, (short, walked) in zip(promises, two_ways(path, *promises), strict=True):
+    for durable_end, (short, walked) in zip(durable_ends, two_ways(path, *durable_ends), strict=True):
         if short is not None:
-            assert (short.end, short.data_end) == (walked.end, walked.data_end), promised
+            assert (short.end, short.data_end) == (walked.end, walked.data_end), durable_end
             assert not short.lost
             assert not short.unfinished
             count += 1
@@ -84,13 +84,13 @@ def agreed(path: Path, *promises: int) -> int:
 
 
 def test_wherever_a_file_is_cut(topic: Path) -> None:
-    promised = a_log(topic)
+    durable_end = a_log(topic)
     [path] = segments(topic)
     data = path.read_bytes()
     found = 0
     for size in range(len(data), 63, -1):
         os.truncate(path, size)
-        found += agreed(path, 0, promised // 2, promised)
+        found += agreed(path, 0, durable_end // 2, durable_end)
     assert found > 20
 
 
@@ -105,12 +105,12 @@ def broken(data: bytes) -> Iterator[bytes]:
 
 
 def test_whatever_is_wrong_before(topic: Path) -> None:
-    promised = a_log(topic)
+    durable_end = a_log(topic)
     [path] = segments(topic)
     found = 0
     for data in broken(path.read_bytes()):
         path.write_bytes(data)
-        found += agreed(path, 0, promised // 2, *range(promised - 3, promised + 1))
+        found += agreed(path, 0, durable_end // 2, *range(durable_end - 3, durable_end + 1))
     assert found > 1000
 
 
@@ -121,13 +121,13 @@ def test_frames_within_messages_are_at_worst_an_older_end(topic: Path) -> None:
     before = log.durable
     put(log, [first, b"more"])
     put(log, [first])
-    promised = log.durable
+    durable_end = log.durable
     log.abandon()
-    assert agreed(path, promised)
+    assert agreed(path, durable_end)
     older = 0
     for size in range(path.stat().st_size - 4, len(first), -4):
         os.truncate(path, size)
-        for n, (short, walked) in zip((before, promised), two_ways(path, before, promised), strict=True):
+        for n, (short, walked) in zip((before, durable_end), two_ways(path, before, durable_end), strict=True):
             if short is not None:
                 assert n <= short.end <= walked.end
                 older += short.end < walked.end
@@ -158,7 +158,7 @@ def test_a_length_that_is_none_costs_no_large_read(topic: Path) -> None:
         overwrite(path, found.size - 4, length.to_bytes(4, "little"))
         fs = WatchedFileSystem()
         file = fs.open(str(path))
-        assert contents_by_end(file, found.header.context, str(path), limit=found.size, promised=30) is None
+        assert contents_by_end(file, found.header.context, str(path), limit=found.size, durable_end=30) is None
         file.close()
         assert fs.bytes_read < 600_000
 
@@ -251,12 +251,12 @@ def test_a_run_that_lost_a_frame_is_no_run_without_a_walk(topic: Path, *, sealed
 
 
 def test_a_file_that_its_owner_cuts_meanwhile_shows_no_end(topic: Path) -> None:
-    promised = a_log(topic)
+    durable_end = a_log(topic)
     [path] = segments(topic)
     fs = WatchedFileSystem()
     file, context = fs.open(str(path)), seen(path).header.context
     for missing in (1, 4, 8, 1000):
-        assert contents_by_end(file, context, str(path), limit=file.size() + missing, promised=promised) is None
+        assert contents_by_end(file, context, str(path), limit=file.size() + missing, durable_end=durable_end) is None
     file.close()
 
 
