@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from aiodq.clock import Clock
-    from aiodq.engine.topic.puts.returning import Returning
+    from aiodq.engine.topic.commit.commit_delay import CommitDelay
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.shared.requests.serving import Owning, Wire
     from aiodq.shared.requests.waiting_bytes import ClientsBytes
@@ -57,18 +57,18 @@ class ClientPuts:
         self._moving: dict[asyncio.Future[None], str] = {}
         self._waiting: dict[Key, asyncio.Future[Any]] = {}
         self._withdrawn: set[Key] = set()
-        self._among: set[Returning] = set()
+        self._delays: set[CommitDelay] = set()
         self._closing = self._ending = False
 
     def put(self, engine: TopicEngine, sequence: int, columns: Columns, request: int) -> None:
         """Place a put that has arrived, and answer."""
         origin = Origin(self.producer, sequence)
         if engine.durably:
-            returning = engine.group_commit.returning
-            if returning is None or returning not in self._among:
+            delay = engine.group_commit.delay
+            if delay is None or delay not in self._delays:
                 self._join(engine)
             else:
-                returning.came(self)
+                delay.put_arrived(self)
         # INVARIANT: puts after one that may have to wait go the same way, or they would overtake it.
         if not self._slow and self._place_now(engine, origin, columns, request):
             return
@@ -81,7 +81,7 @@ class ClientPuts:
 
     def _join(self, engine: TopicEngine) -> None:
         """Have the puts of others wait briefly for this client's, if it usually puts again soon."""
-        self._among.add(engine.group_commit.accompany())
+        self._delays.add(engine.group_commit.begin_delay())
 
     def _moved(self, moved: asyncio.Future[None]) -> None:
         """Note that a put is answered, or waits for room."""
@@ -90,8 +90,8 @@ class ClientPuts:
 
     def let_go(self, engine: TopicEngine) -> None:
         """Forget a deleted topic: otherwise its memory would not be freed before the connection ends."""
-        if (returning := engine.group_commit.returning) is not None:
-            self._among.discard(returning)
+        if (delay := engine.group_commit.delay) is not None:
+            self._delays.discard(delay)
 
     async def settled(self, topic: str) -> None:
         """Wait until the earlier puts of this client into a topic are answered, except those that wait for room."""
@@ -122,8 +122,8 @@ class ClientPuts:
         """Drop puts that wait for room, as the client is gone."""
         self._ending = True
         self._wait_no_more()
-        for returning in self._among:
-            returning.left(self)
+        for delay in self._delays:
+            delay.disconnected(self)
 
     def _wait_no_more(self) -> None:
         for task in list(self._waiting.values()):
@@ -149,10 +149,10 @@ class ClientPuts:
         part = Part(columns, [placing], atomic=True, cost=columns_cost(columns), origin=origin)
         # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
         putting[key] = placing
-        returning = commit.returning if engine.durably else None
+        delay = commit.delay if engine.durably else None
         try:
             # If other producers are likely to put soon, too, all of them are to share a sync.
-            if (returning is not None and returning.away) or not commit.place(part):
+            if (delay is not None and delay.expected) or not commit.place(part):
                 put_buffer.accept_part(part)
         except asyncio.QueueFull:
             del putting[key]
@@ -165,9 +165,9 @@ class ClientPuts:
     def _told(self, engine: TopicEngine, key: Key, request: int, placed: Placing) -> None:
         """Answer a put that was placed at once, whose outcome is known."""
         del self._owner.putting[key]
-        returning = engine.group_commit.returning if engine.durably else None  # no sync, nobody to share it
-        if returning is not None and not (self._closing or self._ending):
-            returning.told(self)
+        delay = engine.group_commit.delay if engine.durably else None  # no sync, nobody to share it
+        if delay is not None and not (self._closing or self._ending):
+            delay.answered(self)
         if placed.early and self._wire.answered(placed):
             return
         if placed.error is None:

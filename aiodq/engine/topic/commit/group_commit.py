@@ -9,9 +9,9 @@ from weakref import ref
 
 from aiodq.engine.batch.put_batch import OVERHEAD, Part, PutResult, accepted_cost, columns_of_one
 from aiodq.engine.loop.home_loop import BY_THREAD, task_of
+from aiodq.engine.topic.commit.commit_delay import CommitDelay
 from aiodq.engine.topic.commit.publisher import ShownTopic
 from aiodq.engine.topic.commit.syncer import NEVER
-from aiodq.engine.topic.puts.returning import Returning
 from aiodq.errors import AiodqError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.columns import Columns
@@ -85,7 +85,7 @@ class GroupCommit:
         writing: whether a batch is being written.
         gathering: whether tasks that were woken by a sync get a turn of the loop, or until the next tick, to put again.
         ready: whether a plain put may be accepted without checking anything but its body and the room.
-        returning: the producers in other processes; None as long as there are none.
+        delay: of syncs for producers in other processes; None as long as there are none.
 
     INVARIANT: code that changes one of these conditions clears the flag before the next put; only `look`, at the end of
     the ioLoop's turn, sets it.
@@ -93,8 +93,8 @@ class GroupCommit:
 
     __slots__ = (
         "_before", "_bounded", "_count_from", "_due_from", "_engine", "_home", "_host", "_least", "_log",
-        "_loop", "_monotonic", "_most", "_now_ns", "_publisher", "_retention", "_sharing", "_task", "_tasks", "_turns",
-        "gathering", "inline", "lone", "ready", "returning", "undisturbed", "writing",
+        "_loop", "_monotonic", "_most", "_now_ns", "_publisher", "_retention", "_sharing", "_task", "_tasks",
+        "_turns", "delay", "gathering", "inline", "lone", "ready", "undisturbed", "writing",
     )  # fmt: skip
 
     def __init__(self, engine: WrittenTopic, host: TopicEngineHost) -> None:
@@ -105,7 +105,7 @@ class GroupCommit:
         self.ready: bool = False
         self.writing: bool = False
         self.gathering: bool = False
-        self.returning: Returning | None = None
+        self.delay: CommitDelay | None = None
         self._engine = engine
         self._host = host
         self._loop = host.loop
@@ -445,8 +445,8 @@ class GroupCommit:
             if not engine.stirred:
                 engine.stir()
             engine.writer.syncing = True
-            if self.returning is not None:
-                self.returning.sync_began()
+            if self.delay is not None:
+                self.delay.sync_began()
             syncer.start(log, engine.visible, None if part.origin is None else part.durable)
         except BaseException as error:
             self._host.fail(error)
@@ -464,8 +464,8 @@ class GroupCommit:
         engine = self._engine
         engine.writer.sync_ended()
         engine.syncer.ended(error)
-        if self.returning is not None:
-            self.returning.sync_ended()
+        if self.delay is not None:
+            self.delay.sync_ended()
         told = engine.publisher.synced()
         if engine.options.sync != "always":
             return
@@ -488,8 +488,8 @@ class GroupCommit:
         self.lone = True
         engine.writer.syncing = False
         engine.syncer.ended(None)
-        if self.returning is not None:
-            self.returning.sync_ended()
+        if self.delay is not None:
+            self.delay.sync_ended()
         engine.publisher.synced()
         if (active := self._host.activity.topics) is not None:
             active.add(engine)
@@ -507,15 +507,15 @@ class GroupCommit:
             return True
         if engine.syncer.busy:
             return False
-        if self.returning is None or engine.exclusive_work.waiting or engine.syncer.waiting:
+        if self.delay is None or engine.exclusive_work.waiting or engine.syncer.waiting:
             return True
-        return not self.returning.patient()
+        return not self.delay.should_wait()
 
-    def accompany(self) -> Returning:
+    def begin_delay(self) -> CommitDelay:
         """Have puts of other processes wait for each other; return the object that counts them."""
-        if self.returning is None:
-            self.returning = Returning(self._loop, self._monotonic, self._engine.turn)
-        return self.returning
+        if self.delay is None:
+            self.delay = CommitDelay(self._loop, self._monotonic, self._engine.turn)
+        return self.delay
 
     def write(self, batch: OpenBatch) -> None:
         """Write the oldest batch: in this step if it is small, otherwise by the segment writer, which reports."""

@@ -179,8 +179,8 @@ class IoLoop:
             group_commit.write(batch)
         if not engine.writer.rolling and syncer.needed(engine.visible):
             engine.writer.syncing = True
-            if group_commit.returning is not None:
-                group_commit.returning.sync_began()
+            if group_commit.delay is not None:
+                group_commit.delay.sync_began()
             syncer.start(engine.real_log(), engine.visible, engine.publisher.early)
         if syncer.waiting:
             syncer.resolve()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.engine.topic.commit.commit_delay import CommitDelay
 from aiodq.engine.topic.puts.put_buffer import PutBuffer
-from aiodq.engine.topic.puts.returning import Returning
 from aiodq.wire.packets import Done, Ping
 from tests.shared.support import PATIENCE, RawClient, owned, until
 
@@ -29,28 +29,28 @@ class Scene:
     def __init__(self) -> None:
         self.now = 0.0
         self.again = 0
-        self.returning = Returning(asyncio.get_running_loop(), lambda: self.now, self.go_on)
+        self.delay = CommitDelay(asyncio.get_running_loop(), lambda: self.now, self.go_on)
 
     def go_on(self) -> None:
         self.again += 1
 
     def sync(self, seconds: float) -> None:
-        self.returning.sync_began()
+        self.delay.sync_began()
         self.now += seconds
-        self.returning.sync_ended()
+        self.delay.sync_ended()
 
     def rounds(self, *who: str, count: int = 4, after: float = 0.0001) -> None:
         """Have these put, share a sync, be told, and put again so much later; in the end they were told."""
         for _ in range(count):
             self.sync(0.0002)
             for each in who:
-                self.returning.told(each)
+                self.delay.answered(each)
             self.now += after
             for each in who:
-                self.returning.came(each)
+                self.delay.put_arrived(each)
         self.sync(0.0002)
         for each in who:
-            self.returning.told(each)
+            self.delay.answered(each)
 
 
 @pytest.fixture
@@ -60,57 +60,57 @@ async def scene() -> Scene:
 
 async def test_who_puts_again_soon_each_time_is_waited_for_until_they_do(scene: Scene) -> None:
     scene.rounds("a", "b")
-    assert scene.returning.away
-    scene.returning.came("a")
-    assert scene.returning.patient()
-    scene.returning.came("b")
-    assert not scene.returning.patient()
+    assert scene.delay.expected
+    scene.delay.put_arrived("a")
+    assert scene.delay.should_wait()
+    scene.delay.put_arrived("b")
+    assert not scene.delay.should_wait()
     await asyncio.sleep(0)
     assert scene.again == 1
 
 
 async def test_who_puts_for_the_first_few_times_or_late_is_not_waited_for(scene: Scene) -> None:
     scene.rounds("a", "b", count=3)
-    assert not scene.returning.away
+    assert not scene.delay.expected
     scene.rounds("a", "b")
     scene.now += 0.00025
-    scene.returning.came("a")
-    assert not scene.returning.patient(), "it is over a sync since they were told"
-    assert not scene.returning.away
-    scene.returning.came("b")
+    scene.delay.put_arrived("a")
+    assert not scene.delay.should_wait(), "it is over a sync since they were told"
+    assert not scene.delay.expected
+    scene.delay.put_arrived("b")
     scene.sync(0.0002)
-    scene.returning.told("a")
-    assert not scene.returning.away, "they have been late"
+    scene.delay.answered("a")
+    assert not scene.delay.expected, "they have been late"
 
 
 async def test_who_does_not_come_is_waited_for_once_and_not_long(scene: Scene) -> None:
     scene.rounds("a", "b")
-    scene.returning.came("a")
-    assert scene.returning.patient()
+    scene.delay.put_arrived("a")
+    assert scene.delay.should_wait()
     scene.now += 0.001
     await until(lambda: scene.again)
-    assert not scene.returning.patient()
-    scene.returning.told("a")
-    scene.returning.came("a")
-    assert not scene.returning.patient()
+    assert not scene.delay.should_wait()
+    scene.delay.answered("a")
+    scene.delay.put_arrived("a")
+    assert not scene.delay.should_wait()
 
 
 async def test_one_of_many_is_waited_for_but_a_share_of_the_time(scene: Scene) -> None:
     many = [str(number) for number in range(40)]
     scene.rounds(*many)
     for each in many[1:]:
-        scene.returning.came(each)
-    assert scene.returning.patient()
+        scene.delay.put_arrived(each)
+    assert scene.delay.should_wait()
     scene.now += 0.00003  # of 0.0002, a tenth is over
-    assert not scene.returning.patient()
+    assert not scene.delay.should_wait()
 
 
 async def test_who_is_gone_is_not_waited_for(scene: Scene) -> None:
     scene.rounds("a", "b")
-    scene.returning.came("a")
-    assert scene.returning.patient()
-    scene.returning.left("b")
-    assert not scene.returning.patient()
+    scene.delay.put_arrived("a")
+    assert scene.delay.should_wait()
+    scene.delay.disconnected("b")
+    assert not scene.delay.should_wait()
     await asyncio.sleep(0)
     assert scene.again == 1
 
@@ -118,13 +118,13 @@ async def test_who_is_gone_is_not_waited_for(scene: Scene) -> None:
 async def test_a_device_that_hangs_once_makes_nobody_wait_for_long(scene: Scene) -> None:
     scene.rounds("a", "b")
     for each in "ab":
-        scene.returning.came(each)
+        scene.delay.put_arrived(each)
     scene.sync(5.0)
     for each in "ab":
-        scene.returning.told(each)
-    scene.returning.came("a")
+        scene.delay.answered(each)
+    scene.delay.put_arrived("a")
     scene.now += 0.0006
-    assert not scene.returning.patient()
+    assert not scene.delay.should_wait()
 
 
 # --- at an owner
@@ -154,10 +154,10 @@ async def clients(tmp_path: Path) -> AsyncIterator[tuple[TopicEngine, RawClient,
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have it be soon for as long as a test takes, however fast this machine is."""
 
-    def ended(self: Returning) -> None:
+    def ended(self: CommitDelay) -> None:
         self._soon = 60.0
 
-    monkeypatch.setattr(Returning, "sync_ended", ended)
+    monkeypatch.setattr(CommitDelay, "sync_ended", ended)
 
 
 @pytest.mark.usefixtures("_patient")
@@ -223,8 +223,8 @@ async def test_nobody_is_waited_for_where_a_put_waits_for_no_sync_any_more(
         commit = topic._engine.group_commit
         for sequence in range(1, 8):
             assert isinstance(await client.answer(client.put(1, sequence, [b"x"])), Done)
-        assert commit.returning is not None
-        commit.returning.away.add("a client that does not come back")
+        assert commit.delay is not None
+        commit.delay.expected.add("a client that does not come back")
         await topic.configure(aiodq.StoreOptions(sync="os"))
         await client.ask(Ping(1))
         batched: list[object] = []
