@@ -321,5 +321,5 @@ class Channel(ChannelHandle):
 
     def stats(self) -> ChannelStats:
         """Return the channel's numbers. No I/O."""
-        self._engine.hear()
+        self._engine.note_synced()
         return channel_stats(self._engine, self._channel_engine)

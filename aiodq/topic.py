@@ -204,7 +204,7 @@ class Topic(TopicHandle):
         Cancellation: nothing changes.
         """
         self._engine.check()
-        self._engine.hear()
+        self._engine.note_synced()
         check_offset("offset", offset)
         if not self.begin_offset <= offset < self._engine.visible:
             begin, end = self.begin_offset, self._engine.visible
@@ -236,7 +236,7 @@ class Topic(TopicHandle):
             QueueShutDown, StoreFailedError: the store is closed or has stopped; or the topic was deleted.
         """
         self._engine.check()
-        self._engine.hear()
+        self._engine.note_synced()
         check_scan(start, stop)
         check_flag("reverse", reverse)
         high = self._engine.visible if stop is None else min(stop, self._engine.visible)
@@ -259,7 +259,7 @@ class Topic(TopicHandle):
         Cancellation: nothing changes.
         """
         self._engine.check()
-        self._engine.hear()
+        self._engine.note_synced()
         wanted = time_ns(moment)
         begin, found = -1, 0
         while begin != self.begin_offset:  # if it changes, retention may have deleted what was found: look again
@@ -327,5 +327,5 @@ class Topic(TopicHandle):
 
     def stats(self) -> TopicStats:
         """Return the topic's statistics. No I/O."""
-        self._engine.hear()
+        self._engine.note_synced()
         return topic_stats(self._engine)

@@ -60,7 +60,7 @@ class Call:
             if self._in_thread is None:
                 result = self._function()
             else:
-                result = await self._heard(self._in_thread)
+                result = await self._in_its_thread(self._in_thread)
             if inspect.isawaitable(result):
                 await result
         except (SystemExit, KeyboardInterrupt):
@@ -69,7 +69,7 @@ class Call:
             return error
         return None
 
-    async def _heard(self, in_thread: InThread) -> object:
+    async def _in_its_thread(self, in_thread: InThread) -> object:
         self._thread = asyncio.ensure_future(in_thread(self._function))
         return await asyncio.shield(self._thread)
 

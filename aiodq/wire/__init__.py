@@ -150,7 +150,7 @@ ITEM: 32 bytes
     offset  size  name      meaning
          0     8  offset    the message's
          8     8  delivery  its delivery number
-        16     8  span      i64: NACK: until it is ready again; TOUCH: its timeout. UNSAID: by the channel's options
+        16     8  span      i64: NACK: until it is ready again; TOUCH: its timeout. UNSET: by the channel's options
         24     4  attempts  how often it counts as delivered
         28     4  zero      reserved, 0
 
@@ -262,7 +262,7 @@ NUMBERS
     JSON          65536       bytes of JSON in a packet
     TEXT          65536       bytes of a text
     PREFETCHED    16          messages of a channel in all, below which none is wanted ahead of a getter
-    UNSAID        -1          a span that is not given
+    UNSET        -1          a span that is not given
     EACH          0x01        flag of PUT
     PLACES        0x01        flag of DONE: PLACED follows
     FACTS         0x02        flag of DONE: JSON follows

@@ -32,7 +32,7 @@ __all__ = [
     "TEXT",
     "TOKEN",
     "TXN",
-    "UNSAID",
+    "UNSET",
     "VERSION",
     "WANT",
     "WELCOME",
@@ -47,7 +47,7 @@ PREFETCHED: Final = 16
 LARGEST: Final = 0x7FFFFFFF
 JSON: Final = 65536
 TEXT: Final = 65536
-UNSAID: Final = -1
+UNSET: Final = -1
 EACH: Final = 0x01
 PLACES: Final = 0x01
 FACTS: Final = 0x02

@@ -47,9 +47,9 @@ __all__ = [
     "Held",
     "Hello",
     "Item",
-    "Message",
     "Nack",
     "Open",
+    "Packet",
     "Ping",
     "Pong",
     "Put",
@@ -62,7 +62,7 @@ __all__ = [
     "Want",
     "Welcome",
     "read_common",
-    "read_message",
+    "read_packet",
 ]
 
 _NAME: Final = 255
@@ -520,13 +520,13 @@ class Handover(_Token):
     op: ClassVar[Op] = Op.HANDOVER
 
 
-Message: TypeAlias = (
+Packet: TypeAlias = (
     Hello | Open | Put | Want | Ack | Nack | Touch | Release | Reject | Txn | Call | Resume | Ping | Bye
     | Welcome | Done | Fail | Deliver | Gone | Figures | Handover | Pong
 )  # fmt: skip
-"""The content of a packet."""
+"""Any packet, without the header that frames it on a stream."""
 
-PACKETS: Final[Mapping[int, type[Message]]] = {
+PACKETS: Final[Mapping[int, type[Packet]]] = {
     kind.op: kind
     for kind in (
         Hello, Open, Put, Want, Ack, Nack, Touch, Release, Reject, Txn, Call, Resume, Ping, Bye,
@@ -539,7 +539,7 @@ _FLAGS: Final[Mapping[int, int]] = {Op.PUT: EACH, Op.DONE: PLACES | FACTS}
 """The flags that an operation knows; others know none."""
 
 
-_KNOWN: Final[Mapping[int, tuple[type[Message], str, int]]] = {
+_KNOWN: Final[Mapping[int, tuple[type[Packet], str, int]]] = {
     int(op): (kind, kind.op.name, ~_FLAGS.get(op, 0)) for op, kind in PACKETS.items()
 }
 """Each operation's decoder, its name in errors, and the flags it does not know; plain integers are faster keys."""
@@ -549,10 +549,10 @@ _PUT: Final = int(Op.PUT)
 _DONE: Final = int(Op.DONE)
 
 
-def read_common(op: int, flags: int, data: bytes, at: int) -> Message | None:
+def read_common(op: int, flags: int, data: bytes, at: int) -> Packet | None:
     """Decode from `at` on a PUT or its answer, in one step, as there is one of each for a put.
 
-    None leaves anything else, and whatever may be wrong, to `read_message`.
+    None leaves anything else, and whatever may be wrong, to `read_packet`.
     """
     size = len(data) - at
     if op == _PUT and size > PUT.size and not flags & ~EACH:
@@ -564,8 +564,8 @@ def read_common(op: int, flags: int, data: bytes, at: int) -> Message | None:
     return None
 
 
-def read_message(op: int, flags: int, payload: memoryview) -> Message:
-    """Decode the content of a packet.
+def read_packet(op: int, flags: int, payload: memoryview) -> Packet:
+    """Decode a packet.
 
     Raises:
         ProtocolError: it violates the specification.
@@ -577,7 +577,7 @@ def read_message(op: int, flags: int, payload: memoryview) -> Message:
     data = Payload(name, flags, payload)
     if flags & unknown:
         data.refuse(f"unknown flags {flags:#x}")
-    message: Message = kind.read(data)
+    packet: Packet = kind.read(data)
     if data.left:
         data.refuse(f"{data.left} bytes too many")
-    return message
+    return packet

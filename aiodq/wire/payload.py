@@ -39,7 +39,7 @@ class Held(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A message to be requeued or touched; `span` in nanoseconds, or `UNSAID`."""
+    """A message to be requeued or touched; `span` in nanoseconds, or `UNSET`."""
 
     offset: int
     delivery: int

@@ -6,37 +6,37 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.errors import ProtocolError
 from aiodq.wire.layout import FIRST_PACKET, LARGEST, PACKET, PLACED, PLACES, Op
-from aiodq.wire.packets import read_common, read_message
+from aiodq.wire.packets import read_common, read_packet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiodq.format.layout import BytesLike
-    from aiodq.wire.packets import Message
+    from aiodq.wire.packets import Packet
 
-__all__ = ["Packet", "PacketReader", "encode_packet", "encode_placed"]
+__all__ = ["PacketReader", "Received", "encode_packet", "encode_placed"]
 
 _ANSWER: Final = PACKET.size + PLACED.size
 
 
-class Packet(NamedTuple):
-    """A packet's content, and the number of the request that it is or answers; 0 for none."""
+class Received(NamedTuple):
+    """A packet, and the number of the request that it is or answers; 0 for none."""
 
-    message: Message
+    packet: Packet
     request: int = 0
 
 
-def encode_packet(message: Message, request: int = 0) -> bytes:
+def encode_packet(packet: Packet, request: int = 0) -> bytes:
     """Encode a packet.
 
     Raises:
         ProtocolError: a text or JSON in it is too long, or the packet is.
     """
-    flags, payload = message.payload()
+    flags, payload = packet.payload()
     length = PACKET.size + len(payload)
     if length > LARGEST:
-        raise ProtocolError(f"{message.op.name}: a packet of {length} bytes")
-    return PACKET.pack(length, message.op, flags, 0, request) + payload
+        raise ProtocolError(f"{packet.op.name}: a packet of {length} bytes")
+    return PACKET.pack(length, packet.op, flags, 0, request) + payload
 
 
 def encode_placed(first: int, messages: int, request: int) -> bytes:
@@ -72,7 +72,7 @@ class PacketReader:
         length: int = PACKET.unpack_from(self._data)[0]
         return length
 
-    def feed(self, data: BytesLike) -> Iterator[Packet]:
+    def feed(self, data: BytesLike) -> Iterator[Received]:
         """Return an iterator over the packets that are complete now; the caller must exhaust it.
 
         Raises:
@@ -83,23 +83,23 @@ class PacketReader:
             if length == len(data) <= self.largest and not zero:  # a packet usually arrives alone
                 self.packets += 1
                 common = read_common(op, flags, data, PACKET.size) if type(data) is bytes else None
-                packet = self._whole(op, flags, data, request) if common is None else Packet(common, request)
-                return iter((packet,))
+                received = self._whole(op, flags, data, request) if common is None else Received(common, request)
+                return iter((received,))
         return self._feed(data)
 
-    def _whole(self, op: int, flags: int, data: BytesLike, request: int) -> Packet:
+    def _whole(self, op: int, flags: int, data: BytesLike, request: int) -> Received:
         try:
-            return Packet(read_message(op, flags, memoryview(data)[PACKET.size :]), request)
+            return Received(read_packet(op, flags, memoryview(data)[PACKET.size :]), request)
         except ProtocolError as error:
             self._broken = error
             raise
 
-    def _feed(self, data: BytesLike) -> Iterator[Packet]:
+    def _feed(self, data: BytesLike) -> Iterator[Received]:
         self._data += data
         at = 0
         try:
-            while (packet := self._next(at)) is not None:
-                at, found = packet
+            while (received := self._next(at)) is not None:
+                at, found = received
                 self.packets += 1
                 yield found
         except ProtocolError as error:
@@ -109,7 +109,7 @@ class PacketReader:
         finally:
             del self._data[:at]
 
-    def _next(self, at: int) -> tuple[int, Packet] | None:
+    def _next(self, at: int) -> tuple[int, Received] | None:
         if self._broken is not None:
             raise self._broken
         if len(self._data) - at < PACKET.size:
@@ -122,4 +122,4 @@ class PacketReader:
         if len(self._data) - at < length:
             return None
         with memoryview(self._data) as view, view[at + PACKET.size : at + length] as payload:
-            return at + length, Packet(read_message(op, flags, payload), request)
+            return at + length, Received(read_packet(op, flags, payload), request)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 Any_: Any = aiodq
-UNSAID = 10**5000
+UNSET = 10**5000
 """An int that Python does not write in decimal digits."""
 
 
@@ -113,22 +113,22 @@ async def test_a_number_that_cannot_be_written_is_refused_all_the_same(store: ai
     channel = topic.channel("c")
     await topic.put(b"x")
     for asked in (
-        topic.put(b"x", delay=UNSAID),
-        topic.read(UNSAID),
-        channel.seek(UNSAID),
-        channel.cancel(-UNSAID),
-        channel.get_many(UNSAID),
-        channel.get(UNSAID),
+        topic.put(b"x", delay=UNSET),
+        topic.read(UNSET),
+        channel.seek(UNSET),
+        channel.cancel(-UNSET),
+        channel.get_many(UNSET),
+        channel.get(UNSET),
     ):
         with pytest.raises((aiodq.InvalidOptionError, aiodq.InvalidMessageError), match=r"<int of \d+ bits>"):
             await asked
     for make in (
-        lambda: aiodq.StoreOptions(segment_bytes=UNSAID),
-        lambda: aiodq.StoreOptions(retention=Any_.Retention(max_age=UNSAID)),
-        lambda: Any_.StoreOptions(retention=UNSAID),
-        lambda: aiodq.ChannelOptions(start=UNSAID),
-        lambda: aiodq.Backoff(factor=UNSAID),
-        lambda: topic.scan(-UNSAID),
+        lambda: aiodq.StoreOptions(segment_bytes=UNSET),
+        lambda: aiodq.StoreOptions(retention=Any_.Retention(max_age=UNSET)),
+        lambda: Any_.StoreOptions(retention=UNSET),
+        lambda: aiodq.ChannelOptions(start=UNSET),
+        lambda: aiodq.Backoff(factor=UNSET),
+        lambda: topic.scan(-UNSET),
     ):
         with pytest.raises(aiodq.InvalidOptionError, match=r"<int of \d+ bits>"):
             make()
@@ -301,7 +301,7 @@ def by_thread(store: Any, given: Any, *, several: bool) -> None:
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "endless": (UNSAID, rf"<int of {UNSAID.bit_length()} bits>"),
+    "endless": (UNSET, rf"<int of {UNSET.bit_length()} bits>"),
     "mute": (Mute(), "<Mute>"),
     "tall": (Tall(), r"a\\n0 1\\x1b\[31m\\ud800"),
     "nowhere": (Nowhere(), "<.*Nowhere object at "),

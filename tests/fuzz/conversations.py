@@ -38,9 +38,9 @@ from aiodq.wire.packets import (
     Handover,
     Hello,
     Item,
-    Message,
     Nack,
     Open,
+    Packet,
     Pong,
     Put,
     Range,
@@ -120,7 +120,7 @@ def said_by_client(rng: Random, epoch: int) -> bytes:
     """Return something that a client might say, or might not."""
     runs = tuple(Range(rng.randrange(9), rng.randrange(20), rng.randint(1, 3)) for _ in range(rng.randint(1, 2)))
     items = tuple(Item(one.first, one.delivery, rng.choice((-1, 0, 10**6)), 1) for one in runs)
-    known: list[Message] = [
+    known: list[Packet] = [
         Put(1, rng.randrange(50), 2, _FRAMES), Want(2, rng.randrange(30)), Ack(2, epoch, runs), Release(2, epoch, runs),
         Nack(2, epoch, items), Touch(2, epoch, items), Resume(2, epoch, ()), Open(rng.randrange(5), "theirs", "", {}),
         Txn(rng.choice((1, 2, 1 << 40, 7)), (Ack(2, epoch, runs),)[: rng.randrange(2)], (Put(1, 0, 2, _FRAMES),)),
@@ -135,7 +135,7 @@ def said_by_client(rng: Random, epoch: int) -> bytes:
 def said_by_owner(rng: Random, epoch: int) -> bytes:
     """Return something that an owner might say, or might not."""
     runs = (Range(rng.randrange(9), rng.randrange(20), rng.randint(1, 3)),)
-    known: list[Message] = [
+    known: list[Packet] = [
         Deliver(rng.randint(1, 4), 1, rng.randrange(50), rng.randrange(50), _FRAMES),
         Gone(rng.randint(1, 4), epoch, runs),
         Figures(rng.randint(1, 4), *(rng.randrange(9) for _ in range(6))),
@@ -149,7 +149,7 @@ def said_by_owner(rng: Random, epoch: int) -> bytes:
     return _encoded(rng, rng.choice(known) if rng.random() < 0.7 else rng.choice(list(EXAMPLES.values())))
 
 
-def _encoded(rng: Random, said: Message) -> bytes:
+def _encoded(rng: Random, said: Packet) -> bytes:
     try:
         data = encode_packet(small(rng, said), rng.randrange(40))
     except Exception:  # noqa: BLE001 - numbers that fit no packet
@@ -190,7 +190,7 @@ async def _talk_to(owner: Owner, rng: Random, pieces: Sequence[bytes], *, introd
     """Say these bytes over a connection of their own, and be gone."""
     connection = owner._connected(NO_SOCKET)
     pipe = _Pipe(connection)
-    begin: list[Message] = [Hello(1, 1, NO_PROCESS, rng.randrange(3), 0, "")]
+    begin: list[Packet] = [Hello(1, 1, NO_PROCESS, rng.randrange(3), 0, "")]
     begin += [Open(1, "theirs", "", {}), Open(2, "theirs", "c", {})]
     for number, said in enumerate(begin if introduced else (), 1):
         connection.data_received(encode_packet(said, number))
@@ -294,7 +294,7 @@ _STORE: Final = {"topics": ["theirs"], "more": False, "failed": None, "transacti
 _OTHERWISE: Final[tuple[Any, ...]] = (None, 5, -1, "x", [], {}, [1], {"x": 1}, 1 << 70, True, [[1, 2, 3]])
 
 
-def _answer(rng: Random, said: Message, request: int) -> bytes:
+def _answer(rng: Random, said: Packet, request: int) -> bytes:
     """Return an answer as an owner gives it, or one of which something is otherwise."""
     if isinstance(said, Put):
         return encode_packet(Done((rng.randrange(9), 1)), request)

@@ -14,7 +14,7 @@ from aiodq.wire.stream import PacketReader, encode_packet
 from tests.wire.support import EXAMPLES
 
 if TYPE_CHECKING:
-    from aiodq.wire.packets import Message
+    from aiodq.wire.packets import Packet
 
 _TIME = 1_700_000_000_000_000_000
 
@@ -30,14 +30,14 @@ def packets(data: bytes) -> bool:
         return False
     for packet in found:
         assert list(PacketReader().feed(encode_packet(*packet))) == [packet]
-        for frames in _frames(packet.message):
+        for frames in _frames(packet.packet):
             with suppress(ProtocolError):
                 batches = decode_messages(frames, 5)
                 assert batches[0].first == 5
     return bool(found) and not reader.waiting
 
 
-def _frames(message: Message) -> list[bytes]:
+def _frames(message: Packet) -> list[bytes]:
     if isinstance(message, Txn):
         return [put.frames for put in message.puts]
     return [message.frames] if isinstance(message, Put | Deliver) else []
@@ -58,7 +58,7 @@ def mend_packets(data: bytes) -> bytes:
 def packet_seeds() -> list[bytes]:
     """Return valid inputs."""
     frames = encode_messages(Columns([b"one", b"", b"x" * 50], tags=["t", None, ""]), _TIME)
-    real: list[Message] = [Put(1, 1, 3, frames), Deliver(2, 1, 5, 100, frames), Txn(1, (), (Put(1, 2, 3, frames),))]
-    said: list[Message] = [*EXAMPLES.values(), *real]
+    real: list[Packet] = [Put(1, 1, 3, frames), Deliver(2, 1, 5, 100, frames), Txn(1, (), (Put(1, 2, 3, frames),))]
+    said: list[Packet] = [*EXAMPLES.values(), *real]
     every = [encode_packet(message, number) for number, message in enumerate(said)]
     return [b"".join(every[start : start + 4]) for start in range(0, len(every), 4)]

@@ -19,7 +19,7 @@ from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import Marked
 from aiodq.wire import packets
 from aiodq.wire.frames import encode_messages
-from aiodq.wire.stream import Packet
+from aiodq.wire.stream import Received
 from tests.proof.bodies import body_of
 from tests.proof.ledger import Outliving, Put, Putting
 
@@ -81,15 +81,15 @@ class _Client:
 
     def __init__(self, owning: _Owning, producer: int) -> None:
         self.session = Session(owning, self)
-        self._answers: dict[int, asyncio.Future[packets.Message]] = {}
+        self._answers: dict[int, asyncio.Future[packets.Packet]] = {}
         self._request = 0
         self._handles: dict[str, int] = {}
         self._ask(packets.Hello(1, 1, 1, producer, 0, ""))
 
-    def _ask(self, said: packets.Message) -> asyncio.Future[packets.Message]:
+    def _ask(self, said: packets.Packet) -> asyncio.Future[packets.Packet]:
         self._request += 1
         answer = self._answers[self._request] = asyncio.get_running_loop().create_future()
-        self.session.receive(Packet(said, self._request))
+        self.session.receive(Received(said, self._request))
         return answer
 
     async def put(self, topic: str, sequence: int, body: bytes) -> int:
@@ -107,7 +107,7 @@ class _Client:
     def welcomed(self) -> None:
         """Its packets come whole."""
 
-    def send(self, said: packets.Message, request: int = 0) -> None:
+    def send(self, said: packets.Packet, request: int = 0) -> None:
         if request:
             self._answers.pop(request).set_result(said)
 

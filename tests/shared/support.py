@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.clock import Clock
-    from aiodq.wire.packets import Message
+    from aiodq.wire.packets import Packet
 
 T = TypeVar("T")
 
@@ -40,8 +40,8 @@ class RawClient:
         self.reader, self.writer = reader, writer
         self.packets = PacketReader()
         self.packets.largest = 1 << 26
-        self.answers: dict[int, Message] = {}
-        self.said: list[Message] = []
+        self.answers: dict[int, Packet] = {}
+        self.said: list[Packet] = []
         self.number = 0
         self.epoch = 0
 
@@ -53,13 +53,13 @@ class RawClient:
                 await asyncio.sleep(0.005)
         return cls(*await asyncio.open_unix_connection(sock=sock))
 
-    def send(self, said: Message) -> int:
+    def send(self, said: Packet) -> int:
         """Say something; return the request's number."""
         self.number += 1
         self.writer.write(encode_packet(said, self.number))
         return self.number
 
-    async def answer(self, request: int) -> Message:
+    async def answer(self, request: int) -> Packet:
         """Return the answer to a request."""
         async with asyncio.timeout(PATIENCE):
             while request not in self.answers:
@@ -76,7 +76,7 @@ class RawClient:
             else:
                 self.said.append(said)
 
-    async def ask(self, said: Message) -> Message:
+    async def ask(self, said: Packet) -> Packet:
         """Say something and return the answer."""
         return await self.answer(self.send(said))
 

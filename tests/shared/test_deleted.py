@@ -21,7 +21,7 @@ from aiodq.testing import WatchedFileSystem
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Open, Ping, Pong, Put, Txn, Want
 from aiodq.wire.payload import Range
-from aiodq.wire.stream import Packet
+from aiodq.wire.stream import Received
 from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, owned, two, until
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ async def test_a_client_keeps_nothing_of_topics_that_others_deleted(tmp_path: Pa
 async def test_a_client_forgets_channels_that_another_process_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle_numbers, "_MOST_LET_GO", 2)
+    monkeypatch.setattr(handle_numbers, "_MOST_RELEASED", 2)
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         topic = client.topic("jobs")
         await topic.put(b"x")
@@ -199,7 +199,7 @@ def test_puts_that_are_under_way_are_not_forgotten(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(putting, "_MANY", 2)
     sent: list[tuple[str, int]] = []
     puts = putting.PutsByTopic(lambda topic, sequence, _: sent.append((topic, sequence)))
-    put = putting.Putting(b"", 1, each=False, told=lambda _: None, given_up=lambda: False)
+    put = putting.Putting(b"", 1, each=False, on_done=lambda _: None, given_up=lambda: False)
     for topic in ("idle", "idle", "busy"):
         puts.of(topic).put(put)
     puts.of("idle").answered(1, Done((0, 1)))
@@ -241,7 +241,7 @@ async def test_of_what_came_together_only_what_was_taken_away_is_not_handed_out(
             first = await channel.get()
             await until(lambda: len(engine._ready) == 7)
             gone = engine._holdings.get(2)
-            engine.heard(Gone(0, engine._epoch, (Range(gone.offset, gone.delivery, 2),)), engine._epoch)
+            engine.receive(Gone(0, engine._epoch, (Range(gone.offset, gone.delivery, 2),)), engine._epoch)
             left = channel._channel_engine.take_run(10, owner)
         assert [message.body for message in [first, *left]] == [b"0", b"1", b"4", b"5", b"6", b"7"]
         assert len(engine._ready) == 0
@@ -331,7 +331,7 @@ async def test_what_a_client_asked_last_is_given_up_quietly_when_it_goes_at_once
         client = await RawClient.connected(tmp_path / "s")
         await client.hello()
         session = session_of(owner)
-        session.receive(Packet(Open(2, "jobs", "c", {}), 9))
+        session.receive(Received(Open(2, "jobs", "c", {}), 9))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             await session.end()

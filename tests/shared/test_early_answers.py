@@ -52,7 +52,7 @@ def asked() -> Placing:
 
 def said(answers: EarlyAnswers, packet: bytes) -> bool:
     """Have a thread answer a put; return whether it did."""
-    answers.say(packet, put := asked())
+    answers.send(packet, put := asked())
     return answers.over(put)
 
 
@@ -110,7 +110,7 @@ def test_a_put_whose_answer_a_thread_is_about_to_send_is_not_answered_by_the_loo
 
     answers, put, found = EarlyAnswers(cast("socket.socket", Slow())), asked(), list[bool]()
     answers.allow()
-    thread = threading.Thread(target=answers.say, args=(b"packet", put))
+    thread = threading.Thread(target=answers.send, args=(b"packet", put))
     loop = threading.Thread(target=lambda: found.append(answers.over(put)))
     thread.start()
     assert sending.wait(PATIENCE)
@@ -208,7 +208,7 @@ class Late:
 @contextmanager
 def late(store: aiodq.Store) -> Iterator[None]:
     """Have the loop hear of nothing from threads, from when one of them tells a client to the end of the block."""
-    loop, say = Late(asyncio.get_running_loop()), EarlyAnswers.say
+    loop, say = Late(asyncio.get_running_loop()), EarlyAnswers.send
 
     def saying(answers: EarlyAnswers, packet: bytes, put: Placing) -> None:
         loop.deaf = True
@@ -216,7 +216,7 @@ def late(store: aiodq.Store) -> Iterator[None]:
 
     with (
         mock.patch.object(store._store_engine.threads, "_loop", loop),
-        mock.patch.object(EarlyAnswers, "say", saying),
+        mock.patch.object(EarlyAnswers, "send", saying),
     ):
         yield
     loop.wake()

@@ -232,7 +232,7 @@ def test_counts_are_what_the_owner_said_and_what_was_done_here_since() -> None:
     def known() -> tuple[int, int, int]:
         return counts.ready, counts.flying, counts.deferred
 
-    counts.heard(Figures(1, 5, 2, 1, 0, 8, 8))
+    counts.receive(Figures(1, 5, 2, 1, 0, 8, 8))
     assert known() == (5, 2, 1)
     counts.delivered(3)
     assert known() == (2, 5, 1)
@@ -242,12 +242,12 @@ def test_counts_are_what_the_owner_said_and_what_was_done_here_since() -> None:
     counts.placed(range(8, 10))
     counts.placed(range(4, 6))  # the owner has counted these
     assert known() == (5, 3, 1)
-    counts.heard(Figures(1, 4, 3, 0, 0, 9, 9))
+    counts.receive(Figures(1, 4, 3, 0, 0, 9, 9))
     assert known() == (5, 3, 0), "of the two that were put, one was not counted there"
     counts.delivered(9)
     counts.settled(20, back=False)
     assert known() == (0, 0, 0), "what is known at different times makes no count negative"
     counts.reset()
     assert known() == (5, 3, 0)
-    counts.heard(Figures(1, 7, 0, 0, 0, 20, 20))
+    counts.receive(Figures(1, 7, 0, 0, 0, 20, 20))
     assert known() == (7, 0, 0)

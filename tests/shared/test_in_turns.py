@@ -17,7 +17,7 @@ from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Ping, Pong
-from aiodq.wire.stream import Packet, encode_packet
+from aiodq.wire.stream import Received, encode_packet
 from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
 if TYPE_CHECKING:
@@ -148,17 +148,17 @@ async def test_what_is_done_while_all_is_opened_again_is_done_once_and_in_order(
             assert (await counts(owner.queue(topic.name)))[1] == 0
 
 
-class Hearing:
+class ReceivingLink:
     """Hears what comes over a connection."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.over = False
 
-    def received(self) -> None:
+    def note_alive(self) -> None:
         """It is counted by `heard`."""
 
-    def heard(self, packet: Packet) -> None:
+    def receive(self, packet: Received) -> None:
         said, request = packet
         assert isinstance(said, Pong)
         assert not request
@@ -190,7 +190,7 @@ class Transport:
         """Nobody reads it."""
 
 
-def connected(hearing: Hearing, transport: Transport) -> SocketWire:
+def connected(hearing: ReceivingLink, transport: Transport) -> SocketWire:
     """Return the client's end of a connection that its link knows of, as it has sent something."""
     wire = SocketWire(hearing)
     wire.connection_made(transport)
@@ -201,7 +201,7 @@ def connected(hearing: Hearing, transport: Transport) -> SocketWire:
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("end", ["read", "more", "lost", "closed"])
 async def test_packets_that_come_together_are_heard_in_turns_and_in_order(end: str) -> None:
-    hearing, transport = Hearing(), Transport()
+    hearing, transport = ReceivingLink(), Transport()
     wire = connected(hearing, transport)
     wire.data_received(b"".join(encode_packet(Pong(token)) for token in range(MANY)))
     assert (hearing.tokens, transport.reading) == ([0], False)
@@ -225,7 +225,7 @@ async def test_packets_that_come_together_are_heard_in_turns_and_in_order(end: s
 
 @pytest.mark.usefixtures("short")
 async def test_what_is_no_packet_ends_the_connection_in_its_turn() -> None:
-    hearing, transport = Hearing(), Transport()
+    hearing, transport = ReceivingLink(), Transport()
     wire = connected(hearing, transport)
     wire.data_received(encode_packet(Pong(1)) * 20 + b"\xff" * 300)
     await until(lambda: transport.closing)

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from aiodq.engine.loop.sync_backend import Synced
     from aiodq.shared.connection.link_wire import LinkWire
     from aiodq.shared.server.owner import Owner
-    from aiodq.wire.packets import Message
-    from aiodq.wire.stream import Packet
+    from aiodq.wire.packets import Packet
+    from aiodq.wire.stream import Received
 
 
 class Heard:
     """A link's half of a connection, and all that it hears."""
 
     def __init__(self) -> None:
-        self.said: list[Packet] = []
+        self.said: list[Received] = []
         self.ended = False
 
-    def received(self) -> None:
+    def note_alive(self) -> None:
         """Every packet says so."""
 
-    def heard(self, packet: Packet) -> None:
+    def receive(self, packet: Received) -> None:
         self.said.append(packet)
 
     def lost(self, _wire: LinkWire) -> None:
@@ -105,8 +105,8 @@ async def test_both_ends_have_no_object_in_common_that_one_may_change(tmp_path: 
 async def test_what_was_sent_before_the_end_is_handed_over_and_nothing_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: list[Message] = []
-    monkeypatch.setattr(Session, "receive", lambda _, packet: taken.append(packet.message))
+    taken: list[Packet] = []
+    monkeypatch.setattr(Session, "receive", lambda _, received: taken.append(received.packet))
     for by_owner in (False, True):
         taken.clear()
         async with owned(tmp_path / f"s{by_owner}") as (_, owner):
@@ -148,7 +148,7 @@ async def test_an_accident_ends_the_connection_and_the_put_counts_once(
         queue = store.queue("jobs")
         await queue.put(b"0")
 
-        def fails(_: Session, packet: Packet) -> None:
+        def fails(_: Session, packet: Received) -> None:
             raise RuntimeError(repr(packet))
 
         monkeypatch.setattr(Session, "receive", fails)
@@ -200,7 +200,7 @@ async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_on
                 held.append((log, end))
                 self.busy = True
 
-        def telling(self: _Connection, said: Message, request: int = 0) -> None:
+        def telling(self: _Connection, said: Packet, request: int = 0) -> None:
             done.extend(["told"] if isinstance(said, Done) else [])
             send(self, said, request)
 

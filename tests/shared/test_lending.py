@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.shared.requests.lending import Lending
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Packet
 
 MANY = aiodq.ChannelOptions(max_in_flight=20_000)
 
@@ -310,7 +310,7 @@ async def test_what_nobody_wants_any_more_goes_back_a_little_at_a_time_and_in_or
     released: list[int] = []
     send = SocketWire.send
 
-    def noting(self: SocketWire, said: Said, request: int) -> None:
+    def noting(self: SocketWire, said: Packet, request: int) -> None:
         released.extend([sum(each.messages for each in said.ranges)] if isinstance(said, Release) else [])
         send(self, said, request)
 

@@ -88,7 +88,7 @@ def test_no_more_puts_are_under_way_than_an_owner_remembers() -> None:
     sent, outcomes = list[int](), list[object]()
     puts = TopicPuts(lambda sequence, _: sent.append(sequence))
     for _ in range(MOST_PENDING + 2):
-        puts.put(Putting(b"", 1, each=False, told=outcomes.append, given_up=lambda: False))
+        puts.put(Putting(b"", 1, each=False, on_done=outcomes.append, given_up=lambda: False))
     assert sent == list(range(1, MOST_PENDING + 1))
     puts.answered(1, Done((0, 1)))
     assert (sent[-1], len(sent), outcomes) == (MOST_PENDING + 1, MOST_PENDING + 1, [range(1)])

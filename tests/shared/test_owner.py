@@ -20,7 +20,7 @@ from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.shared.server.owner import Owner
 from aiodq.storage.store_layout import CLIENTS
 from aiodq.testing import WatchedFileSystem
-from aiodq.wire.layout import UNSAID
+from aiodq.wire.layout import UNSET
 from aiodq.wire.packets import (
     Ack,
     Bye,
@@ -34,9 +34,9 @@ from aiodq.wire.packets import (
     Held,
     Hello,
     Item,
-    Message,
     Nack,
     Open,
+    Packet,
     Ping,
     Pong,
     Put,
@@ -47,7 +47,7 @@ from aiodq.wire.packets import (
     Touch,
     Want,
 )
-from aiodq.wire.stream import Packet, encode_packet
+from aiodq.wire.stream import Received, encode_packet
 from tests.shared.support import NO_PROCESS, PATIENCE, RawClient, owned, until
 from tests.wire.support import EXAMPLES
 
@@ -196,7 +196,7 @@ async def test_one_of_several_that_is_held_no_more_keeps_nothing_from_the_others
 async def test_what_is_asked_without_a_number_is_refused_without_a_word(tmp_path: Path) -> None:
     async with owned(tmp_path / "s") as (_, owner):
         client = await joined(tmp_path / "s")
-        client.writer.write(encode_packet(Touch(2, owner.epoch, (Item(0, 1, UNSAID, 1),))))
+        client.writer.write(encode_packet(Touch(2, owner.epoch, (Item(0, 1, UNSET, 1),))))
         assert await client.ask(Ping(1)) == Pong(1)
         assert [said for said in client.said if isinstance(said, Fail)] == []
         await client.close()
@@ -212,9 +212,9 @@ async def test_every_way_to_settle(tmp_path: Path) -> None:
         assert await client.ask(Nack(2, owner.epoch, (Item(a[0], a[1], hour, 1),))) == Done()
         assert await client.ask(Release(2, owner.epoch, (Range(b[0], b[1], 1),))) == Done()
         assert await client.ask(Reject(2, 1, owner.epoch, c[0], c[1], "no", "")) == Done()
-        assert await client.ask(Touch(2, owner.epoch, (Item(d[0], d[1], UNSAID, 1),))) == Done()
+        assert await client.ask(Touch(2, owner.epoch, (Item(d[0], d[1], UNSET, 1),))) == Done()
         assert (queue.qsize(), queue.in_flight(), queue.deferred(), queue.depth) == (1, 1, 1, 3)
-        assert await client.ask(Nack(2, owner.epoch, (Item(d[0], d[1], UNSAID, 1),))) == Done()
+        assert await client.ask(Nack(2, owner.epoch, (Item(d[0], d[1], UNSET, 1),))) == Done()
         assert [(m.body, m.attempts) for m in await queue.get_many(2)] == [(b"b", 1), (b"d", 2)]
         assert await client.ask(Call("refresh", {"handle": 2})) == Done()
         assert Figures(2, 0, 2, 1, 0, 4, 4) in client.said
@@ -227,7 +227,7 @@ async def test_what_a_client_does_not_hold_it_cannot_settle(tmp_path: Path) -> N
         await queue.put_many([b"a", b"b"])
         client, other = await joined(tmp_path / "s"), await joined(tmp_path / "s", 8)
         [(offset, delivery, _)] = await client.take(2, 1, 1)
-        wrong: list[Message] = [
+        wrong: list[Packet] = [
             Ack(2, owner.epoch + 1, (Range(offset, delivery, 1),)),
             Ack(2, owner.epoch, (Range(offset + 1, delivery, 1),)),
             Ack(2, owner.epoch, (Range(offset, delivery + 1, 1),)),
@@ -575,7 +575,7 @@ async def test_who_comes_back_as_the_owner_closes_has_nothing_given_up(tmp_path:
     async with owned(tmp_path / "s", reclaim=3600) as (store, owner):
         client = await joined(tmp_path / "s")
         (session,) = owner.clients
-        session.receive(Packet(Call("back", {}), 99))
+        session.receive(Received(Call("back", {}), 99))
         await owner.close()
         assert store._store_engine.reclaiming
         await client.close()

@@ -23,9 +23,9 @@ from aiodq.wire.packets import (
     Done,
     Held,
     Hello,
-    Message,
     Nack,
     Open,
+    Packet,
     Ping,
     Pong,
     Range,
@@ -75,14 +75,14 @@ class Owner:
                     return
         writer.close()
 
-    def _deliver(self, offset: int) -> tuple[Message, int]:
+    def _deliver(self, offset: int) -> tuple[Packet, int]:
         return Deliver(self._channel, 1, offset, 100 + offset, encode_messages(Columns([b"%d" % offset]), 1)), 0
 
     def _left(self) -> object:
         return [[0, 7, 1]]
 
-    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
-        answer: Message | None = Done() if request else None
+    def _answers(self, said: Packet, request: int, epoch: int) -> list[tuple[Packet, int]]:
+        answer: Packet | None = Done() if request else None
         match said:
             case Hello():
                 answer = Welcome(1, os.getpid(), epoch, 1 << 20, 0)
@@ -154,7 +154,7 @@ async def test_who_settles_what_an_owner_says_nothing_of_is_told_in_words(tmp_pa
 class Failing(Owner):
     """Cannot read what is held, the first time it is asked."""
 
-    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+    def _answers(self, said: Packet, request: int, epoch: int) -> list[tuple[Packet, int]]:
         if isinstance(said, Resume) and epoch == 2:
             return [(fail_of(aiodq.StorageError("Input/output error", "jobs/0.seg")), request)]
         return super()._answers(said, request, epoch)
@@ -181,9 +181,9 @@ class Slow(Owner):
 
     def __init__(self) -> None:
         super().__init__()
-        self._resuming: list[tuple[Message, int]] = []
+        self._resuming: list[tuple[Packet, int]] = []
 
-    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+    def _answers(self, said: Packet, request: int, epoch: int) -> list[tuple[Packet, int]]:
         match said:
             case Resume():
                 self._resuming = [(Done(None, {"held": self._left()}), request)]
@@ -221,7 +221,7 @@ class Dying(Owner):
         super().__init__()
         self.claims: list[tuple[int, int]] = []
 
-    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+    def _answers(self, said: Packet, request: int, epoch: int) -> list[tuple[Packet, int]]:
         if isinstance(said, Resume):
             self.claims += [(said.epoch, each.delivery) for each in said.held]
             if epoch == 2:
@@ -251,10 +251,10 @@ class Hasty(Owner):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[Message] = []
+        self.asked: list[Packet] = []
         self.held: list[tuple[int, int]] = []
 
-    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+    def _answers(self, said: Packet, request: int, epoch: int) -> list[tuple[Packet, int]]:
         match said:
             case Want() if epoch == 1:
                 return [self._deliver(0)] if said.total == 1 else []
@@ -342,7 +342,7 @@ class Late(Owner):
         super().__init__()
         self._elsewhere = elsewhere
 
-    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+    def _answers(self, said: Packet, request: int, epoch: int) -> list[tuple[Packet, int]]:
         match said:
             case Ack() | Reject() if epoch == 1:
                 self.hang_up()

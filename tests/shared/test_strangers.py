@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from aiodq.wire.packets import Message
+    from aiodq.wire.packets import Packet
 
     Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -68,7 +68,7 @@ async def heard(reader: asyncio.StreamReader) -> Hello:
     packets = PacketReader()
     while not (found := list(packets.feed(await reader.read(1 << 16)))):
         pass
-    said = found[0].message
+    said = found[0].packet
     assert isinstance(said, Hello)
     return said
 
@@ -186,7 +186,7 @@ STORE: dict[str, Any] = {"topics": [], "more": False, "failed": None, "transacti
 TOPIC: dict[str, Any] = {"window": 10, "options": topic_options(QUICK)}
 
 
-async def answer(said: Message, wrong: dict[str, Any]) -> Message:
+async def answer(said: Packet, wrong: dict[str, Any]) -> Packet:
     """Answer as an owner does, but for what is said to be wrong."""
     if isinstance(said, Hello):
         return Welcome(VERSION, 1, 7, 1 << 26, 0)

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.shared.connection.putting import Putting
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Packet
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[Said]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Packet]:
     """Return what clients say to owners, as it comes."""
-    noted: list[Said] = []
+    noted: list[Packet] = []
     send = SocketWire.send
 
-    def noting(self: SocketWire, said: Said, request: int) -> None:
-        noted.append(said)
-        send(self, said, request)
+    def noting(self: SocketWire, sent: Packet, request: int) -> None:
+        noted.append(sent)
+        send(self, sent, request)
 
     monkeypatch.setattr(SocketWire, "send", noting)
     return noted
@@ -46,41 +46,43 @@ def take_away(owner: aiodq.Store, offset: int = 0) -> None:
     taken._take().release(taken._batch(), taken._delivery, taken.attempts)
 
 
-def kinds(said: list[Said], kind: type[Any]) -> list[Any]:
-    return [each for each in said if isinstance(each, kind)]
+def kinds(sent: list[Packet], kind: type[Any]) -> list[Any]:
+    return [each for each in sent if isinstance(each, kind)]
 
 
 async def test_what_is_acked_in_one_turn_is_said_in_one_packet_before_what_comes_next(
-    tmp_path: Path, said: list[Said]
+    tmp_path: Path, sent: list[Packet]
 ) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         queue = client.queue("jobs")
         await owner.queue("jobs").put_many([b"%d" % n for n in range(12)])
         messages = await queue.get_many(10)
         await asyncio.gather(*(message.ack() for message in messages if message.offset != 4))
-        assert [[(one.first, one.messages) for one in each.ranges] for each in kinds(said, Ack)] == [[(0, 4), (5, 5)]]
+        assert [[(one.first, one.messages) for one in each.ranges] for each in kinds(sent, Ack)] == [[(0, 4), (5, 5)]]
         messages[4].ack_nowait()
-        assert len(kinds(said, Ack)) == 1
+        assert len(kinds(sent, Ack)) == 1
         assert (await queue.get()).offset == 10
-        assert [type(each) for each in said if isinstance(each, (Ack, Want))][-2:] == [Ack, Want]
+        assert [type(each) for each in sent if isinstance(each, (Ack, Want))][-2:] == [Ack, Want]
         assert await counts(queue) == (1, 1, 0)
 
 
-async def test_of_what_is_acked_together_only_what_was_taken_away_is_refused(tmp_path: Path, said: list[Said]) -> None:
+async def test_of_what_is_acked_together_only_what_was_taken_away_is_refused(
+    tmp_path: Path, sent: list[Packet]
+) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         queue = client.queue("jobs")
         await queue.put_many([b"%d" % n for n in range(3)])
         messages = await queue.get_many(3)
         take_away(owner, 1)
         acked = await asyncio.gather(*(message.ack() for message in messages), return_exceptions=True)
-        assert len(kinds(said, Ack)) == 1
+        assert len(kinds(sent, Ack)) == 1
         assert (acked[0], acked[2]) == (None, None)
         assert isinstance(acked[1], aiodq.NotInFlightError)
         assert await counts(queue) == (1, 0, 0)
 
 
 async def test_acks_of_one_turn_are_one_settlement_and_an_ack_that_is_awaited_is_one_of_its_own(
-    tmp_path: Path, said: list[Said]
+    tmp_path: Path, sent: list[Packet]
 ) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client):
         queue: Any = client.queue("jobs")
@@ -92,7 +94,7 @@ async def test_acks_of_one_turn_are_one_settlement_and_an_ack_that_is_awaited_is
         assert queue._remote.in_hand == 2
         assert len(queue._remote._settling) == 1
         await messages[3].ack()
-        assert [[(one.first, one.messages) for one in each.ranges] for each in kinds(said, Ack)] == [
+        assert [[(one.first, one.messages) for one in each.ranges] for each in kinds(sent, Ack)] == [
             [(0, 3), (4, 3), (8, 2), (3, 1)]
         ]
         assert await counts(queue) == (0, 1, 0)
@@ -129,7 +131,7 @@ async def test_what_was_taken_away_is_not_acked_by_its_mark(tmp_path: Path) -> N
         engine = queue._remote
         gone = [engine._holdings.get(number) for number in (1, 2)]
         messages[1].ack_nowait()  # before that is heard: the owner has to say so
-        engine.heard(Gone(0, engine._epoch, tuple(Range(one.offset, one.delivery, 1) for one in gone)), engine._epoch)
+        engine.receive(Gone(0, engine._epoch, tuple(Range(one.offset, one.delivery, 1) for one in gone)), engine._epoch)
         assert (messages[2].held, messages[3].held) == (False, True)
         with pytest.raises(aiodq.NotInFlightError):
             messages[2].ack_nowait()
@@ -180,14 +182,14 @@ async def test_messages_that_are_iterated_over_are_counted_when_somebody_looks(t
             await channel.refresh()
             assert (channel.qsize(), channel.in_flight()) == (7, 5)
             gone = engine._holdings.get(6)
-            engine.heard(Gone(0, engine._epoch, (Range(gone.offset, gone.delivery, 2),)), engine._epoch)
+            engine.receive(Gone(0, engine._epoch, (Range(gone.offset, gone.delivery, 2),)), engine._epoch)
             taken += [await anext(iterating) for _ in range(2)]
             taken += await channel.get_many(1)
             assert [int(message.body) for message in taken] == [0, 1, 2, 3, 4, 5, 8, 9]
             await channel.ack_many(message for message in taken)
         await until(lambda: not engine._ready)
         await channel.refresh()
-        assert (channel.qsize(), channel.in_flight()) == (2, 2), "what was said to be gone is not gone at the owner"
+        assert (channel.qsize(), channel.in_flight()) == (2, 2), "what was sent to be gone is not gone at the owner"
 
 
 async def test_nothing_is_handed_out_of_the_open_lease_after_a_stop(tmp_path: Path) -> None:
@@ -249,13 +251,13 @@ async def test_what_is_acked_while_a_new_owner_is_greeted_is_said_once_it_has_le
         acking: list[asyncio.Future[None]] = []
         send = Inside.send
 
-        def sending(self: Inside, said: Said, request: int) -> None:
-            send(self, said, request)
-            if isinstance(said, Hello) and said.producer == link.producer:
+        def sending(self: Inside, sent: Packet, request: int) -> None:
+            send(self, sent, request)
+            if isinstance(sent, Hello) and sent.producer == link.producer:
                 acking.append(asyncio.ensure_future(message.ack()))
 
         def soon(say: Callable[[], None]) -> None:
-            link.outbox.append(say)  # what is said next says that, too
+            link.outbox.append(say)  # what is sent next says that, too
 
         monkeypatch.setattr(Inside, "send", sending)  # the client becomes the owner
         monkeypatch.setattr(link.outbox, "soon", soon)
@@ -304,21 +306,21 @@ async def test_a_small_put_does_not_overtake_a_large_one_that_waits_for_room(tmp
 
 
 async def test_who_puts_one_by_one_does_not_wait_for_the_end_of_the_turn_and_a_crowd_goes_together(
-    tmp_path: Path, said: list[Said]
+    tmp_path: Path, sent: list[Packet]
 ) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client):
         queue = client.queue("jobs")
         for _ in range(3):
             await queue.put(b"one by one")
-        said.clear()
+        sent.clear()
         putting = asyncio.ensure_future(queue.put(b"at once"))
-        asyncio.get_running_loop().call_soon(lambda: said.append(Ping(0)))
+        asyncio.get_running_loop().call_soon(lambda: sent.append(Ping(0)))
         await putting
-        assert [type(each) for each in said[:2]] == [Put, Ping]
+        assert [type(each) for each in sent[:2]] == [Put, Ping]
         await asyncio.gather(*(queue.put(b"%d" % n) for n in range(50)))
-        said.clear()
+        sent.clear()
         await asyncio.gather(*(queue.put(b"%d" % n) for n in range(50)))
-        assert [each.count for each in kinds(said, Put)] == [50]
+        assert [each.count for each in kinds(sent, Put)] == [50]
 
 
 async def take_one_by_one(queue: aiodq.Queue, number: int) -> None:
@@ -330,14 +332,14 @@ async def take_one_by_one(queue: aiodq.Queue, number: int) -> None:
 
 
 async def test_who_takes_quickly_has_messages_sent_ahead_and_what_is_not_taken_goes_to_others(
-    tmp_path: Path, said: list[Said]
+    tmp_path: Path, sent: list[Packet]
 ) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         queue, other = client.queue("jobs"), owner.queue("jobs")
         await other.put_many([b"%d" % n for n in range(20_000)])
         async with asyncio.timeout(PATIENCE):
             taken = 0
-            while len(kinds(said, Want)) > taken - 500:  # it depends on the machine when that is quick
+            while len(kinds(sent, Want)) > taken - 500:  # it depends on the machine when that is quick
                 await take_one_by_one(queue, 100)
                 taken += 100
         left = 20_000 - taken
@@ -351,14 +353,14 @@ async def test_who_takes_quickly_has_messages_sent_ahead_and_what_is_not_taken_g
         assert {message.attempts for message in got} == {1}
 
 
-async def test_who_takes_several_wants_no_more_than_these(tmp_path: Path, said: list[Said]) -> None:
+async def test_who_takes_several_wants_no_more_than_these(tmp_path: Path, sent: list[Packet]) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         await owner.queue("jobs").put_many([b"%d" % n for n in range(9)])
         queue, totals = client.queue("jobs"), list[int]()
         for number in (3, 1, 2):
-            said.clear()
+            sent.clear()
             assert len(await queue.get_many(number)) == number
-            totals.append(max(each.total for each in kinds(said, Want)))
+            totals.append(max(each.total for each in kinds(sent, Want)))
         assert totals == [3, 4, 6]
 
 
@@ -387,16 +389,16 @@ async def test_to_settle_waits_for_what_was_put_before_and_no_longer(
         receipts.append(queue.put_nowait(b"behind"))
         await asyncio.sleep(0.01)
         assert ([put.messages for put in under_way], settling.done()) == ([2, 1], False)
-        under_way[0].told(range(1, 3))
+        under_way[0].on_done(range(1, 3))
         async with asyncio.timeout(PATIENCE):
             await settling
-        under_way[1].told(range(3, 4))
+        under_way[1].on_done(range(3, 4))
         assert [await receipt for receipt in receipts] == [1, 2, 3]
         await puts.settled()
         assert puts.pending == 0
 
 
-async def test_each_of_those_that_put_in_one_turn_is_looked_at(tmp_path: Path, said: list[Said]) -> None:
+async def test_each_of_those_that_put_in_one_turn_is_looked_at(tmp_path: Path, sent: list[Packet]) -> None:
     bounds = aiodq.StoreOptions(sync="os", min_message_bytes=2, max_message_bytes=4)
     async with two(tmp_path / "s", bounds) as (owner, client):
         queue, wrong = client.queue("jobs"), cast("Any", 7)
@@ -407,7 +409,7 @@ async def test_each_of_those_that_put_in_one_turn_is_looked_at(tmp_path: Path, s
         size = aiodq.MessageSizeError
         assert kinds_found == [int, int, size, size, aiodq.InvalidMessageTypeError, int, int]
         assert sorted(each for each in found if isinstance(each, int)) == [1, 2, 3, 4]
-        assert [each.count for each in kinds(said, Put)] == [1, 1, 3], "but for one, which nobody joined yet"
+        assert [each.count for each in kinds(sent, Put)] == [1, 1, 3], "but for one, which nobody joined yet"
         owners = owner.queue("jobs")
         assert sorted([(await owners.get()).body for _ in range(5)]) == [b"..", b"five", b"four", b"one", b"two"]
 

@@ -163,13 +163,13 @@ async def test_whatever_changes_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_what_is_idle_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_module, "_FIGURES", 0.001)
     looked: list[int] = []
-    say_figures = Session._say_figures
+    say_figures = Session._send_figures
 
     def say(self: Session, handle: int, **how: Any) -> None:
         looked.append(handle)
         say_figures(self, handle, **how)
 
-    monkeypatch.setattr(Session, "_say_figures", say)
+    monkeypatch.setattr(Session, "_send_figures", say)
     async with (
         owned(tmp_path / "s", options("os")) as (store, owner),
         aiodq.open(tmp_path / "s", mode="client") as client,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from aiodq.wire.packets import Message
+    from aiodq.wire.packets import Packet
 
 QUICK = aiodq.StoreOptions(sync="os")
 TICK, TICKS, ENDLESS = 0.04, 5, 10**6
@@ -419,7 +419,7 @@ async def test_an_owner_ends_though_a_client_does_not_listen(tmp_path: Path, mon
     await queue.put_many([b"x" * 100_000] * 60)
     deaf = connect(str(tmp_path / "s"))
     assert deaf is not None
-    said: list[Message] = [Hello(1, 1, 1, 7, 0, "deaf"), Open(1, "jobs", "default", {}), Want(1, 60)]
+    said: list[Packet] = [Hello(1, 1, 1, 7, 0, "deaf"), Open(1, "jobs", "default", {}), Want(1, 60)]
     deaf.settimeout(PATIENCE)
     deaf.sendall(b"".join(encode_packet(each, number) for number, each in enumerate(said, 1)))
     async with asyncio.timeout(PATIENCE):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.wire.packets import Deliver, Message, Ping, Range, Release, Want
+from aiodq.wire.packets import Deliver, Packet, Ping, Range, Release, Want
 from tests.shared.support import PATIENCE, RawClient, owned, until
 from tests.shared.test_resume import Owner, queue_of
 
@@ -29,7 +29,7 @@ class Crossing(Owner):
         self.wants: list[int] = []
         self.released: list[Range] = []
 
-    def _answers(self, said: Message, request: int, epoch: int) -> list[tuple[Message, int]]:
+    def _answers(self, said: Packet, request: int, epoch: int) -> list[tuple[Packet, int]]:
         match said:
             case Want():
                 self.wants.append(said.total)
@@ -90,7 +90,7 @@ async def test_what_an_owner_has_taken_for_who_wants_no_more_is_not_sent_before_
             await asyncio.sleep(0)
         before = lending._given
         for said in (Want(2, 1), Release(2, owner.epoch, (Range(0, delivery, 1),)), Want(2, before + 1)):
-            session._says[type(said)](said, 0)
+            session._handlers[type(said)](said, 0)
         expected = ([1] if before == 2 else []) + [0]
         found = [(await client.hear(Deliver)).first for _ in expected]
         assert found == expected

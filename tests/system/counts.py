@@ -54,7 +54,7 @@ _MANY: Final = 4_000
 _PRODUCERS: Final = 100
 _BATCH: Final = 1000
 _REPEATS: Final = 3
-_SAY: Final = EarlyAnswers.say.__code__
+_SAY: Final = EarlyAnswers.send.__code__
 """What a thread does for the client whose put it has synced: the put ends with it."""
 
 

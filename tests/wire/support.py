@@ -19,9 +19,9 @@ from aiodq.wire.packets import (
     Held,
     Hello,
     Item,
-    Message,
     Nack,
     Open,
+    Packet,
     Ping,
     Pong,
     Put,
@@ -38,7 +38,7 @@ from aiodq.wire.packets import (
 RANGES = (Range(5, 100, 3), Range(9, 107, 1))
 ITEMS = (Item(5, 100, -1, 1), Item(9, 107, 1_500_000_000, 2))
 
-EXAMPLES: dict[str, Message] = {
+EXAMPLES: dict[str, Packet] = {
     "hello": Hello(1, 1, 4711, 0x0123456789ABCDEF, 7, "uvicorn: a worker \u00e9"),
     "hello-shortest": Hello(1, 1, 1, 0, 0, ""),
     "welcome": Welcome(1, 4710, 8, 1 << 25, 1_000_000_000),
@@ -99,7 +99,7 @@ acks = st.builds(Ack, u32, u64, several(ranges_of()))
 puts = st.builds(Put, u32, u64, st.integers(1, (1 << 32) - 1), bodies)
 versions = st.tuples(st.integers(1, 65535), st.integers(1, 65535)).map(sorted)
 
-messages: st.SearchStrategy[Message] = st.one_of(
+messages: st.SearchStrategy[Packet] = st.one_of(
     st.builds(lambda both, *rest: Hello(both[1], both[0], *rest), versions, u32, u64, u64, names),
     st.builds(Welcome, st.integers(1, 65535), u32, u64, st.integers(1, 0x7FFFFFFF), st.integers(0, (1 << 63) - 1)),
     st.builds(Open, u32, known, names, facts),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from aiodq.errors import ProtocolError
 from aiodq.wire.layout import ACK, FIRST_PACKET, HELLO, ITEM, OPEN, PACKET, PLACED, RANGE, TXN, Op
-from aiodq.wire.packets import PACKETS, Call, Done, Message, Open, Ping
-from aiodq.wire.stream import Packet, PacketReader, encode_packet, encode_placed
+from aiodq.wire.packets import PACKETS, Call, Done, Open, Packet, Ping
+from aiodq.wire.stream import PacketReader, Received, encode_packet, encode_placed
 from tests.format.support import memory_bound, patched
 from tests.wire.support import EXAMPLES, messages
 
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "wire" / "v1"
 AT = PACKET.size
 
 
-def read(data: bytes, *, largest: int = 1 << 20) -> list[Packet]:
+def read(data: bytes, *, largest: int = 1 << 20) -> list[Received]:
     reader = PacketReader()
     reader.largest = largest
     found = list(reader.feed(data))
@@ -39,7 +39,7 @@ def refused(data: bytes, reason: str) -> None:
 
 
 @given(st.lists(st.tuples(messages, st.integers(0, (1 << 32) - 1)), max_size=5), st.randoms(use_true_random=False))
-def test_what_is_sent_arrives_however_it_is_cut(said: list[tuple[Message, int]], rng: random.Random) -> None:
+def test_what_is_sent_arrives_however_it_is_cut(said: list[tuple[Packet, int]], rng: random.Random) -> None:
     data = b"".join(encode_packet(*each) for each in said)
     reader, found, at = PacketReader(), [], 0
     reader.largest = 1 << 20
@@ -47,11 +47,11 @@ def test_what_is_sent_arrives_however_it_is_cut(said: list[tuple[Message, int]],
         step = rng.choice([1, 3, 12, 50, 1000])
         found += list(reader.feed(data[at : at + step]))
         at += step
-    assert found == [Packet(*each) for each in said]
+    assert found == [Received(*each) for each in said]
     assert reader.waiting == 0
 
 
-def _said_of(*pieces: bytes) -> list[Packet] | str:
+def _said_of(*pieces: bytes) -> list[Received] | str:
     reader = PacketReader()
     try:
         return [each for piece in pieces for each in reader.feed(piece)]
@@ -78,7 +78,7 @@ def test_the_answer_to_a_put_has_the_bytes_of_any_answer(first: int, count: int,
 def test_bytes_of_version_1_stay(name: str) -> None:
     data = (GOLDEN / f"{name}.bin").read_bytes()
     assert encode_packet(EXAMPLES[name], 7) == data
-    assert read(data) == [Packet(EXAMPLES[name], 7)]
+    assert read(data) == [Received(EXAMPLES[name], 7)]
 
 
 def test_there_is_an_example_of_every_operation_and_nothing_else_in_the_golden_files() -> None:
@@ -95,7 +95,7 @@ def test_a_packet_that_is_cut_short_is_waited_for_or_refused(name: str) -> None:
         assert list(reader.feed(data[:size])) == []
         assert reader.waiting == size
         assert reader.coming == (0 if size < PACKET.size else len(data))
-        assert list(reader.feed(data[size:])) == [Packet(EXAMPLES[name], 7)]
+        assert list(reader.feed(data[size:])) == [Received(EXAMPLES[name], 7)]
         if size >= AT:  # and with a length that says so
             whole = size.to_bytes(4, "little") + data[4:size]
             reader = PacketReader()
@@ -115,7 +115,7 @@ def test_a_packet_with_bytes_too_many_is_refused_or_says_them(name: str) -> None
             [found] = read(longer)
         except ProtocolError:
             continue
-        assert found != Packet(EXAMPLES[name], 7)
+        assert found != Received(EXAMPLES[name], 7)
         assert encode_packet(*found) == longer
 
 
@@ -144,7 +144,7 @@ def test_any_changed_byte_is_another_packet_or_refused(name: str, seed: int) -> 
                 [found] = read(patched(data, at, bytes([value])))
             except ProtocolError:
                 continue
-            assert found != Packet(EXAMPLES[name], 7)
+            assert found != Received(EXAMPLES[name], 7)
             assert read(encode_packet(*found)) == [found]
 
 
@@ -160,7 +160,7 @@ def test_a_length_is_believed_up_to_the_bound_and_costs_nothing_before() -> None
 def test_behind_what_is_no_packet_nothing_is_read() -> None:
     good, reader = encode_packet(Ping(1), 3), PacketReader()
     packets = reader.feed(good + bytes(12) + good)
-    assert next(packets) == Packet(Ping(1), 3)
+    assert next(packets) == Received(Ping(1), 3)
     with pytest.raises(ProtocolError):
         next(packets)
     with pytest.raises(ProtocolError):
@@ -211,11 +211,11 @@ def test_too_much_json_is_refused_by_both_ends() -> None:
 
 def test_what_is_refused_deep_within_a_packet_behind_a_good_one_is_refused_for_good() -> None:
     """Views of the bytes live in the error's frames, while those of the good packet are cut off."""
-    reader, found = PacketReader(), list[Packet]()
+    reader, found = PacketReader(), list[Received]()
     data = encode_packet(Ping(1), 3) + packet(Op.TXN, TXN.pack(1, 1, 0) + bytes(4))
     with pytest.raises(ProtocolError, match="TXN: 0 bytes are left") as caught:
         found.extend(reader.feed(data))
-    assert found == [Packet(Ping(1), 3)]
+    assert found == [Received(Ping(1), 3)]
     with pytest.raises(ProtocolError) as again:
         list(reader.feed(encode_packet(Ping(2), 4)))
     assert again.value is caught.value

@@ -158,7 +158,7 @@ class TopicEngine:
         self.syncer: Syncer = Syncer(options, host.syncs, timer, wake, self.io_loop.synced, end=self.visible)
         self.exclusive_work: ExclusiveWork = ExclusiveWork(host, wake)
         self.group_commit: GroupCommit = GroupCommit(self, host)
-        self.io_loop.requests.hear = self.group_commit.stop_inline
+        self.io_loop.requests.on_wake = self.group_commit.stop_inline
         self.effective_options: EffectiveOptions = EffectiveOptions(self, self.creation, host, self._persister)
         self.in_writer: list[Part] = []
 
@@ -293,13 +293,13 @@ class TopicEngine:
         are synced, and nothing is done for another thread, which may only read.
         """
         if self.durably:
-            self.hear()
+            self.note_synced()
         elif not self.io_loop.in_turn and self.put_buffer.pending:
             with suppress(WrongContextError):
                 self.check_context()
                 self.io_loop.turn()
 
-    def hear(self) -> None:
+    def note_synced(self) -> None:
         """Take note of syncs that have ended, before the loop is woken for them; nothing is written.
 
         INVARIANT: if the thread that synced a put has answered its producer (`aiodq.shared.server.early_answers`), then

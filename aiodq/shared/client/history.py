@@ -66,7 +66,7 @@ class History:
         if low >= high:
             return
         topic = self._topic
-        # INVARIANT: the files are read after the owner has said how far they go, so they hold all of that.
+        # INVARIANT: the files are read after the owner has answered how far they go, so they hold all of that.
         await topic.threads.call(self._snapshot.refresh)
         found = scan_log(
             topic.name, topic.fs, topic.threads, lambda: self._snapshot.view, range(low, high), reverse=reverse,

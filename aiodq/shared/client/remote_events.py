@@ -45,11 +45,11 @@ class RemoteEvents:
             return stream
         self._number += 1
         number = self._number
-        hearing = self._do(self._hear(number))
+        listening = self._do(self._listen(number))
 
         def dropped(_: object) -> None:
             with suppress(RuntimeError):  # the loop is closed, and the connection with it
-                self._loop.call_soon_threadsafe(hearing.cancel)
+                self._loop.call_soon_threadsafe(listening.cancel)
 
         self._streams[number] = ref(stream, dropped)
         return stream
@@ -60,24 +60,24 @@ class RemoteEvents:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _hear(self, number: int) -> None:
+    async def _listen(self, number: int) -> None:
         try:
             while not self._over:
                 try:
-                    said = await self._link.call("events", {"listener": number}, patient=True)
-                    self._told(number, said.get("result"))
+                    answer = await self._link.call("events", {"listener": number}, patient=True)
+                    self._publish(number, answer.get("result"))
                 except (OwnerLostError, OwnerStalledError):
                     await asyncio.sleep(_AGAIN)
                 except AiodqError:
                     break
         except asyncio.CancelledError:
             if not self._over:
-                self._do(self._hear_no_more(number))
+                self._do(self._stop_listening(number))
             raise
         finally:
             self._end(number)
 
-    def _told(self, number: int, said: object) -> None:
+    def _publish(self, number: int, answer: object) -> None:
         """Pass on what the owner sends.
 
         Raises:
@@ -87,11 +87,11 @@ class RemoteEvents:
         if stream is None:
             return
         try:
-            facts: dict[str, Any] = dict(cast("Any", said))
+            facts: dict[str, Any] = dict(cast("Any", answer))
             events = [Event(**known_fields(Event, each)) for each in facts["events"]]
             stream.lose(int(facts["dropped"]))
         except (TypeError, ValueError, KeyError) as cause:
-            raise ProtocolError(f"these are no events: {said!r:.100}") from cause
+            raise ProtocolError(f"these are no events: {answer!r:.100}") from cause
         for event in events:
             stream.buffer.add(event)
 
@@ -100,7 +100,7 @@ class RemoteEvents:
         if stream is not None:
             stream.end()
 
-    async def _hear_no_more(self, number: int) -> None:
+    async def _stop_listening(self, number: int) -> None:
         with suppress(AiodqError):
             await self._link.call("deaf", {"listener": number}, once=True)
 

@@ -310,17 +310,17 @@ class RemotePuts(Acceptance):
         self._under_way[number] = None
         try:
             frames = encode_messages(part.columns, self._topic.clock.now_ns())
-            told = partial(self._told, part, number)
+            on_done = partial(self._placed, part, number)
             given_up = partial(self._is_given_up, part)
-            self._topic.link.put(self._topic.name, Putting(frames, messages, not part.atomic, told, given_up))
+            self._topic.link.put(self._topic.name, Putting(frames, messages, not part.atomic, on_done, given_up))
         except Exception as error:  # noqa: BLE001 - whatever it is, the waiters are told
-            self._told(part, number, error)
+            self._placed(part, number, error)
 
     def _is_given_up(self, part: Part) -> bool:
         """Return whether a put is not to wait for room: its callers were cancelled, or it is refused by a shutdown."""
         return part.cancelled or (self.shut and not any(isinstance(waiter, PutResult) for waiter in part.waiters))
 
-    def _told(self, part: Part, number: int, found: range | Exception) -> None:
+    def _placed(self, part: Part, number: int, found: range | Exception) -> None:
         """Handle the outcome of a part."""
         if isinstance(found, WithdrawnError) and self.shut:
             found = copy(self._over)

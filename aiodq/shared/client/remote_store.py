@@ -392,7 +392,7 @@ class RemoteStore:
             topic.name_channel_options(channel, options)
         return channel
 
-    def let_go(self, topic: RemoteTopic) -> None:
+    def discard(self, topic: RemoteTopic) -> None:
         """See `TopicHost`. Existing handles keep it; its channels are forgotten with it."""
         if isinstance(topic.error, QueueShutDown) and not self._closing and self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
@@ -417,12 +417,12 @@ class RemoteStore:
         if self._closing or self._closed is not None or self.inherited:
             return
         try:
-            self.loop.call_soon_threadsafe(self._let_go)
+            self.loop.call_soon_threadsafe(self._close_unless_ending)
         except RuntimeError:  # the loop is closed, and the connection with it
             self._closing = True
         warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
 
-    def _let_go(self) -> None:
+    def _close_unless_ending(self) -> None:
         looking = self._looking
         if looking is None or not looking.cancelling():  # else the loop is ending, and its tasks with it
             self._begin_closing()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.shared.connection.link import Link
-    from aiodq.shared.connection.listener import Heard
+    from aiodq.shared.connection.listener import Notice
     from aiodq.shared.consuming.remote_settlement import RemoteSettlement
     from aiodq.stats import TopicStats
     from aiodq.storage.io.filesystem import FileSystem
@@ -68,7 +68,7 @@ class TopicHost(Protocol):
         """Raise if the store belongs to another loop or process than the caller's."""
         ...
 
-    def let_go(self, topic: RemoteTopic) -> None:
+    def discard(self, topic: RemoteTopic) -> None:
         """Forget a topic that was deleted or refused: one named later is new."""
         ...
 
@@ -146,28 +146,28 @@ class RemoteTopic:
     def refused(self, error: Exception) -> None:
         """Make the topic unusable, because the owner refuses to open it or it was deleted."""
         self.error = self.error or error
-        self.link.let_go(self.name, "", self)
-        self._host.let_go(self)
+        self.link.detach(self.name, "", self)
+        self._host.discard(self)
         self._known.refuse(error)
         for channel in list(self.channel_engines.values()):
             channel.refused(error)
 
-    def heard(self, said: Heard, _epoch: int) -> None:
+    def receive(self, packet: Notice, _epoch: int) -> None:
         """Take over where the log begins and ends."""
-        if isinstance(said, Figures):
-            self.log = _Log(said.begin, said.end, said.durable)
+        if isinstance(packet, Figures):
+            self.log = _Log(packet.begin, packet.end, packet.durable)
 
     def leave(self) -> None:
         """Send nothing: puts that wait for an answer end with the connection."""
 
-    def told(self, error: Exception) -> None:
+    def fail_waiters(self, error: Exception) -> None:
         """Shut the topic down if the store is closed; puts survive the loss of an owner."""
         if isinstance(error, QueueShutDown):
             self.put_buffer.shut_down(error)
             self.refused(error)
         self._known.tell(error)
 
-    def let_go(self, channel: RemoteSettlement) -> None:
+    def discard(self, channel: RemoteSettlement) -> None:
         """See `SettledTopic`. Existing handles keep it."""
         if isinstance(channel.error, QueueShutDown) and self.channel_engines.get(channel.name) is channel:
             del self.channel_engines[channel.name]

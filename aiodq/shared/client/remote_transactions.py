@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from aiodq.shared.connection.link import Link
     from aiodq.shared.consuming.holdings import Reserved
     from aiodq.shared.consuming.remote_settlement import RemoteSettlement
-    from aiodq.wire.packets import Ack
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Ack, Packet
 
 __all__ = ["RemoteCommitter"]
 
@@ -182,10 +181,10 @@ class RemoteCommitter:
     async def _decided(self, asked: _Asked) -> None:
         """Send the transaction until an owner reports its outcome."""
         try:
-            said = await self._ask(asked)
-            while isinstance(said, Fail) and is_lost(said):
+            outcome = await self._ask(asked)
+            while isinstance(outcome, Fail) and is_lost(outcome):
                 await asyncio.sleep(_AGAIN)
-                said = await self._ask(asked)
+                outcome = await self._ask(asked)
         except asyncio.CancelledError:
             if not asked.sent:
                 raise
@@ -193,12 +192,12 @@ class RemoteCommitter:
             if not answer.get("result"):
                 raise AiodqError("the transaction was withdrawn") from None
             return
-        if isinstance(said, Fail):
-            raise error_of(said)
-        if not isinstance(said, Done):
-            raise ProtocolError(f"{said.op.name} is no answer to TXN")
+        if isinstance(outcome, Fail):
+            raise error_of(outcome)
+        if not isinstance(outcome, Done):
+            raise ProtocolError(f"{outcome.op.name} is no answer to TXN")
 
-    async def _ask(self, asked: _Asked) -> Said:
+    async def _ask(self, asked: _Asked) -> Packet:
         await self._link.connected()
         await asked.claimed()
         # INVARIANT: no other task has run since: the delivery numbers in the packet are those of this owner.

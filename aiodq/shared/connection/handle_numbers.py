@@ -9,7 +9,7 @@ __all__ = ["HandleNumbers"]
 
 Key: TypeAlias = "tuple[str, str]"
 
-_MOST_LET_GO: Final = 10_000
+_MOST_RELEASED: Final = 10_000
 """Deleted topics and channels whose handles are remembered, as many as an owner remembers."""
 
 
@@ -20,7 +20,7 @@ class HandleNumbers(dict[Key, int]):
         """Start without handles. No number is ever used again."""
         super().__init__()
         self._last = 0
-        self._let_go: deque[tuple[Key, int]] = deque()
+        self._released: deque[tuple[Key, int]] = deque()
 
     def new(self, key: Key) -> int:
         """Return a new handle."""
@@ -28,15 +28,15 @@ class HandleNumbers(dict[Key, int]):
         self[key] = self._last
         return self._last
 
-    def let_go(self, key: Key) -> int:
+    def release(self, key: Key) -> int:
         """Retire the handle of a deleted or refused topic or channel, and return it; 0 if there is none.
 
         Packets that are still sent with it are refused, and not applied to a new one of that name.
         """
         handle = self.get(key, 0)
-        self._let_go.append((key, handle))
-        if len(self._let_go) > _MOST_LET_GO:
-            first, number = self._let_go.popleft()
+        self._released.append((key, handle))
+        if len(self._released) > _MOST_RELEASED:
+            first, number = self._released.popleft()
             if self.get(first) == number:
                 del self[first]
         return handle

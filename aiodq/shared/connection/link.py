@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from aiodq.shared.connection.link_wire import LinkWire
     from aiodq.shared.connection.listener import Listener
     from aiodq.shared.connection.putting import Putting, TopicPuts
-    from aiodq.wire.packets import Message as Said
-    from aiodq.wire.stream import Packet
+    from aiodq.wire.packets import Packet
+    from aiodq.wire.stream import Received
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class Link:
         self.opened: Reopening = Reopening()
         self._handles = HandleNumbers()
         self._listeners: dict[int, Listener] = {}
-        self._answers: dict[int, tuple[Callable[[Said], None], bool]] = {}
+        self._answers: dict[int, tuple[Callable[[Packet], None], bool]] = {}
         self._request = 0
         self._loop = asyncio.get_running_loop()
         self._since: float | None = None
@@ -217,8 +217,8 @@ class Link:
 
     def _send_put(self, topic: str, sequence: int, put: Putting) -> None:
         if self._ready or topic in self._repeated:
-            said = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
-            self._send(said, partial(self._topics[topic].answered, sequence))
+            packet = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
+            self._send(packet, partial(self._topics[topic].answered, sequence))
 
     def give_up_puts(self, topic: str) -> None:
         """Have the owner not store puts that wait for room and that nobody waits for any more."""
@@ -241,10 +241,10 @@ class Link:
         handle = self._handles.pop((topic, channel), 0)
         self._listeners.pop(handle, None)
 
-    def let_go(self, topic: str, channel: str, listener: Listener) -> None:
-        """Have no later owner open what `listener` was told is deleted or refused, and tell it of nothing any more."""
+    def detach(self, topic: str, channel: str, listener: Listener) -> None:
+        """Have no later owner open what `listener` knows is deleted or refused, and tell it of nothing any more."""
         if self.opened.drop(topic, channel, listener):
-            self._listeners.pop(self._handles.let_go((topic, channel)), None)
+            self._listeners.pop(self._handles.release((topic, channel)), None)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
@@ -300,29 +300,29 @@ class Link:
         Raises:
             ProtocolError: `read` cannot decode it.
         """
-        said = await self.call(name, arguments, topic=topic, channel=channel, once=once, waits=waits)
-        return understood(read, said.get("result"), name)
+        answer = await self.call(name, arguments, topic=topic, channel=channel, once=once, waits=waits)
+        return understood(read, answer.get("result"), name)
 
-    def request(self, said: Callable[[int], Said], topic: str, channel: str) -> asyncio.Future[Said]:
+    def request(self, make: Callable[[int], Packet], topic: str, channel: str) -> asyncio.Future[Packet]:
         """Send a request with a handle, however long it takes; a `Fail` of `OwnerLostError` if no answer comes."""
         there = self._ready or (topic, channel) in self._handles
-        return self._ask(said(self._handle(topic, channel)), patient=True) if there else self._unasked()
+        return self._ask(make(self._handle(topic, channel)), patient=True) if there else self._unasked()
 
-    def ask(self, said: Callable[[Callable[[str, str], int]], Said]) -> asyncio.Future[Said]:
+    def ask(self, make: Callable[[Callable[[str, str], int]], Packet]) -> asyncio.Future[Packet]:
         """Send a request that concerns several topics and channels, by their handles; otherwise as `request`."""
-        return self._ask(said(self._handle)) if self._ready else self._unasked()
+        return self._ask(make(self._handle)) if self._ready else self._unasked()
 
-    def _unasked(self) -> asyncio.Future[Said]:
-        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+    def _unasked(self) -> asyncio.Future[Packet]:
+        answer: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
         answer.set_result(gone(self._directory))
         return answer
 
-    def tell(self, said: Callable[[int], Said], topic: str, channel: str) -> None:
+    def tell(self, make: Callable[[int], Packet], topic: str, channel: str) -> None:
         """Send a packet that needs no answer to the current owner, if there is one."""
         if self.outbox:
             self.outbox.flush()
         if self._wire is not None and (self._ready or (topic, channel) in self._handles):
-            self._wire.send(said(self._handle(topic, channel)), 0)
+            self._wire.send(make(self._handle(topic, channel)), 0)
 
     # --- the connection
 
@@ -351,24 +351,24 @@ class Link:
             answer.add_done_callback(lambda done: self._open_answered(topic, channel, opened, done.result()))
         return handle
 
-    def _open_answered(self, topic: str, channel: str, opened: Opened, said: Said) -> None:
+    def _open_answered(self, topic: str, channel: str, opened: Opened, answer: Packet) -> None:
         listener = opened.listener
-        if isinstance(said, Done):
+        if isinstance(answer, Done):
             self.opened.stored(topic, channel, opened.options)
             try:
-                understood(listener.opened, said.facts or {}, "OPEN")
+                understood(listener.opened, answer.facts or {}, "OPEN")
             except ProtocolError as error:
                 self.misunderstood(error)
-        elif isinstance(said, Fail) and not is_lost(said):
-            listener.refused(error_of(said))
+        elif isinstance(answer, Fail) and not is_lost(answer):
+            listener.refused(error_of(answer))
 
-    def _ask(self, said: Said, *, patient: bool = False) -> asyncio.Future[Said]:
+    def _ask(self, packet: Packet, *, patient: bool = False) -> asyncio.Future[Packet]:
         """Send a request; with `patient`, a stalled owner does not end it."""
-        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
-        self._send(said, partial(settle, answer, error=None), patient=patient)
+        answer: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
+        self._send(packet, partial(settle, answer, error=None), patient=patient)
         return answer
 
-    def _send(self, said: Said, then: Callable[[Said], None], *, patient: bool = False) -> None:
+    def _send(self, packet: Packet, then: Callable[[Packet], None], *, patient: bool = False) -> None:
         """Send a request; `then` is called with the answer, or with a substitute if none comes."""
         if self.outbox:
             self.outbox.flush()
@@ -380,7 +380,7 @@ class Link:
             request = request % 0xFFFFFFFF + 1
         self._request = request
         self._answers[request] = then, patient
-        self._wire.send(said, request)
+        self._wire.send(packet, request)
 
     async def _run(self) -> None:
         try:
@@ -496,10 +496,10 @@ class Link:
         self._ask_open(topic, channel)
         self.opened[topic, channel].listener.reopened(self.epoch)
 
-    async def _not_accepted(self, said: Fail, wire: LinkWire) -> None:
+    async def _not_accepted(self, fail: Fail, wire: LinkWire) -> None:
         """Continue the search if the owner was about to end; otherwise raise why it refused."""
-        if not is_lost(said):
-            raise error_of(said)
+        if not is_lost(fail):
+            raise error_of(fail)
         if wire.reason is not None:
             raise wire.reason
         if self._since is not None and self._loop.time() > self._since + self._failover:
@@ -526,17 +526,17 @@ class Link:
 
     def _note_stall(self) -> None:
         # An owner that has not welcomed this process has not named itself.
-        said = stalled(self._directory, self.owner_pid if self._welcomed else owner_of(self._directory))
-        self.failure = error_of(said)
+        fail = stalled(self._directory, self.owner_pid if self._welcomed else owner_of(self._directory))
+        self.failure = error_of(fail)
         for puts in self._topics.values():
             puts.fail_behind(self.failure)  # before those that were sent, or they would take their places
         for request, (then, patient) in list(self._answers.items()):
             if not patient:
                 del self._answers[request]
-                then(said)
+                then(fail)
         self.opened.tell(self.failure)
 
-    def received(self) -> None:
+    def note_alive(self) -> None:
         """Note that the owner is alive."""
         self._silent = 0
         if isinstance(self.failure, OwnerStalledError):
@@ -553,26 +553,26 @@ class Link:
         answered = in_turns(then(gone(self._directory)) for then, _ in answers.values())
         answered.add_done_callback(lambda _: self._lost.set())  # then another owner is looked for
 
-    def heard(self, packet: Packet) -> None:
+    def receive(self, received: Received) -> None:
         """Handle a packet from the owner."""
-        said, request = packet
+        packet, request = received
         if request:
             then, _ = self._answers.pop(request, (None, False))
             if then is not None:
-                then(said)
-        elif isinstance(said, (Deliver, Gone, Figures)):
-            listener = self._listeners.get(said.handle)
+                then(packet)
+        elif isinstance(packet, (Deliver, Gone, Figures)):
+            listener = self._listeners.get(packet.handle)
             if listener is not None:
-                listener.heard(said, self.epoch)
-        elif isinstance(said, Handover) and self._wire is not None:
+                listener.receive(packet, self.epoch)
+        elif isinstance(packet, Handover) and self._wire is not None:
             self._wire.close()
-        elif isinstance(said, Fail) and (said.name == ProtocolError.__name__ or not self._ready):
+        elif isinstance(packet, Fail) and (packet.name == ProtocolError.__name__ or not self._ready):
             # INVARIANT: what one owner cannot understand is not sent to the next, and so on for ever.
             answers, self._answers = self._answers, {}
             for then, _ in answers.values():
-                then(said)
-            if said.name == ProtocolError.__name__:
-                self._fail(error_of(said))
+                then(packet)
+            if packet.name == ProtocolError.__name__:
+                self._fail(error_of(packet))
 
     def misunderstood(self, error: ProtocolError) -> None:
         """Give up the connection, as the owner's answer could not be understood."""

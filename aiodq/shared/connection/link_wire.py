@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from aiodq.errors import ProtocolError
-    from aiodq.wire.packets import Message
-    from aiodq.wire.stream import Packet
+    from aiodq.wire.packets import Packet
+    from aiodq.wire.stream import Received
 
-__all__ = ["Hearing", "LinkWire"]
+__all__ = ["LinkWire", "ReceivingLink"]
 
 
 class LinkWire(Protocol):
@@ -21,7 +21,7 @@ class LinkWire(Protocol):
 
     reason: ProtocolError | None
 
-    def send(self, said: Message, request: int) -> None:
+    def send(self, packet: Packet, request: int) -> None:
         """Send a packet."""
         ...
 
@@ -38,14 +38,14 @@ class LinkWire(Protocol):
         ...
 
 
-class Hearing(Protocol):
+class ReceivingLink(Protocol):
     """What a connection needs of its link; `aiodq.shared.connection.link.Link` implements it."""
 
-    def received(self) -> None:
+    def note_alive(self) -> None:
         """Note that the owner is alive."""
         ...
 
-    def heard(self, packet: Packet) -> None:
+    def receive(self, received: Received) -> None:
         """Handle a packet from the owner."""
         ...
 

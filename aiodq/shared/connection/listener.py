@@ -9,9 +9,9 @@ from aiodq.wire.packets import Deliver, Figures, Gone
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Heard", "Listener"]
+__all__ = ["Listener", "Notice"]
 
-Heard: TypeAlias = Deliver | Gone | Figures
+Notice: TypeAlias = Deliver | Gone | Figures
 """The packets that an owner sends about a topic or a channel without being asked."""
 
 
@@ -34,7 +34,7 @@ class Listener(Protocol):
         """Note that the owner refuses to open it, or that it was deleted."""
         ...
 
-    def heard(self, said: Heard, epoch: int) -> None:
+    def receive(self, packet: Notice, epoch: int) -> None:
         """Handle a packet about it."""
         ...
 
@@ -42,6 +42,6 @@ class Listener(Protocol):
         """Send what the owner has to know before this process leaves."""
         ...
 
-    def told(self, error: Exception) -> None:
+    def fail_waiters(self, error: Exception) -> None:
         """Fail all waiters, as there is no owner or it does not answer; they may try again."""
         ...

@@ -15,7 +15,7 @@ from aiodq.wire.stream import PacketReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aiodq.wire.stream import Packet
+    from aiodq.wire.stream import Received
 
 __all__ = ["PacketProtocol"]
 
@@ -35,13 +35,13 @@ class PacketProtocol(asyncio.Protocol, ABC):
         reader: cuts what arrives into packets.
     """
 
-    def __init__(self, receive: Callable[[Packet], None], monotonic: Callable[[], float]) -> None:
+    def __init__(self, receive: Callable[[Received], None], monotonic: Callable[[], float]) -> None:
         """Have `receive` handle packets, which raises ProtocolError for a wrong one; measure turns by this clock."""
         self.reader: PacketReader = PacketReader()
         self._receive = receive
         self._monotonic = monotonic
         self._transport: Any = None
-        self._rest: Iterator[Packet] | None = None
+        self._rest: Iterator[Received] | None = None
 
     @abstractmethod
     def _break_off(self, error: ProtocolError) -> None:
@@ -62,7 +62,7 @@ class PacketProtocol(asyncio.Protocol, ABC):
         else:
             self._handle(packets, whole=len(data) <= _FEW)
 
-    def _handle(self, packets: Iterator[Packet], *, whole: bool = False) -> None:
+    def _handle(self, packets: Iterator[Received], *, whole: bool = False) -> None:
         """Handle what has arrived: all of it, or what is not handled within a turn in the next one."""
         end = 0.0 if whole else self._monotonic() + LONGEST_TURN
         self._rest = None
@@ -75,17 +75,17 @@ class PacketProtocol(asyncio.Protocol, ABC):
         except ProtocolError as error:
             self._break_off(error)
 
-    def _leave(self, packets: Iterator[Packet]) -> None:
+    def _leave(self, packets: Iterator[Received]) -> None:
         """Leave the rest to the next turn of the loop."""
         # INVARIANT: nothing is read meanwhile: the rest comes before it.
-        self._hear_no_more()
+        self._pause_reading()
         self._rest = packets
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         if self._rest is not None:
             self._handle(self._rest)
-        self._hear_again()
+        self._resume_reading()
 
     def _finish(self) -> None:
         """Handle what was left to the next turn."""
@@ -93,7 +93,7 @@ class PacketProtocol(asyncio.Protocol, ABC):
             self._handle(self._rest, whole=True)
 
     def _end_with(self, error: Exception | None) -> None:
-        """Handle all that the other end has said, as the connection was lost."""
+        """Handle all that the other end has sent, as the connection was lost."""
         self._finish()
         if not isinstance(error, ConnectionError):
             return
@@ -104,18 +104,18 @@ class PacketProtocol(asyncio.Protocol, ABC):
                 self.data_received(data)
         self._finish()
 
-    def _hears(self) -> bool:
+    def _may_read(self) -> bool:
         """Return whether this end may read."""
         return self._rest is None and not self._transport.is_closing()
 
-    def _hear_no_more(self) -> None:
-        """Pause reading; to be called before a change that makes `_hears` false."""
-        if self._hears():
+    def _pause_reading(self) -> None:
+        """Pause reading; to be called before a change that makes `_may_read` false."""
+        if self._may_read():
             self._transport.pause_reading()
 
-    def _hear_again(self) -> None:
+    def _resume_reading(self) -> None:
         """Resume reading, unless there is another reason not to."""
-        if self._hears():
+        if self._may_read():
             self._transport.resume_reading()
 
     def abort(self) -> None:

@@ -15,7 +15,7 @@ from aiodq.wire.packets import Done, Fail
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Packet
 
 __all__ = ["PutsByTopic", "Putting", "TopicPuts", "WithdrawnError", "check_size"]
 
@@ -39,14 +39,14 @@ class Putting(NamedTuple):
         frames: see `aiodq.wire`.
         messages: the number of messages.
         each: whether every message is a put of its own.
-        told: called once: with the offsets when they are as durable as the owner makes them, or with the error.
+        on_done: called once: with the offsets when they are as durable as the owner makes them, or with the error.
         given_up: returns whether all its callers were cancelled, so that it need not be stored.
     """
 
     frames: bytes
     messages: int
     each: bool
-    told: Callable[[range | Exception], None]
+    on_done: Callable[[range | Exception], None]
     given_up: Callable[[], bool]
 
 
@@ -123,14 +123,14 @@ class TopicPuts:
             put = self.pending[self.sequence] = self.behind.popleft()
             self._send(self.sequence, put)
 
-    def answered(self, sequence: int, said: Said) -> None:
+    def answered(self, sequence: int, answer: Packet) -> None:
         """Handle an owner's answer."""
         found: range | Exception
-        if isinstance(said, Done) and said.placed is not None:
-            first, number = said.placed
+        if isinstance(answer, Done) and answer.placed is not None:
+            first, number = answer.placed
             found = range(first, first + number)
-        elif isinstance(said, Fail) and not is_lost(said):
-            found = WithdrawnError(_WITHDRAWN) if sequence in self._given_up else error_of(said)
+        elif isinstance(answer, Fail) and not is_lost(answer):
+            found = WithdrawnError(_WITHDRAWN) if sequence in self._given_up else error_of(answer)
         else:
             return  # It is sent again over the next connection.
         put = self.pending.pop(sequence, None)
@@ -138,7 +138,7 @@ class TopicPuts:
             self._given_up.discard(sequence)
             if self.behind:
                 self._send_more()
-            put.told(found)
+            put.on_done(found)
 
     def repeat(self) -> None:
         """Send everything unacknowledged to another owner, except puts whose callers were all cancelled."""
@@ -149,7 +149,7 @@ class TopicPuts:
         # INVARIANT: after those, or it would overtake them.
         self._send_more()
         for put in ended:
-            put.told(WithdrawnError(_WITHDRAWN))
+            put.on_done(WithdrawnError(_WITHDRAWN))
 
     def give_up(self) -> list[int]:
         """Drop queued puts whose callers were all cancelled; return the sequences of those already sent, each once."""
@@ -159,7 +159,7 @@ class TopicPuts:
         sequences = [each for each, put in self.pending.items() if each not in self._given_up and put.given_up()]
         self._given_up.update(sequences)
         for put in ended:
-            put.told(WithdrawnError(_WITHDRAWN))
+            put.on_done(WithdrawnError(_WITHDRAWN))
         return sequences
 
     def fail_behind(self, error: Exception) -> None:
@@ -167,7 +167,7 @@ class TopicPuts:
         behind = list(self.behind)
         self.behind.clear()
         for put in behind:
-            put.told(copy(error))
+            put.on_done(copy(error))
 
     def fail(self, error: Exception) -> None:
         """Tell an error to all puts."""
@@ -176,4 +176,4 @@ class TopicPuts:
         self.behind.clear()
         self._given_up.clear()
         for put in ended:
-            put.told(copy(error))
+            put.on_done(copy(error))

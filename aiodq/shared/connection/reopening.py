@@ -28,7 +28,7 @@ class Reopening(dict[tuple[str, str], Opened]):
     def tell(self, error: Exception) -> None:
         """Tell all listeners why nothing can be asked now."""
         for opened in list(self.values()):
-            opened.listener.told(copy(error))
+            opened.listener.fail_waiters(copy(error))
 
     def name(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
         """Have every later owner open a topic or channel with these options."""
@@ -52,7 +52,7 @@ class Reopening(dict[tuple[str, str], Opened]):
             self[topic, channel] = opened._replace(options=options)
 
     def drop(self, topic: str, channel: str, listener: Listener) -> bool:
-        """Have no later owner open what `listener` was told is deleted or refused; leave one that replaced it.
+        """Have no later owner open what `listener` knows is deleted or refused; leave one that replaced it.
 
         Returns:
             Whether it was there.

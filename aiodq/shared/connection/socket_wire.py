@@ -11,8 +11,8 @@ from aiodq.wire.stream import encode_packet
 
 if TYPE_CHECKING:
     from aiodq.errors import ProtocolError
-    from aiodq.shared.connection.link_wire import Hearing
-    from aiodq.wire.packets import Message as Said
+    from aiodq.shared.connection.link_wire import ReceivingLink
+    from aiodq.wire.packets import Packet
 
 __all__ = ["SocketWire"]
 
@@ -24,9 +24,9 @@ class SocketWire(PacketProtocol):
         reason: why this end closed it, or None.
     """
 
-    def __init__(self, link: Hearing) -> None:
+    def __init__(self, link: ReceivingLink) -> None:
         """Serve this link."""
-        super().__init__(link.heard, monotonic)
+        super().__init__(link.receive, monotonic)
         self.reason: ProtocolError | None = None
         self._link = link
         self._begun = False
@@ -35,7 +35,7 @@ class SocketWire(PacketProtocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        self._link.received()
+        self._link.note_alive()
         if self._begun:
             super().data_received(data)
         else:
@@ -54,10 +54,10 @@ class SocketWire(PacketProtocol):
         """Take packets of any size from an owner that has welcomed this process."""
         self.reader.largest = LARGEST
 
-    def send(self, said: Said, request: int) -> None:
+    def send(self, packet: Packet, request: int) -> None:
         """Send a packet."""
         if not self._transport.is_closing():  # what a closed connection loses is sent again, or answered by `lost`
-            self._transport.write(encode_packet(said, request))
+            self._transport.write(encode_packet(packet, request))
         if not self._begun:
             # INVARIANT: the link knows of this connection. On uvloop, an owner's refusal may arrive before that.
             self._begun = True

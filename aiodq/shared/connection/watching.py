@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiodq.shared.connection.link import Link
     from aiodq.shared.connection.listener import Listener
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Packet
 
 __all__ = ["ask_for_changes"]
 
@@ -23,20 +23,20 @@ __all__ = ["ask_for_changes"]
 def ask_for_changes(link: Link, topic: str, channel: str, listener: Listener) -> None:
     """Have this owner tell `listener` whenever something is changed; one of an earlier aiodq does not."""
 
-    def told(done: asyncio.Future[Said]) -> None:
-        said = done.result()
+    def answered(done: asyncio.Future[Packet]) -> None:
+        answer = done.result()
         if not link.opened.has(topic, channel, listener):
             return  # asking again would open what was deleted
-        if isinstance(said, Done):
+        if isinstance(answer, Done):
             try:
-                understood(listener.changed, said.facts or {}, "changed")
+                understood(listener.changed, answer.facts or {}, "changed")
             except ProtocolError as error:
                 link.misunderstood(error)
             else:
                 ask_for_changes(link, topic, channel, listener)
-        elif isinstance(said, Fail):
-            deleted = error_of(said)
+        elif isinstance(answer, Fail):
+            deleted = error_of(answer)
             if isinstance(deleted, QueueShutDown):
                 listener.refused(deleted)
 
-    link.request(lambda handle: Call("changed", {"handle": handle}), topic, channel).add_done_callback(told)
+    link.request(lambda handle: Call("changed", {"handle": handle}), topic, channel).add_done_callback(answered)

@@ -17,31 +17,31 @@ class Counts:
     did before they were sent; what it did since is counted here.
 
     Attributes:
-        heard_of: how many times the owner has sent counts.
+        version: how many times the owner has sent counts.
     """
 
     def __init__(self) -> None:
         """Start without counts."""
-        self.heard_of: int = 0
-        self._said: tuple[int, int, int] = (0, 0, 0)
+        self.version: int = 0
+        self._received: tuple[int, int, int] = (0, 0, 0)
         self._end = 0
         self._placed: list[range] = []
         self._delivered = self._released = self._settled = 0
 
     def assume(self, ready: int, flying: int, deferred: int) -> None:
         """Start with the owner's last report on the whole store, until it sends counts."""
-        self._said = ready, flying, deferred
+        self._received = ready, flying, deferred
 
     def reset(self) -> None:
         """Drop the local corrections, as another owner sends the counts from now on."""
         self._delivered = self._released = self._settled = 0
 
-    def heard(self, said: Figures) -> None:
+    def receive(self, figures: Figures) -> None:
         """Take over counts from the owner."""
-        self.heard_of += 1
-        self._said = said.ready, said.flying, said.deferred
-        self._end = said.end
-        self._placed = [each for each in self._placed if each.stop > said.end]
+        self.version += 1
+        self._received = figures.ready, figures.flying, figures.deferred
+        self._end = figures.end
+        self._placed = [each for each in self._placed if each.stop > figures.end]
         self.reset()
 
     def placed(self, offsets: range) -> None:
@@ -62,14 +62,14 @@ class Counts:
     def ready(self) -> int:
         """The number of messages that may be delivered."""
         here = sum(each.stop - max(each.start, self._end) for each in self._placed)
-        return max(self._said[0] + here + self._released - self._delivered, 0)
+        return max(self._received[0] + here + self._released - self._delivered, 0)
 
     @property
     def flying(self) -> int:
         """The number of messages in flight."""
-        return max(self._said[1] + self._delivered - self._settled, 0)
+        return max(self._received[1] + self._delivered - self._settled, 0)
 
     @property
     def deferred(self) -> int:
         """The number of deferred messages."""
-        return self._said[2]
+        return self._received[2]

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.options import ChannelOptions
-    from aiodq.shared.connection.listener import Heard
+    from aiodq.shared.connection.listener import Notice
     from aiodq.shared.consuming.remote_settlement import SettledTopic
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Packet
     from aiodq.wire.payload import Held
 
 __all__ = ["RemoteChannel"]
@@ -103,7 +103,7 @@ class RemoteChannel(RemoteSettlement):
         self._through = False
         self._idlers: dict[asyncio.Future[None], None] = {}
         self._returning: asyncio.TimerHandle | None = None
-        self._last_withdrawn: asyncio.Future[Said] | None = None
+        self._last_withdrawn: asyncio.Future[Packet] | None = None
         self._ahead = 0
         self._taken = 0
         self._since = 0.0
@@ -143,11 +143,11 @@ class RemoteChannel(RemoteSettlement):
         end = self._request(lambda handle: Call("ended", {"handle": handle}))
         end.add_done_callback(lambda done: self._ended(done.result()))
 
-    def _ended(self, said: Said) -> None:
+    def _ended(self, packet: Packet) -> None:
         """Handle the end of the channel, or an error of its delivery; not the end of the owner."""
-        if isinstance(said, Fail) and not is_lost(said):
-            self.refused(error_of(said))
-        elif isinstance(said, Done) and (error := error_in(said.facts)) is not None:
+        if isinstance(packet, Fail) and not is_lost(packet):
+            self.refused(error_of(packet))
+        elif isinstance(packet, Done) and (error := error_in(packet.facts)) is not None:
             self._has_nothing(error)
             self._ask_the_end()
 
@@ -161,17 +161,17 @@ class RemoteChannel(RemoteSettlement):
     def refused(self, error: Exception) -> None:
         """Raise `error` in every getter of the channel from now on; no later owner opens it for them."""
         self.end_with(error)
-        self._topic.link.let_go(self._topic.name, self.name, self)
-        self._topic.let_go(self)
+        self._topic.link.detach(self._topic.name, self.name, self)
+        self._topic.discard(self)
         self._known.refuse(error)
-        self.told(error)
+        self.fail_waiters(error)
 
-    def told(self, error: Exception) -> None:
+    def fail_waiters(self, error: Exception) -> None:
         """Raise an error in all waiters, which may try again."""
         if isinstance(error, QueueShutDown):
             self.end_with(error)
             self._known.refuse(error)
-            self._topic.link.let_go(self._topic.name, self.name, self)
+            self._topic.link.detach(self._topic.name, self.name, self)
             self._timeouts.stop()
             for waiting in (self._returning, self._ends, self._looking_ahead):
                 if waiting is not None:
@@ -186,34 +186,34 @@ class RemoteChannel(RemoteSettlement):
         if self._got and self._resumed:
             self._tell_owner(lambda handle: Want(handle, self._got - len(self._ready)))
 
-    def heard(self, said: Heard, epoch: int) -> None:
+    def receive(self, packet: Notice, epoch: int) -> None:
         """Handle a packet about the channel."""
-        if isinstance(said, Figures):
-            self.counts.heard(said)
-        elif isinstance(said, Deliver):
-            self._delivered(said, epoch)
-        elif said.epoch == self._epoch:
-            for each in said.ranges:
+        if isinstance(packet, Figures):
+            self.counts.receive(packet)
+        elif isinstance(packet, Deliver):
+            self._delivered(packet, epoch)
+        elif packet.epoch == self._epoch:
+            for each in packet.ranges:
                 self.lose(range(each.delivery, each.delivery + each.messages))
             if self._ready:
                 # Messages that are not taken yet are no longer handed out: another process may have them by now.
                 self._ready.keep(self._holdings.free_of)
                 self._want()
 
-    def _delivered(self, said: Deliver, epoch: int) -> None:
+    def _delivered(self, packet: Deliver, epoch: int) -> None:
         """Add arrived messages, and wake getters."""
         if epoch != self._epoch:
             return
-        for batch in decode_messages(said.frames, said.first):
+        for batch in decode_messages(packet.frames, packet.first):
             # Numbers of this process's own: two owners may use the same.
             count = len(batch.columns.bodies)
             number, self._number = self._number, self._number + count
             lease = MessageLease(
-                self._topic.name, batch, number=number, attempts=said.attempts, channel_engine=self,
+                self._topic.name, batch, number=number, attempts=packet.attempts, channel_engine=self,
                 home=self._topic.home,
             )  # fmt: skip
             self._ready.add(lease, batch.columns.bodies)
-            self._counted.add(lease, said.delivery + batch.first - said.first, said.attempts, epoch)
+            self._counted.add(lease, packet.delivery + batch.first - packet.first, packet.attempts, epoch)
             self._got += count
             self.counts.delivered(count)
         self.wake()
@@ -233,11 +233,11 @@ class RemoteChannel(RemoteSettlement):
             asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch, before))
         self._want()
 
-    def _claimed(self, answers: list[Said], epoch: int, before: int) -> None:
+    def _claimed(self, answers: list[Packet], epoch: int, before: int) -> None:
         """Handle the owner's answer about which messages this process still holds."""
-        facts = [said.facts or {} for said in answers if isinstance(said, Done)]
+        facts = [answer.facts or {} for answer in answers if isinstance(answer, Done)]
         if epoch != self._epoch or len(facts) != len(answers):
-            failed = [said for said in answers if isinstance(said, Fail)]
+            failed = [answer for answer in answers if isinstance(answer, Fail)]
             if epoch == self._epoch and self.error is None and not any(map(is_lost, failed)):
                 self._not_claimed(failed)
             return  # the next owner is asked again

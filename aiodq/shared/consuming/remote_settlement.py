@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.format.frame import Batch
     from aiodq.shared.connection.link import Link
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Packet
     from aiodq.wire.payload import Held, Range
 
 __all__ = ["RemoteSettlement", "SettledTopic"]
@@ -68,7 +68,7 @@ class SettledTopic(Protocol):
         """Raise if the store belongs to another loop or process than the caller's."""
         ...
 
-    def let_go(self, channel: RemoteSettlement) -> None:
+    def discard(self, channel: RemoteSettlement) -> None:
         """Forget a channel that was deleted: one named later is new."""
         ...
 
@@ -102,7 +102,7 @@ class RemoteSettlement:
         self.counts: Counts = Counts()
         self._topic = topic
         self._epoch = 0
-        # Whose delivery numbers the messages have: an earlier owner's, until another one has said which they have now.
+        # Whose delivery numbers the messages have: an earlier owner's, until another one has sent those they have now.
         self._numbered = 0
         self._number = 0
         # The messages held, and the leases with acks that are not counted there yet.
@@ -112,13 +112,13 @@ class RemoteSettlement:
         self._asked = 0
         self._settling: dict[Settling, None] = {}
         self._claimers: dict[asyncio.Future[None], None] = {}
-        self._unsaid: list[Settling] = []
-        self._saying = False
+        self._unsent: list[Settling] = []
+        self._sending = False
         self._last: Settling | None = None
         self.unanswered: Unanswered = Unanswered()
         self._together: Together | None = None
         self._timeouts = Timeouts(
-            lambda: self._holdings, self._say_touch, lambda: None if self.error else self.options.visibility_timeout
+            lambda: self._holdings, self._send_touch, lambda: None if self.error else self.options.visibility_timeout
         )
 
     @property
@@ -126,11 +126,11 @@ class RemoteSettlement:
         """The topic's and the channel's name, for texts."""
         return f"{self._topic.name!r}, channel {self.name!r}"
 
-    def _request(self, said: Callable[[int], Said]) -> asyncio.Future[Said]:
-        return self._topic.link.request(said, self._topic.name, self.name)
+    def _request(self, make: Callable[[int], Packet]) -> asyncio.Future[Packet]:
+        return self._topic.link.request(make, self._topic.name, self.name)
 
-    def _tell_owner(self, said: Callable[[int], Said]) -> None:
-        self._topic.link.tell(said, self._topic.name, self.name)
+    def _tell_owner(self, make: Callable[[int], Packet]) -> None:
+        self._topic.link.tell(make, self._topic.name, self.name)
 
     def go_by(self, options: ChannelOptions) -> None:
         """Apply the owner's options."""
@@ -222,7 +222,7 @@ class RemoteSettlement:
         self._resumed, self._numbered = True, self._epoch
         self._timeouts.again()
         release(self._claimers)
-        self._unsaid.clear()
+        self._unsent.clear()
         for settling in list(self._settling):
             settling.lost = False
             self._send(settling)
@@ -266,7 +266,7 @@ class RemoteSettlement:
         """Note the first ack in a lease that is not counted yet."""
         self._dirty.append(lease)
         lease.clean = False
-        self._say_acks_soon()
+        self._send_acks_soon()
 
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message that is not acked by its mark alone; `commit` waits until the owner confirms it.
@@ -320,12 +320,12 @@ class RemoteSettlement:
 
         numbers = [_one(delivery)]
 
-        def say(handle: int) -> Said:
+        def make(handle: int) -> Packet:
             those = self._holdings.rows(numbers)
             items = tuple(Item(one.offset, one.delivery, span, max(attempts, 0)) for one in those)
             return Nack(handle, self._epoch, items)
 
-        self._settle(numbers, say, back=not span, final=False)
+        self._settle(numbers, make, back=not span, final=False)
         return span
 
     def release(self, batch: Batch, delivery: int, attempts: int) -> None:
@@ -341,10 +341,10 @@ class RemoteSettlement:
             self._give_back(free)
 
     def _give_back(self, numbers: Sequence[range]) -> None:
-        def say(handle: int) -> Said:
+        def make(handle: int) -> Packet:
             return Release(handle, self._epoch, self._holdings.ranges(numbers))
 
-        self._settle(numbers, say, back=True, final=False)
+        self._settle(numbers, make, back=True, final=False)
 
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
@@ -359,11 +359,11 @@ class RemoteSettlement:
 
         numbers, text = [_one(delivery)], header_text(reason)
 
-        def say(handle: int) -> Said:
+        def make(handle: int) -> Packet:
             one = self._holdings.rows(numbers)[0]
             return Reject(handle, attempts, self._epoch, one.offset, one.delivery, text, cause.error)
 
-        return _ending(self._settle(numbers, say))
+        return _ending(self._settle(numbers, make))
 
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:
         """Restart a message's visibility timeout."""
@@ -371,7 +371,7 @@ class RemoteSettlement:
         self.check(offset, delivery)
         self._timeouts.touch(delivery, extend)
 
-    def _say_touch(self, items: tuple[Item, ...]) -> None:
+    def _send_touch(self, items: tuple[Item, ...]) -> None:
         if self._resumed:
             self._tell_owner(lambda handle: Touch(handle, self._epoch, items))
 
@@ -423,13 +423,13 @@ class RemoteSettlement:
     # --- asking the owner
 
     def _settle(
-        self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
+        self, numbers: Sequence[range], make: Callable[[int], Packet] | None, *, back: bool = False, final: bool = True
     ) -> Settling:
         """Have this owner or a later one settle messages, until one confirms it."""
         self.check_context()
         for each in numbers:
             self._holdings.take(each, SETTLING)
-        return self._begin(Settling(numbers, say, back=back, final=final))
+        return self._begin(Settling(numbers, make, back=back, final=final))
 
     def _begin(self, settling: Settling) -> Settling:
         self._last, settling.awaited = settling, self._awaited
@@ -441,51 +441,51 @@ class RemoteSettlement:
         return settling
 
     def _send(self, settling: Settling) -> None:
-        say = settling.say
-        if say is None:
-            self._unsaid.append(settling)
-            self._say_acks_soon()
+        make = settling.make
+        if make is None:
+            self._unsent.append(settling)
+            self._send_acks_soon()
         elif self._holdings.any_of(settling.numbers):
-            settling.heard_of = self.counts.heard_of
-            answer = self._request(say)
+            settling.counts_version = self.counts.version
+            answer = self._request(make)
             answer.add_done_callback(lambda done: self._answered([settling], done.result()))
         else:
             self._end(settling, None)  # done unheard by an earlier owner, or taken away
 
-    def _say_acks_soon(self) -> None:
-        if not self._saying:
-            self._saying = True
-            self._topic.link.outbox.soon(self._say_acks)
+    def _send_acks_soon(self) -> None:
+        if not self._sending:
+            self._sending = True
+            self._topic.link.outbox.soon(self._send_acks)
 
-    def _say_acks(self) -> None:
+    def _send_acks(self) -> None:
         """Send all acks of this turn of the loop in one packet."""
         holdings = self._holdings
-        self._saying = False
-        unsaid, self._unsaid = self._unsaid, []
+        self._sending = False
+        unsent, self._unsent = self._unsent, []
         if not self._resumed:
             return  # they are sent once the next owner has left them here
-        said: list[Settling] = []
+        together: list[Settling] = []
         ranges: list[Range] = []
-        for settling in unsaid:
+        for settling in unsent:
             if settling.over:
                 continue
             if holdings.gather(settling.numbers, ranges):
-                settling.heard_of = self.counts.heard_of
-                said.append(settling)
+                settling.counts_version = self.counts.version
+                together.append(settling)
             else:
                 self._end(settling, None)  # done unheard by an earlier owner, or taken away
-        if said:
+        if together:
             answer = self._request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
-            answer.add_done_callback(lambda done: self._answered(said, done.result()))
+            answer.add_done_callback(lambda done: self._answered(together, done.result()))
 
-    def _answered(self, said: list[Settling], answer: Said) -> None:
+    def _answered(self, together: list[Settling], answer: Packet) -> None:
         if isinstance(answer, Fail) and is_lost(answer):
             return  # it is sent again to the next owner
         refusal = error_of(answer) if isinstance(answer, Fail) else None
         # Of acks sent together, the owner has already reported which were no longer in flight.
-        told = len(said) > 1 and isinstance(refusal, NotInFlightError)
-        for settling in said:
-            self._end(settling, None if told and not settling.lost else copy(refusal))
+        reported = len(together) > 1 and isinstance(refusal, NotInFlightError)
+        for settling in together:
+            self._end(settling, None if reported and not settling.lost else copy(refusal))
 
     def _end(self, settling: Settling, refusal: Exception | None) -> None:
         if settling.over:
@@ -496,7 +496,7 @@ class RemoteSettlement:
         if refusal is None and settling.superseded is not None:
             refusal = not_in_flight(f"message {settling.superseded}")
         # Counts sent since then may include it; if not, the next ones will, which the owner sends for it.
-        if refusal is None and self.counts.heard_of == settling.heard_of:
+        if refusal is None and self.counts.version == settling.counts_version:
             self.counts.settled(sum(map(len, settling.numbers)), back=settling.back)
         settling.end(refusal)
         self._dropped()
@@ -563,7 +563,7 @@ def _one(number: int) -> range:
 
 
 async def _outcome(settling: Settling) -> None:
-    """Wait until an owner has answered, whatever it has said."""
+    """Wait until an owner has answered, whatever the answer."""
     try:
         await settling.wait()
     except AiodqError:

@@ -12,7 +12,7 @@ from aiodq.errors import OwnerLostError, OwnerStalledError, again
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Packet
 
 __all__ = ["Settling", "Together"]
 
@@ -22,7 +22,7 @@ class Settling:
 
     Attributes:
         numbers: the messages' numbers here, as ranges.
-        say: builds the packet; None for acks, which are sent together.
+        make: builds the packet; None for acks, which are sent together.
         back: whether the messages are ready again then.
         final: whether the messages are never delivered again then.
         superseded: the offset of a message that this does not settle, as it was redelivered elsewhere; or None.
@@ -33,20 +33,21 @@ class Settling:
     """
 
     __slots__ = (
-        "awaited", "back", "final", "heard_of", "lost", "numbers", "over", "refusal", "say", "superseded", "waiters",
+        "awaited", "back", "counts_version", "final", "lost", "make", "numbers", "over", "refusal",
+        "superseded", "waiters",
     )  # fmt: skip
 
     def __init__(
-        self, numbers: Sequence[range], say: Callable[[int], Said] | None, *, back: bool = False, final: bool = True
+        self, numbers: Sequence[range], make: Callable[[int], Packet] | None, *, back: bool = False, final: bool = True
     ) -> None:
         """Start to settle messages."""
         self.numbers: Sequence[range] = numbers
-        self.say: Callable[[int], Said] | None = say
+        self.make: Callable[[int], Packet] | None = make
         self.lost: bool = False
         self.back: bool = back
         self.final: bool = final
         self.superseded: int | None = None
-        self.heard_of: int = 0
+        self.counts_version: int = 0
         self.over: bool = False
         self.refusal: Exception | None = None
         self.waiters: list[asyncio.Future[None]] = []
@@ -55,7 +56,7 @@ class Settling:
     @property
     def rejects(self) -> bool:
         """Whether it rejects them, neither an ack nor a return."""
-        return self.final and self.say is not None
+        return self.final and self.make is not None
 
     def supersede(self, offsets: Mapping[int, int]) -> None:
         """Note that it does not settle these messages, given by number, as they were redelivered elsewhere."""

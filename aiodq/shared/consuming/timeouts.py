@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from aiodq.options import seconds
-from aiodq.wire.layout import UNSAID
+from aiodq.wire.layout import UNSET
 from aiodq.wire.payload import Item
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ class Timeouts:
     def __init__(
         self,
         holdings: Callable[[], Holdings],
-        say: Callable[[tuple[Item, ...]], None],
+        send: Callable[[tuple[Item, ...]], None],
         timeout: Callable[[], float | timedelta | None],
     ) -> None:
         """Start without messages.
 
         Args:
             holdings: returns what is held.
-            say: sends a touch to the owner, if there is one.
+            send: sends a touch to the owner, if there is one.
             timeout: returns the channel's `visibility_timeout`; None if nothing times out any more.
         """
         self._holdings = holdings
-        self._say = say
+        self._send = send
         self._timeout = timeout
         # Until when messages are kept by `touch` with a time of its own, by number, in the loop's seconds.
         self._touched: dict[int, float] = {}
@@ -56,7 +56,7 @@ class Timeouts:
             self._touched[number] = asyncio.get_running_loop().time() + extend / _SECOND
             if len(self._touched) > 2 * len(self._holdings()) + _SLACK:
                 self._forget()
-        self._touch([number], UNSAID if extend is None else extend)
+        self._touch([number], UNSET if extend is None else extend)
 
     def again(self) -> None:
         """Tell a new owner how long the messages held here are to be kept."""
@@ -73,7 +73,7 @@ class Timeouts:
     def _touch(self, numbers: Iterable[int], span: int) -> None:
         those = self._holdings().rows(range(number, number + 1) for number in numbers)
         if those:
-            self._say(tuple(Item(one.offset, one.delivery, span, one.attempts) for one in those))
+            self._send(tuple(Item(one.offset, one.delivery, span, one.attempts) for one in those))
 
     def renew(self, number: int) -> None:
         """Restart a message's timeout regularly, until `renew_no_more` was called as many times."""
@@ -97,7 +97,7 @@ class Timeouts:
     def _renew_all(self) -> None:
         self._renewing = None
         holdings = self._holdings()
-        self._touch([number for number in self._renewed if holdings.free_of(range(number, number + 1))], UNSAID)
+        self._touch([number for number in self._renewed if holdings.free_of(range(number, number + 1))], UNSET)
         self._renew_later()
 
     def stop(self) -> None:

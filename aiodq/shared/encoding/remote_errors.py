@@ -44,9 +44,9 @@ def gone(directory: str) -> Fail:
     return fail_of(OwnerLostError("the owner of the store went before it answered", directory))
 
 
-def is_lost(said: Fail) -> bool:
+def is_lost(fail: Fail) -> bool:
     """Return whether the next owner is to answer."""
-    return said.name == OwnerLostError.__name__
+    return fail.name == OwnerLostError.__name__
 
 
 def stalled(directory: str, pid: int) -> Fail:
@@ -56,22 +56,22 @@ def stalled(directory: str, pid: int) -> Fail:
     return fail_of(OwnerStalledError(text, directory, pid=pid))
 
 
-def error_of(said: Fail) -> Exception:
+def error_of(fail: Fail) -> Exception:
     """Return an owner's error, to be raised here."""
-    kind = _kind(aiodq.errors, said.name) or _kind(queue_errors, said.name)
+    kind = _kind(aiodq.errors, fail.name) or _kind(queue_errors, fail.name)
     if kind is None:
-        return AiodqError(f"{said.name}: {said.text}")
+        return AiodqError(f"{fail.name}: {fail.text}")
     if not issubclass(kind, StorageError):
-        error: Exception = kind(said.text)
+        error: Exception = kind(fail.text)
     else:
-        error = kind(said.text, said.path)
+        error = kind(fail.text, fail.path)
         if isinstance(error, StorageError):
-            error.position = None if said.position < 0 else said.position
-            error.errno = said.errno or None
+            error.position = None if fail.position < 0 else fail.position
+            error.errno = fail.errno or None
     if isinstance(error, AiodqError):
-        error.retriable = said.retriable
+        error.retriable = fail.retriable
     if hasattr(error, "pid"):
-        error.pid = said.pid or None
+        error.pid = fail.pid or None
     return error
 
 
@@ -82,12 +82,12 @@ def error_facts(error: Exception) -> dict[str, Any]:
 
 def error_in(facts: Mapping[str, Any] | None) -> Exception | None:
     """Return the error encoded in the facts of an answer, or None if there is none."""
-    said = facts or {}
-    if {each.name for each in fields(Fail)} != said.keys() or not all(isinstance(said[name], str) for name in _TEXTS):
+    values = facts or {}
+    if {one.name for one in fields(Fail)} != values.keys() or not all(isinstance(values[key], str) for key in _TEXTS):
         return None
-    if not all(isinstance(said[name], int) for name in said.keys() - set(_TEXTS)):
+    if not all(isinstance(values[name], int) for name in values.keys() - set(_TEXTS)):
         return None
-    return error_of(Fail(**said))
+    return error_of(Fail(**values))
 
 
 def _kind(module: ModuleType, name: str) -> type[Exception] | None:

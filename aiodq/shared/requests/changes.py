@@ -22,12 +22,12 @@ class Changes:
     def __init__(self, wire: Wire) -> None:
         """Start without handles."""
         self._wire = wire
-        self._told: dict[int, State] = {}
+        self._sent: dict[int, State] = {}
         self._requests: dict[int, int] = {}
 
-    def told(self, handle: int, state: State) -> dict[str, Any]:
+    def sent_state(self, handle: int, state: State) -> dict[str, Any]:
         """Note the state that is sent to a client now; return it as facts."""
-        self._told[handle] = state
+        self._sent[handle] = state
         return state.facts()
 
     def ask(self, handle: int, request: int) -> None:
@@ -37,17 +37,17 @@ class Changes:
     def look(self, handle: int, state: State) -> None:
         """Notify the client if there is a change and it has asked."""
         # Options are replaced, never modified: comparing an object with itself is cheap.
-        if handle in self._requests and self._told.get(handle) != state:
-            self._wire.send(Done(None, self.told(handle, state)), self._requests.pop(handle))
+        if handle in self._requests and self._sent.get(handle) != state:
+            self._wire.send(Done(None, self.sent_state(handle, state)), self._requests.pop(handle))
 
     def assumed(self, handle: int, call: str) -> None:
         """Note that the client has made a call: if it assumes a change, it is sent the state afterwards."""
         if call in _CHANGING:
-            self._told.pop(handle, None)
+            self._sent.pop(handle, None)
 
     def ended(self, handle: int, error: Exception) -> None:
         """Answer that there will be no change, as the topic or channel was deleted."""
-        self._told.pop(handle, None)
+        self._sent.pop(handle, None)
         request = self._requests.pop(handle, None)
         if request is not None:
             self._wire.send(fail_of(error), request)

@@ -88,7 +88,7 @@ class ClientPuts:
         if self._moving.pop(moved, None) is not None:
             moved.set_result(None)
 
-    def let_go(self, engine: TopicEngine) -> None:
+    def forget(self, engine: TopicEngine) -> None:
         """Forget a deleted topic: otherwise its memory would not be freed before the connection ends."""
         if (delay := engine.group_commit.delay) is not None:
             self._delays.discard(delay)
@@ -251,12 +251,12 @@ class ClientPuts:
         mark_retrieved(done)  # perhaps its client is gone
 
 
-def columns_of(said: Put, clock: Clock) -> Columns:
+def columns_of(packet: Put, clock: Clock) -> Columns:
     """Return the messages of a put, in the owner's time."""
-    body = decode_lone(said.frames, said.count)
+    body = decode_lone(packet.frames, packet.count)
     if body is not None:
         return Columns([body])
-    batches = decode_messages(said.frames, 0, said.count)
+    batches = decode_messages(packet.frames, 0, packet.count)
     for batch in batches:
         # If the wall clock was set back since they were put, perhaps while they waited for an owner, no wait is
         # prolonged.

@@ -39,15 +39,15 @@ class Asked(NamedTuple):
     puts: list[tuple[TopicEngine, Columns, int]]
 
     @classmethod
-    def read(cls, said: Txn, topic: Callable[[int], TopicEngine], lending: Callable[[int], Lending]) -> Asked:
+    def read(cls, packet: Txn, topic: Callable[[int], TopicEngine], lending: Callable[[int], Lending]) -> Asked:
         """Decode a packet; `topic` and `lending` resolve its handles.
 
         Raises:
             ProtocolError: the packet violates the protocol.
             AiodqError: a handle's topic or channel could not be opened, or a message cannot be stored there.
         """
-        acks = [(lending(ack.handle), ack.epoch, ack.ranges) for ack in said.acks]
-        puts = [(topic(put.handle), put) for put in said.puts]
+        acks = [(lending(ack.handle), ack.epoch, ack.ranges) for ack in packet.acks]
+        puts = [(topic(put.handle), put) for put in packet.puts]
         if len({engine.name for engine, _ in puts}) < len(puts):
             raise ProtocolError("TXN: what is put into a topic stands in one part of it")
         return cls(acks, [(engine, *_messages(engine, put)) for engine, put in puts])

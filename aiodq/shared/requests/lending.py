@@ -142,10 +142,10 @@ class Lending:
                     if not await self._give():
                         break
                 except QueueShutDown as error:
-                    self._say(error)
+                    self._report(error)
                     break
                 except AiodqError as error:
-                    self._say(error)
+                    self._report(error)
                     _LOG.error(
                         "%s gives no message, asked again in %.3g s: %s", self._place, _AGAIN, one_line(str(error))
                     )
@@ -157,7 +157,7 @@ class Lending:
                 await self._wire.writable()
                 await asyncio.sleep(0)
 
-    def _say(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         """Report to the client why it gets no message now; `look` reports a deleted channel."""
         if not self._ended.done() and self._channel_engine.error is None:
             self._ended.set_result(error)
@@ -387,9 +387,9 @@ class Lending:
         engine = self._channel_engine
         return State(engine.options, engine.pause_asked)
 
-    async def called(self, said: Call, say_figures: Callable[..., None]) -> Done:
+    async def called(self, call: Call, send_figures: Callable[..., None]) -> Done:
         """Run a call."""
-        if said.name == "refresh":
+        if call.name == "refresh":
             self._channel.check()
             await self._topic.settle_in()
             # INVARIANT: what is about to be claimed does not count as ready.
@@ -397,12 +397,12 @@ class Lending:
             await self.resumed.wait()
             self._channel.check()  # it may be deleted by now
             self._channel._catch_up()  # noqa: SLF001 - as above
-            say_figures(self._handle, anyhow=True)
+            send_figures(self._handle, anyhow=True)
             return Done()
-        if said.name == "commit":
+        if call.name == "commit":
             return await self.committed()
-        done = await answer(call_channel(self._topic, self._channel, said.name, said.arguments))
-        say_figures(self._handle)
+        done = await answer(call_channel(self._topic, self._channel, call.name, call.arguments))
+        send_figures(self._handle)
         return done
 
     def ask_the_end(self, request: int, fail: Callable[[Exception, int], None]) -> None:
@@ -552,11 +552,11 @@ class Lending:
         await self.commit()
         return Done()
 
-    async def rejected(self, message: Message, said: Reject) -> Done:
+    async def rejected(self, message: Message, reject: Reject) -> Done:
         """Reject a message, and wait until that is durable."""
         engine = self._channel_engine
         batch = message._batch()  # noqa: SLF001 - as above
-        rejecting = engine.reject(batch, said.delivery, said.attempts, said.reason, Cause(error=said.error))
+        rejecting = engine.reject(batch, reject.delivery, reject.attempts, reject.reason, Cause(error=reject.error))
         message._committed()  # noqa: SLF001 - as above
         await asyncio.shield(rejecting)
         return await self.committed()

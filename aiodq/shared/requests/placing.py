@@ -26,19 +26,19 @@ class Placing(PutResult):
     """
 
     def __init__(
-        self, messages: int, told: Callable[[Placing], None], answer: Callable[[Placing, int], None] | None
+        self, messages: int, on_done: Callable[[Placing], None], answer: Callable[[Placing, int], None] | None
     ) -> None:
         """Start without an outcome.
 
         Args:
             messages: the number of messages.
-            told: called once, on the loop, when `offset` or `error` is set.
+            on_done: called once, on the loop, when `offset` or `error` is set.
             answer: answers the client from any thread, with the first offset, if it can.
         """
         self.messages = messages
         self.early: bool = answer is not None
         self.answered: bool = False
-        self._told = told
+        self._on_done = on_done
         self._answer = answer
         self._waiter: asyncio.Future[range] | None = None
 
@@ -54,7 +54,7 @@ class Placing(PutResult):
         self.offset = offset
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(range(offset, offset + self.messages))
-        self._told(self)
+        self._on_done(self)
 
     def failed(self, error: Exception) -> None:
         """See `PutResult`."""
@@ -63,7 +63,7 @@ class Placing(PutResult):
         self.error: Exception | None = error
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
-        self._told(self)
+        self._on_done(self)
 
     @property
     def _over(self) -> bool:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from aiodq.shared.requests.waiting_bytes import WaitingBytes
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
-    from aiodq.wire.packets import Hello
-    from aiodq.wire.packets import Message as Said
+    from aiodq.wire.packets import Hello, Packet
     from aiodq.wire.payload import Range
 
 __all__ = ["Client", "Owning", "Share", "Wire"]
@@ -123,11 +122,11 @@ class Wire(Protocol):
         """Take packets of any size from a client that was welcomed."""
         ...
 
-    def send(self, said: Said, request: int = 0) -> None:
+    def send(self, packet: Packet, request: int = 0) -> None:
         """Send a packet."""
         ...
 
-    def send_soon(self, said: Said, request: int) -> None:
+    def send_soon(self, packet: Packet, request: int) -> None:
         """Send a packet in the next turn of the loop, or before anything else is sent."""
         ...
 

@@ -50,7 +50,7 @@ class EarlyAnswers:
         self.forbid()
         self._over = True
 
-    def say(self, packet: bytes, put: Placing) -> None:
+    def send(self, packet: bytes, put: Placing) -> None:
         """Send the answer to a put, from any thread. If it cannot be sent now, the loop has to send it."""
         with self._lock:
             if not self._allowed or put.answered:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from aiodq.errors import ProtocolError, StoreFailedError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.server.session import Session
-from aiodq.wire.layout import UNSAID
+from aiodq.wire.layout import UNSET
 from aiodq.wire.packets import (
     Ack,
     Deliver,
@@ -17,22 +17,22 @@ from aiodq.wire.packets import (
     Fail,
     Figures,
     Gone,
-    Message,
     Nack,
+    Packet,
     Ping,
     Pong,
     Put,
     Release,
     Touch,
     Want,
-    read_message,
+    read_packet,
 )
-from aiodq.wire.stream import Packet
+from aiodq.wire.stream import Received
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.shared.connection.link_wire import Hearing
+    from aiodq.shared.connection.link_wire import ReceivingLink
     from aiodq.shared.requests.placing import Placing
     from aiodq.shared.requests.serving import Owning
 
@@ -44,18 +44,18 @@ _AS_IT_IS: Final = frozenset({Ack, Deliver, Figures, Gone, Nack, Ping, Pong, Put
 _Encoded: TypeAlias = "tuple[int, int, bytes]"
 
 
-class _Way:
+class _Direction:
     """Packets on their way to one end, in order."""
 
-    def __init__(self, take: Callable[[Packet], None], monotonic: Callable[[], float]) -> None:
+    def __init__(self, take: Callable[[Received], None], monotonic: Callable[[], float]) -> None:
         """Hand packets over to `take`, for as long as a turn of the loop lasts by this clock."""
         self._take = take
         self._monotonic = monotonic
         self._loop = asyncio.get_running_loop()
-        self._packets: deque[tuple[Message | _Encoded, int]] = deque()
+        self._packets: deque[tuple[Packet | _Encoded, int]] = deque()
         self._shut = self._dropped = False
 
-    def send(self, said: Message, request: int) -> None:
+    def send(self, packet: Packet, request: int) -> None:
         """Hand a packet over in the next turn of the loop, or a later one if there are many.
 
         Raises:
@@ -63,8 +63,8 @@ class _Way:
         """
         if self._shut:
             return  # what a closed connection loses is sent again, or answered by `lost`
-        as_it_is = type(said) in _AS_IT_IS or (type(said) is Done and said.facts is None)
-        passed = said if as_it_is else (int(said.op), *said.payload())
+        as_it_is = type(packet) in _AS_IT_IS or (type(packet) is Done and packet.facts is None)
+        passed = packet if as_it_is else (int(packet.op), *packet.payload())
         if not self._packets:
             self._loop.call_soon(self._turn)
         self._packets.append((passed, request))
@@ -73,9 +73,9 @@ class _Way:
         """Hand over what was sent; what does not fit into a turn is left to the next one."""
         packets = self._packets
         if len(packets) == 1:  # as mostly
-            said, request = packets.popleft()
+            packet, request = packets.popleft()
             if not self._dropped:
-                self._take(Packet(_decoded(said), request))
+                self._take(Received(_decoded(packet), request))
             return
         end = self._monotonic() + LONGEST_TURN
         try:
@@ -92,9 +92,9 @@ class _Way:
         while self._packets:
             self._hand_over(*self._packets.popleft())
 
-    def _hand_over(self, said: Message | _Encoded, request: int) -> None:
+    def _hand_over(self, packet: Packet | _Encoded, request: int) -> None:
         if not self._dropped:
-            self._take(Packet(_decoded(said), request))
+            self._take(Received(_decoded(packet), request))
 
     def shut(self, *, drop: bool = False) -> None:
         """Take no more packets; with `drop`, hand over none either."""
@@ -102,11 +102,11 @@ class _Way:
         self._dropped = self._dropped or drop
 
 
-def _decoded(said: Message | _Encoded) -> Message:
-    if isinstance(said, tuple):
-        op, flags, payload = said
-        return read_message(op, flags, memoryview(payload))
-    return said
+def _decoded(packet: Packet | _Encoded) -> Packet:
+    if isinstance(packet, tuple):
+        op, flags, payload = packet
+        return read_packet(op, flags, memoryview(payload))
+    return packet
 
 
 class Inside:
@@ -117,30 +117,30 @@ class Inside:
         other: the owner's end.
     """
 
-    def __init__(self, link: Hearing, owner: Owning, gone: Callable[[OwnEnd], None]) -> None:
+    def __init__(self, link: ReceivingLink, owner: Owning, gone: Callable[[OwnEnd], None]) -> None:
         """Connect; `gone` is called once the owner's end is closed, and what was held is given back."""
         self.reason: ProtocolError | None = None
         self.other: OwnEnd = OwnEnd(owner, self, gone)
         self._link = link
         monotonic = owner.engine.clock.monotonic
-        self._there, self._back = _Way(self.other.take, monotonic), _Way(self._take, monotonic)
+        self._there, self._back = _Direction(self.other.take, monotonic), _Direction(self._take, monotonic)
         self._ending = False
 
-    def _take(self, packet: Packet) -> None:
-        self._link.received()
+    def _take(self, received: Received) -> None:
+        self._link.note_alive()
         try:
-            self._link.heard(packet)
+            self._link.receive(received)
         except ProtocolError as error:
             self.reason = error
             self.close()
 
-    def send(self, said: Message, request: int) -> None:
+    def send(self, packet: Packet, request: int) -> None:
         """Send a packet to the owner."""
-        self._there.send(said, request)
+        self._there.send(packet, request)
 
-    def answer(self, said: Message, request: int) -> None:
+    def answer(self, packet: Packet, request: int) -> None:
         """Send a packet of the owner to the link."""
-        self._back.send(said, request)
+        self._back.send(packet, request)
 
     def welcomed(self) -> None:
         """Do nothing: no size is too large here."""
@@ -185,12 +185,12 @@ class OwnEnd:
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
-    def take(self, packet: Packet) -> None:
+    def take(self, received: Received) -> None:
         """Handle a packet of the link."""
         try:
-            self.session.receive(packet)
+            self.session.receive(received)
         except ProtocolError as error:
-            self.send(Fail("ProtocolError", retriable=False, errno=0, position=UNSAID, pid=0, path="", text=str(error)))
+            self.send(Fail("ProtocolError", retriable=False, errno=0, position=UNSET, pid=0, path="", text=str(error)))
             self.end()
         except StoreFailedError:
             self.end()
@@ -201,9 +201,9 @@ class OwnEnd:
     def welcomed(self) -> None:
         """See `Wire`. What the link sends is of any size from the first packet on."""
 
-    def send(self, said: Message, request: int = 0) -> None:
+    def send(self, packet: Packet, request: int = 0) -> None:
         """Send a packet to the link."""
-        self._inside.answer(said, request)
+        self._inside.answer(packet, request)
 
     send_soon = send
 

@@ -36,12 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.shared.connection.link_wire import Hearing
+    from aiodq.shared.connection.link_wire import ReceivingLink
     from aiodq.shared.requests.placing import Placing, Underway
     from aiodq.storage.log.producer_table import Origin
-    from aiodq.wire.packets import Hello
-    from aiodq.wire.packets import Message as Said
-    from aiodq.wire.stream import Packet
+    from aiodq.wire.packets import Hello, Packet
+    from aiodq.wire.stream import Received
 
 __all__ = ["Owner"]
 
@@ -379,7 +378,7 @@ class Owner:
         self._connections.add(connection)
         return connection
 
-    def connect(self, link: Hearing) -> Inside | None:
+    def connect(self, link: ReceivingLink) -> Inside | None:
         """Connect a link of this process without a socket; None if this owner no longer serves."""
         if self._closing or self._listening is None:
             return None
@@ -444,7 +443,7 @@ class _Connection(PacketProtocol):
         self._early = EarlyAnswers(sock)
         self._soon: list[bytes] = []
         self.clogged: bool = False
-        self._deaf = False
+        self._is_unread = False
         self._in_line = False
         self._coming = 0
         self._read = 0
@@ -456,7 +455,7 @@ class _Connection(PacketProtocol):
     def welcomed(self) -> None:
         self.reader.largest = self._owner.largest
 
-    def _handle(self, packets: Iterator[Packet], *, whole: bool = False) -> None:
+    def _handle(self, packets: Iterator[Received], *, whole: bool = False) -> None:
         try:
             super()._handle(packets, whole=whole)
         except StoreFailedError:
@@ -478,9 +477,9 @@ class _Connection(PacketProtocol):
     def resume_writing(self) -> None:
         self.clogged = False
         self._writable.set()
-        if self._deaf:
-            self._deaf = False
-            self._hear_again()
+        if self._is_unread:
+            self._is_unread = False
+            self._resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end_with(error)  # an ack that has arrived counts, even if its sender is gone
@@ -502,13 +501,13 @@ class _Connection(PacketProtocol):
         """Wait until the connection is closed, and what the client held is given back."""
         await self._ended.wait()
 
-    def send(self, said: Said, request: int = 0) -> None:
-        self._send_now(encode_packet(said, request))
+    def send(self, packet: Packet, request: int = 0) -> None:
+        self._send_now(encode_packet(packet, request))
 
-    def send_soon(self, said: Said, request: int) -> None:
+    def send_soon(self, packet: Packet, request: int) -> None:
         if not self._soon:
             asyncio.get_running_loop().call_soon(self._send_now)
-        self._soon.append(encode_packet(said, request))
+        self._soon.append(encode_packet(packet, request))
 
     def _send_now(self, *last: bytes) -> None:
         data = b"".join((self._early.forbid(), *self._soon, *last))
@@ -516,7 +515,7 @@ class _Connection(PacketProtocol):
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
             if self.clogged:
-                self._hear_no_answers()
+                self._pause_if_unread()
 
     def early(self, request: int) -> Callable[[Placing, int], None] | None:
         if self._soon or self._transport.is_closing() or self._transport.get_write_buffer_size():
@@ -525,7 +524,7 @@ class _Connection(PacketProtocol):
         return partial(self._answer, request)
 
     def _answer(self, request: int, put: Placing, first: int) -> None:
-        self._early.say(encode_placed(first, put.messages, request), put)
+        self._early.send(encode_placed(first, put.messages, request), put)
 
     def answered(self, put: Placing) -> bool:
         answered = self._early.over(put)
@@ -533,25 +532,25 @@ class _Connection(PacketProtocol):
             self._send_now()
         return answered
 
-    def _hear_no_answers(self) -> None:
+    def _pause_if_unread(self) -> None:
         """Stop reading from a client that does not read what it was sent, as each request adds an answer."""
         # INVARIANT: a client always reads, whatever it sends or waits for, so that the two never wait for each other.
         if self._transport.get_write_buffer_size() > _MOST_UNREAD:
-            self._hear_no_more()
-            self._deaf = True
+            self._pause_reading()
+            self._is_unread = True
 
-    def _hears(self) -> bool:
-        return not (self._deaf or self._in_line) and super()._hears()
+    def _may_read(self) -> bool:
+        return not (self._is_unread or self._in_line) and super()._may_read()
 
     def wait(self) -> None:
         """See `Sender`."""
-        self._hear_no_more()
+        self._pause_reading()
         self._in_line = True
 
     def go_on(self) -> None:
         """See `Sender`."""
         self._in_line = False
-        self._hear_again()
+        self._resume_reading()
 
     def too_slow(self) -> None:
         """See `Sender`. Without an answer: a client that was only stopped connects again, and repeats its packet."""

@@ -23,7 +23,7 @@ from aiodq.shared.server.under_way import UnderWay
 from aiodq.storage.io.lock import lives
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
-from aiodq.wire.layout import UNSAID, VERSION
+from aiodq.wire.layout import UNSET, VERSION
 from aiodq.wire.packets import (
     Ack,
     Bye,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.shared.requests.serving import Owning, Share, Wire
     from aiodq.wire.payload import Held, Item
-    from aiodq.wire.stream import Packet
+    from aiodq.wire.stream import Received
 
 __all__ = ["Session"]
 
@@ -106,7 +106,7 @@ class Session:
         self._puts = ClientPuts(owner, wire, self._under_way.start, self._under_way.fail, waiting)
         self._transactions = ClientTransactions(owner, waiting)
         self._events = ClientEvents(owner)
-        self._says: dict[type[Any], Callable[[Any, int], None]] = {
+        self._handlers: dict[type[Any], Callable[[Any, int], None]] = {
             Open: self._open,
             Put: self._put,
             Want: self._want,
@@ -122,7 +122,7 @@ class Session:
             Bye: self._bye,
         }
 
-    def receive(self, packet: Packet) -> None:
+    def receive(self, received: Received) -> None:
         """Handle a packet of the client.
 
         Raises:
@@ -130,29 +130,29 @@ class Session:
         """
         # INVARIANT: a put that a thread has answered is in the topic for its client, and for anyone whom that tells.
         self._owner.engine.threads.tell_ended()
-        said, request = packet
+        packet, request = received
         if self.client is None:
-            if not isinstance(said, Hello):
-                raise ProtocolError(f"{said.op.name} comes before HELLO")
-            self._welcome(said, request)
+            if not isinstance(packet, Hello):
+                raise ProtocolError(f"{packet.op.name} comes before HELLO")
+            self._welcome(packet, request)
             return
-        does = self._says.get(type(said))
-        if does is None:
-            raise ProtocolError(f"an owner of this version does not handle {said.op.name}")
+        handle = self._handlers.get(type(packet))
+        if handle is None:
+            raise ProtocolError(f"an owner of this version does not handle {packet.op.name}")
         try:
-            does(said, request)
+            handle(packet, request)
         except ProtocolError:
             raise
         except (AiodqError, asyncio.QueueEmpty, asyncio.QueueFull) as error:
             self._under_way.fail(error, request)
 
-    def _welcome(self, said: Hello, request: int) -> None:
-        if not said.oldest <= VERSION <= said.newest:
-            both = f"this owner speaks version {VERSION}, the client {said.oldest} to {said.newest}"
+    def _welcome(self, packet: Hello, request: int) -> None:
+        if not packet.oldest <= VERSION <= packet.newest:
+            both = f"this owner speaks version {VERSION}, the client {packet.oldest} to {packet.newest}"
             raise ProtocolError(f"{both}: have all processes run one version of aiodq, or one and the next")
-        self.client, self._puts.producer = said, said.producer
+        self.client, self._puts.producer = packet, packet.producer
         owner = self._owner
-        earlier = [each for each in owner.clients if each is not self and _is_same(each.client, said)]
+        earlier = [each for each in owner.clients if each is not self and _is_same(each.client, packet)]
         self._earlier = Earlier(earlier)
         for each in earlier:
             # INVARIANT: even if the end of that connection was not noticed yet: later puts must not overtake these.
@@ -197,7 +197,7 @@ class Session:
         """Send the client the counts of a topic or channel, by name, and which messages it no longer holds."""
         for handle, lending in self._lendings.items():
             if place in {lending.name, lending.topic}:
-                self._say_figures(handle)
+                self._send_figures(handle)
 
     def holds(self) -> dict[str, int]:
         """Return how many messages the client holds, by `topic/channel`."""
@@ -223,10 +223,10 @@ class Session:
     def _look_at(self, handle: int) -> None:
         """Send the counts of a topic or channel, unless it was deleted: its handle keeps the reason."""
         if not self._is_deleted(handle):
-            self._say_figures(handle)
-            self._is_deleted(handle)  # a channel is let go of once its client was told why
+            self._send_figures(handle)
+            self._is_deleted(handle)  # a channel is dropped once its client knows why
 
-    def _say_figures(self, handle: int, *, anyhow: bool = False) -> None:
+    def _send_figures(self, handle: int, *, anyhow: bool = False) -> None:
         self._owner.engine.threads.tell_ended()  # counts that are sent after the answer to a put include it
         lending, topic = self._lendings.get(handle), self._topics.get(handle)
         if lending is None:
@@ -248,7 +248,7 @@ class Session:
             self._figures[handle] = figures
             self._wire.send(figures)
 
-    def _let_go_of_deleted(self) -> None:
+    def _drop_deleted(self) -> None:
         """Drop the state of deleted topics and channels; keep the reason for packets that still use their handles."""
         for handle in [*self._lendings, *self._topics]:
             self._is_deleted(handle)
@@ -262,7 +262,7 @@ class Session:
             name = ""
         elif topic is not None and (error := deletion(topic)) is not None:
             del self._topics[handle]
-            self._puts.let_go(topic._engine)  # noqa: SLF001 - a session is a topic's other half
+            self._puts.forget(topic._engine)  # noqa: SLF001 - a session is a topic's other half
             name = topic.name
         else:
             return False
@@ -280,43 +280,43 @@ class Session:
 
     # --- topics
 
-    def _open(self, said: Open, request: int) -> None:
-        if said.handle in self._topics or said.handle in self._lendings or said.handle in self._refusals:
-            raise ProtocolError(f"the handle {said.handle} is in use")
+    def _open(self, packet: Open, request: int) -> None:
+        if packet.handle in self._topics or packet.handle in self._lendings or packet.handle in self._refusals:
+            raise ProtocolError(f"the handle {packet.handle} is in use")
         try:
-            self._opened(said, request)
+            self._opened(packet, request)
         except (AiodqError, asyncio.QueueFull) as error:
             # Packets with this handle were sent before the client could know.
-            self._refuse(said.handle, error)
+            self._refuse(packet.handle, error)
             raise
 
-    def _opened(self, said: Open, request: int) -> None:
+    def _opened(self, packet: Open, request: int) -> None:
         if len(self._topics) + len(self._lendings) >= _MOST_OPEN:
             most = f"{_MOST_OPEN} topics and channels open, the most that an owner opens for one"
             raise QueueFull(f"this process has {most}: spread them over several processes")
         engine = self._owner.engine
-        check_topic_name(said.topic, engine.topics)
+        check_topic_name(packet.topic, engine.topics)
         engine.check()
-        if not said.channel:
-            self._names[said.topic] = said.handle
-            named = read_topic_options(said.options) if said.options else None
-            if named is not None and said.options.get("stored") is True:
-                named = engine.unnamed(said.topic).effective_options.named_again(named)
-            topic = self._topics[said.handle] = Topic(engine, engine.engine(said.topic, named))
-            self.outdated.add(said.handle, topic._engine)  # noqa: SLF001 - a session is a topic's other half
-            facts = {"window": MOST_PENDING, "orderly": True, **self._changes.told(said.handle, _state(topic))}
+        if not packet.channel:
+            self._names[packet.topic] = packet.handle
+            named = read_topic_options(packet.options) if packet.options else None
+            if named is not None and packet.options.get("stored") is True:
+                named = engine.unnamed(packet.topic).effective_options.named_again(named)
+            topic = self._topics[packet.handle] = Topic(engine, engine.engine(packet.topic, named))
+            self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - a session is a topic's other half
+            facts = {"window": MOST_PENDING, "orderly": True, **self._changes.sent_state(packet.handle, _state(topic))}
             self._wire.send(Done(None, facts), request)
             return
-        self._check_topic(said.topic)
-        topic = Topic(engine, engine.unnamed(said.topic))
-        check_name(said.channel, "channel")
+        self._check_topic(packet.topic)
+        topic = Topic(engine, engine.unnamed(packet.topic))
+        check_name(packet.channel, "channel")
         self._begin_lending()
-        channel = topic.channel(said.channel, read_channel_options(said.options) if said.options else None)
-        lending = self._lendings[said.handle] = Lending(self._owner, self._wire, said.handle, topic, channel)
-        self.outdated.add(said.handle, topic._engine)  # noqa: SLF001 - as above
+        channel = topic.channel(packet.channel, read_channel_options(packet.options) if packet.options else None)
+        lending = self._lendings[packet.handle] = Lending(self._owner, self._wire, packet.handle, topic, channel)
+        self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - as above
         if before := self._earlier.shares(lending.name):
-            self._unclaimed[said.handle] = before
-        self._under_way.start(self._settled_in(said.handle, lending), request, returning=True)
+            self._unclaimed[packet.handle] = before
+        self._under_way.start(self._settled_in(packet.handle, lending), request, returning=True)
 
     def _begin_lending(self) -> None:
         if not self.lends and self.client is not None:
@@ -329,20 +329,20 @@ class Session:
         self._refusals.check(handle)
         topic = self._topics.get(handle)
         if topic is not None and (error := deletion(topic)) is not None:
-            self._let_go_of_deleted()  # so that the client knows it before it is refused this
+            self._drop_deleted()  # so that the client knows it before it is refused this
             raise error
 
     async def _settled_in(self, handle: int, lending: Lending) -> Done:
         await lending.settled_in()
-        return Done(None, self._changes.told(handle, lending.state))
+        return Done(None, self._changes.sent_state(handle, lending.state))
 
-    def _put(self, said: Put, request: int) -> None:
-        topic = self._topics.get(said.handle)
+    def _put(self, packet: Put, request: int) -> None:
+        topic = self._topics.get(packet.handle)
         if topic is None:
-            self._refusals.check(said.handle)
-            raise ProtocolError(f"PUT: the handle {said.handle} is no topic's")
+            self._refusals.check(packet.handle)
+            raise ProtocolError(f"PUT: the handle {packet.handle} is no topic's")
         engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
-        self._puts.put(engine, said.sequence, columns_of(said, engine.clock), request)
+        self._puts.put(engine, packet.sequence, columns_of(packet, engine.clock), request)
 
     # --- channels
 
@@ -353,11 +353,11 @@ class Session:
             raise ProtocolError(f"the handle {handle} is no channel's")
         return lending
 
-    def _want(self, said: Want, _request: int) -> None:
-        lending = self._lending(said.handle)
+    def _want(self, packet: Want, _request: int) -> None:
+        lending = self._lending(packet.handle)
         if self._unclaimed:
-            self._follow(said.handle, lending)
-        lending.want(said.total)
+            self._follow(packet.handle, lending)
+        lending.want(packet.total)
 
     def _follow(self, handle: int, lending: Lending) -> None:
         """Make messages of earlier connections ready that the client no longer holds, as it has claimed the others."""
@@ -375,56 +375,56 @@ class Session:
         finally:
             lending.end_resume()
 
-    def _ack(self, said: Ack, request: int) -> None:
-        lending = self._lending(said.handle)
-        failure = lending.ack(said.epoch, said.ranges)
+    def _ack(self, packet: Ack, request: int) -> None:
+        lending = self._lending(packet.handle)
+        failure = lending.ack(packet.epoch, packet.ranges)
         if request:
             self._under_way.answer_settled(lending.commit, request, failure)
 
-    def _release(self, said: Release, request: int) -> None:
-        lending = self._lending(said.handle)
-        lending.release(said.epoch, said.ranges)
+    def _release(self, packet: Release, request: int) -> None:
+        lending = self._lending(packet.handle)
+        lending.release(packet.epoch, packet.ranges)
         if request:
             self._under_way.answer_settled(lending.commit, request)
 
-    def _nack(self, said: Nack, request: int) -> None:
-        lending = self._lending(said.handle)
+    def _nack(self, packet: Nack, request: int) -> None:
+        lending = self._lending(packet.handle)
 
         def nack(item: Item) -> None:
-            message = lending.take(said.epoch, item.offset, item.delivery)
-            delay = None if item.span == UNSAID else item.span / _SECOND
+            message = lending.take(packet.epoch, item.offset, item.delivery)
+            delay = None if item.span == UNSET else item.span / _SECOND
             try:
                 message.nack_nowait(delay, count_attempt=item.attempts >= message.attempts)
             except AiodqError:
                 lending.keep(message)
                 raise
 
-        _each(nack, said.items)
+        _each(nack, packet.items)
         if request:
             self._under_way.answer_settled(lending.commit, request)
 
-    def _touch(self, said: Touch, request: int) -> None:
-        lending = self._lending(said.handle)
+    def _touch(self, packet: Touch, request: int) -> None:
+        lending = self._lending(packet.handle)
 
         def touch(item: Item) -> None:
-            message = lending.find(said.epoch, item.offset, item.delivery)
-            span = None if item.span == UNSAID else item.span
+            message = lending.find(packet.epoch, item.offset, item.delivery)
+            span = None if item.span == UNSET else item.span
             message._take().touch(item.offset, item.delivery, span)  # noqa: SLF001 - as above
 
-        _each(touch, said.items)
+        _each(touch, packet.items)
         if request:
             self._wire.send(Done(), request)
 
-    def _reject(self, said: Reject, request: int) -> None:
-        lending = self._lending(said.handle)
-        message = lending.take(said.epoch, said.offset, said.delivery)
-        self._under_way.start(lending.rejected(message, said), request, settling=True)
+    def _reject(self, packet: Reject, request: int) -> None:
+        lending = self._lending(packet.handle)
+        message = lending.take(packet.epoch, packet.offset, packet.delivery)
+        self._under_way.start(lending.rejected(message, packet), request, settling=True)
 
-    def _resume(self, said: Resume, request: int) -> None:
-        lending = self._lending(said.handle)
+    def _resume(self, packet: Resume, request: int) -> None:
+        lending = self._lending(packet.handle)
         lending.begin_resume()
-        resuming = self._resumed(lending, said.epoch, said.held)
-        self._under_way.start(resuming, request, settling=bool(said.held), returning=True)
+        resuming = self._resumed(lending, packet.epoch, packet.held)
+        self._under_way.start(resuming, request, settling=bool(packet.held), returning=True)
 
     async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
         await self._transactions.over(self._puts.producer)
@@ -432,14 +432,14 @@ class Session:
 
     # --- transactions
 
-    def _transact(self, said: Txn, request: int) -> None:
+    def _transact(self, packet: Txn, request: int) -> None:
         self._under_way.check()
-        origin = Origin(self._puts.producer, said.sequence)
+        origin = Origin(self._puts.producer, packet.sequence)
         if self._transactions.knows(origin):
             # Before its contents are decoded: for a committed transaction, that may no longer be possible.
             self._wire.send(Done(), request)
             return
-        asked = Asked.read(said, self._topic_engine, self._lending)
+        asked = Asked.read(packet, self._topic_engine, self._lending)
         self._under_way.start(self._transacted(origin, asked), request, settling=True)
 
     def _topic_engine(self, handle: int) -> TopicEngine:
@@ -459,34 +459,34 @@ class Session:
         changed = asked.topics
         of_topics = [handle for handle, topic in self._topics.items() if topic.name in changed]
         for handle in [*of_topics, *(handle for handle, lending in self._lendings.items() if lending.topic in changed)]:
-            self._say_figures(handle, anyhow=True)
+            self._send_figures(handle, anyhow=True)
         return Done()
 
     # --- calls
 
-    def _call(self, said: Call, request: int) -> None:
-        if said.name not in _ENDS:
+    def _call(self, call: Call, request: int) -> None:
+        if call.name not in _ENDS:
             self._under_way.check()
-        handle = said.arguments.get("handle")
-        if said.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
+        handle = call.arguments.get("handle")
+        if call.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
             self._changes.ask(handle, request)
             self.outdated.note(handle)
-        elif said.name == "forget":
-            self._forget(whole(said.arguments, "request"))
+        elif call.name == "forget":
+            self._forget(whole(call.arguments, "request"))
             self._wire.send(Done(), request)
         elif handle is None:
-            calling = self._under_way.start(self._called(said), request)
-            self._awaiting(said.name, calling, request)
+            calling = self._under_way.start(self._called(call), request)
+            self._awaiting(call.name, calling, request)
         elif isinstance(handle, int) and handle in self._topics:
-            self._under_way.start(self._topic_called(handle, self._topics[handle], said), request)
+            self._under_way.start(self._topic_called(handle, self._topics[handle], call), request)
         else:
             handle = handle if isinstance(handle, int) else -1
             lending = self._lending(handle)
-            if said.name == "ended":
+            if call.name == "ended":
                 lending.ask_the_end(request, self._under_way.fail)
                 return
-            calling = self._under_way.start(self._lending_called(handle, lending, said), request)
-            self._awaiting(said.name, calling, request)
+            calling = self._under_way.start(self._lending_called(handle, lending, call), request)
+            self._awaiting(call.name, calling, request)
 
     def _awaiting(self, name: str, calling: asyncio.Task[None], request: int) -> None:
         """Note a call that only waits, so that `forget` ends it."""
@@ -501,49 +501,49 @@ class Session:
         if calling is not None and calling.cancel():
             self._under_way.fail(AiodqError("the caller of this was cancelled"), request)
 
-    async def _topic_called(self, handle: int, topic: Topic, said: Call) -> Done:
-        if said.name == "withdraw":
-            self._puts.withdraw(topic.name, whole_numbers(said.arguments, "sequences"))
+    async def _topic_called(self, handle: int, topic: Topic, call: Call) -> Done:
+        if call.name == "withdraw":
+            self._puts.withdraw(topic.name, whole_numbers(call.arguments, "sequences"))
             return Done()
         await self._puts.settled(topic.name)
-        done = await answer(call_topic(self._owner, topic, said.name, said.arguments))
-        self._changes.assumed(handle, said.name)
+        done = await answer(call_topic(self._owner, topic, call.name, call.arguments))
+        self._changes.assumed(handle, call.name)
         self.outdated.note(handle)
-        if said.name in _SHOWN:
-            self._say_figures(handle)
-        if said.name == "purge":
+        if call.name in _SHOWN:
+            self._send_figures(handle)
+        if call.name == "purge":
             # INVARIANT: as for a channel below.
             self._owner.moved(topic.name)
         return done
 
-    async def _lending_called(self, handle: int, lending: Lending, said: Call) -> Done:
+    async def _lending_called(self, handle: int, lending: Lending, call: Call) -> Done:
         await self._puts.settled(lending.topic)
-        if said.name == "peek":
+        if call.name == "peek":
             # INVARIANT: what a client holds since an earlier owner is not looked at: if it has expired, it is settled.
             await self._owner.reclaimed()
-        done = await lending.called(said, self._say_figures)
-        self._changes.assumed(handle, said.name)
+        done = await lending.called(call, self._send_figures)
+        self._changes.assumed(handle, call.name)
         self.outdated.note(handle)
-        if said.name in _MOVES:
+        if call.name in _MOVES:
             # INVARIANT: by the time of the answer, each client knows what it no longer holds, and will not claim it.
             self._owner.moved(lending.name)
         return done
 
-    async def _called(self, said: Call) -> Done:
-        if said.name == "closing":
+    async def _called(self, call: Call) -> Done:
+        if call.name == "closing":
             self._puts.close()
             self._transactions.close()
             return Done()
-        if said.name == "withdraw":
-            origin = Origin(self._puts.producer, whole(said.arguments, "sequence"))
+        if call.name == "withdraw":
+            origin = Origin(self._puts.producer, whole(call.arguments, "sequence"))
             return Done(None, {"result": await self._transactions.withdraw(origin)})
-        if said.name == "events":
-            return Done(None, {"result": await self._events.several(whole(said.arguments, "listener"))})
-        if said.name == "deaf":
-            self._events.end(whole(said.arguments, "listener"))
+        if call.name == "events":
+            return Done(None, {"result": await self._events.several(whole(call.arguments, "listener"))})
+        if call.name == "deaf":
+            self._events.end(whole(call.arguments, "listener"))
             return Done()
-        if said.name != "back":
-            return await answer(call_store(self._owner, said.name, said.arguments))
+        if call.name != "back":
+            return await answer(call_store(self._owner, call.name, call.arguments))
         # INVARIANT: the client's messages were claimed before: RESUME arrived, and was begun, before this.
         await asyncio.gather(*(lending.resumed.wait() for lending in self._lendings.values()))
         for handle, lending in self._lendings.items():
@@ -554,10 +554,10 @@ class Session:
             self._owner.came_back(self.client)
         return Done()
 
-    def _ping(self, said: Ping, request: int) -> None:
-        self._wire.send(Pong(said.token), request)
+    def _ping(self, packet: Ping, request: int) -> None:
+        self._wire.send(Pong(packet.token), request)
 
-    def _bye(self, _said: Bye, _request: int) -> None:
+    def _bye(self, _packet: Bye, _request: int) -> None:
         self._has_left = True
         self.leave()
 

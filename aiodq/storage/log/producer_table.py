@@ -63,7 +63,7 @@ class ProducerTable:
         """Make an empty table."""
         self.puts: dict[int, dict[int, Producer]] = {}
         self._time = SeenTime()
-        self._heard_ns: dict[int, int] = {}
+        self._last_put_ns: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Return the number of known producers."""
@@ -85,9 +85,9 @@ class ProducerTable:
         while len(puts) > MOST_PENDING:
             del puts[next(iter(puts))]
         self.puts[row.producer] = puts  # after all that have been silent for longer
-        now = self._heard_ns[row.producer] = self._time.see(row.time_ns)
-        while self._heard_ns[oldest := next(iter(self.puts))] < now - _IDLE_NS or len(self.puts) > _MOST:
-            del self.puts[oldest], self._heard_ns[oldest]
+        now = self._last_put_ns[row.producer] = self._time.see(row.time_ns)
+        while self._last_put_ns[oldest := next(iter(self.puts))] < now - _IDLE_NS or len(self.puts) > _MOST:
+            del self.puts[oldest], self._last_put_ns[oldest]
 
     def recall(self, fs: FileSystem, segments: Sequence[Segment], end: int, salt: int) -> None:
         """Load the table from a log's files. Blocking.
@@ -102,7 +102,7 @@ class ProducerTable:
             StorageError: as mapped from the system's error.
         """
         self.puts.clear()
-        self._heard_ns.clear()
+        self._last_put_ns.clear()
         found: list[list[Producer]] = []
         own = [each for each in segments if not each.empty and each.context.salt == salt]
         for segment in reversed(own[-_FURTHEST:]):

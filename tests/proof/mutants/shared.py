@@ -116,7 +116,7 @@ change(
 )
 change(
     "whoever hears of a put that a thread told of asks before the loop knows",
-    TopicEngine.hear,
+    TopicEngine.note_synced,
     "self.put_buffer.pending and",
     "False and",
     test="tests/shared/test_early_answers.py::test_whoever_hears_from_a_client_that_was_told_early_finds_the_put_in_the_owner",
@@ -236,8 +236,8 @@ change(
 change(
     "what an owner answers is taken for what it should be",
     Link.result,
-    'return understood(read, said.get("result"), name)',
-    'return read(said.get("result"))',
+    'return understood(read, answer.get("result"), name)',
+    'return read(answer.get("result"))',
     test="tests/shared/test_strangers.py::test_a_store_described_wrongly_is_refused_in_words",
 )
 change(
@@ -362,7 +362,7 @@ def whose_transactions_are_committed_is_kept_once_their_blocks_are_forgotten() -
 
 change(
     "who waits for a message that cannot be read waits for ever",
-    Lending._say,
+    Lending._report,
     "self._ended.set_result(error)",
     "None",
     test="tests/shared/test_rare.py::test_one_who_waits_is_told_of_it_and_the_others_get_what_there_is",
@@ -413,7 +413,7 @@ change(
 )
 change(
     "what was taken away before anybody took it is handed out",
-    RemoteChannel.heard,
+    RemoteChannel.receive,
     "self._ready.keep(self._holdings.free_of)",
     "None",
     test="tests/shared/test_deleted.py::test_what_was_taken_away_before_anybody_took_it_is_not_handed_out",

@@ -49,13 +49,13 @@ class RequestQueue:
     Attributes:
         over: the error with which requests fail once the ioLoop has ended; None before.
         asked: the requests not taken yet.
-        hear: called whenever a turn is requested.
+        on_wake: called whenever a turn is requested.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
         """Start without requests; `turn` is called from `begin` on."""
         self.over: Exception | None = None
-        self.hear: Callable[[], None] = lambda: None
+        self.on_wake: Callable[[], None] = lambda: None
         self._loop = loop
         self._turn = turn
         self.asked: deque[Request] = deque()
@@ -73,7 +73,7 @@ class RequestQueue:
 
     def wake(self) -> None:
         """Schedule a turn of the ioLoop: something may be done now."""
-        self.hear()
+        self.on_wake()
         if not self._woken:
             if self._begun:
                 self._loop.call_soon(self._take_turn)
@@ -81,7 +81,7 @@ class RequestQueue:
 
     def turn_now(self) -> None:
         """Take a turn at once; not to be called within one."""
-        self.hear()
+        self.on_wake()
         if self._begun:
             self._turn()
 
