@@ -103,7 +103,7 @@ class Transaction(AsyncBlock):
     with message.transaction() as tx` is the short form for one message.
 
     In a topic with `max_messages`, the messages that a transaction acks make room for those that it puts: a worker that
-    acks a message of a full topic and puts one into the same topic does not wait, not even behind puts that wait for
+    acks a message of a full topic and puts one into the same topic does not wait, not even for puts that wait for
     room already. This holds if the transaction acks as many messages in every channel of the topic. In a topic with
     several channels, or with `max_bytes`, its puts wait for room like any put. A worker whose own acks are the only
     ones would then wait for ever; with `overflow="reject"` it gets `QueueFull` instead. While a transaction waits for

@@ -256,7 +256,7 @@ class Leases:
             self.open.limit = self.open.room = self.open.next
 
     def _sweep(self) -> None:
-        """Dissolve the next lease if it has little left; the call after this one goes on with the one behind it."""
+        """Dissolve the next lease if it has little left; the call after this one goes on with the one after it."""
         at = self._swept if self._swept < len(self._all) else 0
         if at < len(self._all) and self._thin(self._all[at]):
             del self._all[at]

@@ -81,7 +81,7 @@ class RangeSet:  # noqa: PLW1641 - it changes, so it has no hash
             low, high, edges = self._concerned(start, stop)
         begin, end = bisect_left(edges, start), bisect_right(edges, stop)
         added = stop - start
-        # Blocks begin with a start: behind an odd number of edges is the inside, or the end, of a range.
+        # Blocks begin with a start: after an odd number of edges is the inside, or the end, of a range.
         if begin < end:
             between = edges[begin:end]
             if begin % 2:

@@ -108,14 +108,14 @@ class Deferrals:
         """Yield (offset, due) by moment, as of the first step; some may be stale or deferred again.
 
         Args:
-            after: the place behind which to begin, as `place` returns it.
+            after: the place after which to begin, as `place` returns it.
         """
         while self.spread():
             pass
         heap, keys, tails, before = self._heap.copy(), self._keys.copy(), self._tails.copy(), -1
         begin, passed = after >> _OFFSET_BITS, after & _OFFSET
         if after >= 0:
-            heap = [key for key in heap if key >> _OFFSET_BITS >= begin]  # the rest of a run may lie behind its first
+            heap = [key for key in heap if key >> _OFFSET_BITS >= begin]  # the rest of a run may lie after its first
             heapq.heapify(heap)
         while heap:
             key = heapq.heappop(heap)
@@ -254,7 +254,7 @@ class Deferrals:
             heap.pop()
             offset = key & _OFFSET
             if keys.get(offset) != key:
-                break  # behind very many stale entries: `next` is in the past
+                break  # after very many stale entries: `next` is in the past
             keys.pop(offset)
             found.append(offset)
             if self._behind:
@@ -380,7 +380,7 @@ class Deadlines:
             else:
                 self._heap.pop()
             if entry is None or not self._counts(entry):
-                break  # behind very many stale entries: `next` is in the past
+                break  # after very many stale entries: `next` is in the past
             self._moved.pop(entry[2], None)
             found[entry[1]] = None
         return list(found)

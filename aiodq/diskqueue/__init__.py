@@ -9,7 +9,7 @@ N.diskqueue.meta.dat. A data file is records without a gap:
          0     4  length   i32, big-endian, bytes of the message
          4     -  message  as it was put
 
-There is no checksum and no mark where a record begins. So damage shows only where it hits a length, and behind it the
+There is no checksum and no mark where a record begins. So damage shows only where it hits a length, and after it the
 rest of the file is lost, as it is to go-diskqueue. The metadata is text, three lines: the depth; the number of the file
 to be read and the position in it; the same for writing. Example: "20\n0,0\n0,570\n".
 

@@ -38,7 +38,7 @@ class Finding(NamedTuple):
         kind: one of these.
         path: the file.
         position: the byte in it from which on this holds.
-        end: the byte behind the last of it; equal to `position` where no bytes are meant.
+        end: the byte after the last of it; equal to `position` where no bytes are meant.
         reason: as text.
     """
 

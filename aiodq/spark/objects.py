@@ -46,7 +46,7 @@ def local_path(path: str) -> str:
         if one_slash is not None and not os.path.lexists(one_slash[1]):
             scheme = one_slash[1]
             raise InvalidOptionError(
-                f"the path {path!r} has one slash behind {scheme!r}: write {scheme}/{path.removeprefix(scheme)} for a "
+                f"the path {path!r} has one slash after {scheme!r}: write {scheme}/{path.removeprefix(scheme)} for a "
                 f"URL, or ./{path} for a directory of that name"
             )
         return path

@@ -39,8 +39,8 @@ async def ticks(store: aiodq.Store, count: int = 3) -> None:
     for _ in range(count):
         for name in store.topics():
             engine = store.topic(name)._engine
-            engine.stir()
-            while engine.stirred:
+            engine.schedule_tick()
+            while engine.tick_scheduled:
                 await asyncio.sleep(0.001)
             await engine.settle_in()
             await engine.persist(lambda: None)

@@ -565,7 +565,7 @@ class TestSyncInterval:
             monkeypatch.setattr(TopicRetention, "retain", lambda _: ticks.append(1))
             while len(ticks) < 5:
                 before = len(ticks)
-                jobs._engine.stir()
+                jobs._engine.schedule_tick()
                 await until(lambda: len(ticks) > before)
             assert log_syncs(fs, since) == 0
 

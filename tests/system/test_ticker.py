@@ -179,7 +179,7 @@ async def test_puts_to_many_topics_set_one_timer(tmp_path: Path, monkeypatch: py
             await topic.put(b"")
             topic._engine.io_loop.ticker.ring()  # as if the interval were over
         async with asyncio.timeout(20):
-            while any(topic._engine.stirred or topic._engine.io_loop.ticker.due for topic in topics):
+            while any(topic._engine.tick_scheduled or topic._engine.io_loop.ticker.due for topic in topics):
                 await asyncio.sleep(0.001)
         timers = 0
 

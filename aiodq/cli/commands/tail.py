@@ -53,7 +53,7 @@ def tail(
 
 
 def _write(messages: Iterator[StoredMessage], at: int, *, json: bool) -> int:
-    """Write messages as they come and return the offset behind the last; `at` where there was none."""
+    """Write messages as they come and return the offset after the last; `at` where there was none."""
     pending: list[bytes] = []
     size, form = 0, body_form()
     for message in messages:

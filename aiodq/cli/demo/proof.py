@@ -181,14 +181,14 @@ class Ledger:
             self._settled[offset] = 1
 
     def reached(self, producer: int) -> int:
-        """Return the position behind the last of a producer's messages that came."""
+        """Return the position after the last of a producer's messages that came."""
         return self._tracks[producer].next
 
     def verdict(self, upto: Sequence[int] | None = None) -> Verdict:
         """Return the result.
 
         Args:
-            upto: by producer, the position before which everything has to have come, and nothing behind it has to; None
+            upto: by producer, the position before which everything has to have come, and nothing after it has to; None
                 for all of it.
         """
         tracks = self._tracks

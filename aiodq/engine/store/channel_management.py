@@ -181,7 +181,7 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
         remove_channel_files(fs, channel_directory(log.directory, name))
 
     try:
-        await engine.persist(work, acks_first=True, anyhow=True)
+        await engine.persist(work, acks_first=True, regardless=True)
         engine.reporter.channel_deleted(engine.name, name)
     except StorageError as error:
         if _is_on_disk(engine, name):

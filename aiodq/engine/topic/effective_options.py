@@ -166,7 +166,7 @@ class EffectiveOptions:
         self._host.activity.note(self._engine)
         if self.acting:
             self._engine.retain_soon()
-            self._engine.put_buffer.freed(anyhow=True)
+            self._engine.put_buffer.freed(even_if_full=True)
 
     def created(self) -> None:
         """Apply the options that were named, or else those stored, as the topic has files now, and compare."""

@@ -78,7 +78,7 @@ class TopicEngine:
         in_writer: what the segment writer is writing.
         submitted: the number of operations so far.
         serial, taken: the serial numbers of the batch opened last, and of the one taken to be written last.
-        stirred: whether the next tick is scheduled.
+        tick_scheduled: whether the next tick is scheduled.
         writer: writes its segments.
         exclusive_work: the operations that need exclusive use of the log.
         io_loop: decides what is done when.
@@ -99,7 +99,7 @@ class TopicEngine:
     taken: int = 0
     submitted: int = 0
     paused: bool = False
-    stirred: bool = False
+    tick_scheduled: bool = False
     stopped: bool = False
     closed: bool = False
     abandoned: bool = False
@@ -204,8 +204,8 @@ class TopicEngine:
         """Note that the open batch is no longer empty; `ready`: nothing has to be created or written before it."""
         self.serial += 1
         self.put_buffer.batch.serial = self.serial
-        if not self.stirred:
-            self.stir()
+        if not self.tick_scheduled:
+            self.schedule_tick()
         if not ready:
             self.creation.create()
             self.retry()
@@ -223,7 +223,7 @@ class TopicEngine:
     def retain_soon(self) -> None:
         """Look for segments to delete as soon as nothing else is under way."""
         self.io_loop.retain_soon()
-        self.stir()
+        self.schedule_tick()
 
     def retain_if_idle(self) -> bool:
         """Look for segments to delete unless a thread is changing their list; return whether that was done.
@@ -235,11 +235,11 @@ class TopicEngine:
         self.retention.retain()
         return True
 
-    def stir(self) -> None:
-        """Note a change that the next tick has to look at."""
-        if not self.stirred:
+    def schedule_tick(self) -> None:
+        """Have a tick soon: something has changed that it has to look at."""
+        if not self.tick_scheduled:
             self.io_loop.ticker.within(seconds(self.options.sync_interval))
-            self.stirred = True
+            self.tick_scheduled = True
             self.activity.note(self)
 
     def created(self, log: TopicLog) -> None:
@@ -325,7 +325,7 @@ class TopicEngine:
         self.put_buffer.configure()
         if not isinstance(self.log, NoLog):
             self.log.configure(log)
-            self.stir()
+            self.schedule_tick()
 
     @property
     def _quarter(self) -> int:
@@ -398,7 +398,7 @@ class TopicEngine:
             self.retain_soon()
         if self.options.max_bytes is not None and self.put_buffer.lacks_bytes:
             self.retention.look_for_bytes()
-        self.stir()
+        self.schedule_tick()
 
     async def sync(self) -> None:
         """Wait until everything accepted or settled before is on disk.
@@ -447,13 +447,15 @@ class TopicEngine:
         self.submitted += 1
         self.io_loop.requests.ask(Operation(work, told, self.serial if after is None else after))
 
-    async def persist(self, work: Callable[[], T], *, acks_first: bool = False, anyhow: bool = False) -> T:
+    async def persist(self, work: Callable[[], T], *, acks_first: bool = False, regardless: bool = False) -> T:
         """Have the metadata persister do a job.
 
         Cancellation: it is completed anyway.
         """
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._persister.submit(Job(work, lambda result, error: settle(done, result, error), acks_first, anyhow=anyhow))
+        self._persister.submit(
+            Job(work, lambda result, error: settle(done, result, error), acks_first, regardless=regardless)
+        )
         return await done
 
     async def close(self, over: QueueShutDown | None = None, *, deleted: bool = False) -> None:
@@ -479,7 +481,7 @@ class TopicEngine:
         def close_journals() -> None:
             close_all(list(self.channel_engines.values()), fold=not deleted)
 
-        await self.persist(close_journals, acks_first=True, anyhow=True)
+        await self.persist(close_journals, acks_first=True, regardless=True)
         await self.operate(lambda: self.log.close())  # noqa: PLW0108 - the log may be made until then
         self.reader.close()
         self.closed = True

@@ -33,7 +33,7 @@ class _PutBuffer(Protocol):
     @property
     def lacks_bytes(self) -> bool: ...
 
-    def freed(self, *, anyhow: bool = False) -> None: ...
+    def freed(self, *, even_if_full: bool = False) -> None: ...
 
 
 class _GroupCommit(Protocol):
@@ -58,7 +58,7 @@ class WholeTopic(Protocol):
     taken: int
     submitted: int
     durably: bool
-    stirred: bool
+    tick_scheduled: bool
     stopped: bool
     waiting: dict[ChannelEngine[Any], None]
     tail: TailCache
@@ -142,7 +142,7 @@ class WholeTopic(Protocol):
         """Look for segments to delete unless a thread is changing their list; return whether that was done."""
         ...
 
-    def stir(self) -> None:
+    def schedule_tick(self) -> None:
         """Note a change that the next tick has to look at."""
         ...
 

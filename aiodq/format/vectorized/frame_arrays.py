@@ -156,13 +156,13 @@ class FrameArrays:
         # With the word before the lengths, which makes room for the step from the previous batch to the first body.
         lengths = (self._table[at + _RAW_AT : at + _RAW_AT + 1 + n] for at, n in zip(word, counts, strict=True))
         offsets = np.concatenate((np.empty(0, np.uint32), *lengths)).astype(np.int64)
-        behind = np.cumsum(counts + 1)
-        heads = behind - counts - 1
+        after = np.cumsum(counts + 1)
+        heads = after - counts - 1
         starts = self.starts[low : low + known] + _BATCH + _WORD * counts
         ends = self.starts[low : low + known] + _BATCH + raw
         offsets[heads] = starts - np.append(0, ends)[:known]
         np.cumsum(offsets, out=offsets)
-        sound[:known] &= offsets[behind - 1] == ends
+        sound[:known] &= offsets[after - 1] == ends
         return offsets, heads, sound
 
     def _framed(self, low: int, high: int) -> Array:
@@ -254,10 +254,10 @@ def _starts(data: bytes, table: Array, end: int) -> Array:
         length = numbers[at >> 2]
         if numbers[(at >> 2) + 2] & _ANY_FLAGS == KIND_COMPACT:
             linked = linked or _Linked(table, at, end)
-            several, behind = linked.following(at)
-            if behind > at:
+            several, after = linked.following(at)
+            if after > at:
                 found += (np.array(single, np.int64), several)
-                single, at = [], behind
+                single, at = [], after
                 continue
         single.append(at)
         if length < COMPACT_MIN:

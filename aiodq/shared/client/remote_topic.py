@@ -364,10 +364,10 @@ class RemoteTopic:
             await self.put_buffer.settled()
             return
         puts = self.link.puts(self.name)
-        stop = puts.sequence + len(puts.behind)
-        while puts.behind and puts.sequence < stop:
+        stop = puts.sequence + len(puts.queued)
+        while puts.queued and puts.sequence < stop:
             if await self._waiting_for_room():
-                return  # and so do those behind
+                return  # and so do those after it
 
     async def _waiting_for_room(self) -> bool:
         """Wait until the owner has answered the puts sent before that need not wait for room; return whether any do."""

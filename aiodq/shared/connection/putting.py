@@ -83,7 +83,7 @@ class PutsByTopic(dict[str, "TopicPuts"]):
     def _forget_idle(self) -> None:
         """Forget topics without puts in progress, as over time there may be any number of them."""
         for topic, puts in list(self.items()):
-            if not (puts.pending or puts.behind):
+            if not (puts.pending or puts.queued):
                 # INVARIANT: no sequence is used twice in a topic: its log would take the later put for the earlier one.
                 self._sequence = max(self._sequence, puts.sequence)
                 del self[topic]
@@ -96,21 +96,21 @@ class TopicPuts:
     Attributes:
         sequence: that of the last put sent.
         pending: the unacknowledged puts, by sequence and so in order.
-        behind: the puts queued after them.
+        queued: the puts after them, which are not sent yet.
     """
 
     def __init__(self, send: Callable[[int, Putting], None], sequence: int = 0) -> None:
         """Start without any after this sequence; `send` sends one by its sequence, if there is an owner."""
         self.sequence: int = sequence
         self.pending: dict[int, Putting] = {}
-        self.behind: deque[Putting] = deque()
+        self.queued: deque[Putting] = deque()
         self._send = send
         self._given_up: set[int] = set()
 
     def put(self, put: Putting) -> None:
         """Send a put, or queue it after others."""
-        if self.behind or len(self.pending) >= MOST_PENDING:
-            self.behind.append(put)
+        if self.queued or len(self.pending) >= MOST_PENDING:
+            self.queued.append(put)
             return
         self.sequence += 1
         self.pending[self.sequence] = put
@@ -118,9 +118,9 @@ class TopicPuts:
 
     def _send_more(self) -> None:
         """Send what was queued, as far as the window allows."""
-        while self.behind and len(self.pending) < MOST_PENDING:
+        while self.queued and len(self.pending) < MOST_PENDING:
             self.sequence += 1
-            put = self.pending[self.sequence] = self.behind.popleft()
+            put = self.pending[self.sequence] = self.queued.popleft()
             self._send(self.sequence, put)
 
     def answered(self, sequence: int, answer: Packet) -> None:
@@ -136,7 +136,7 @@ class TopicPuts:
         put = self.pending.pop(sequence, None)
         if put is not None:
             self._given_up.discard(sequence)
-            if self.behind:
+            if self.queued:
                 self._send_more()
             put.on_done(found)
 
@@ -153,9 +153,9 @@ class TopicPuts:
 
     def give_up(self) -> list[int]:
         """Drop queued puts whose callers were all cancelled; return the sequences of those already sent, each once."""
-        ended = [put for put in self.behind if put.given_up()]
+        ended = [put for put in self.queued if put.given_up()]
         if ended:
-            self.behind = deque(put for put in self.behind if not put.given_up())
+            self.queued = deque(put for put in self.queued if not put.given_up())
         sequences = [each for each, put in self.pending.items() if each not in self._given_up and put.given_up()]
         self._given_up.update(sequences)
         for put in ended:
@@ -164,16 +164,16 @@ class TopicPuts:
 
     def fail_behind(self, error: Exception) -> None:
         """Tell an error to puts that were never sent."""
-        behind = list(self.behind)
-        self.behind.clear()
-        for put in behind:
+        queued = list(self.queued)
+        self.queued.clear()
+        for put in queued:
             put.on_done(copy(error))
 
     def fail(self, error: Exception) -> None:
         """Tell an error to all puts."""
-        ended = [*self.pending.values(), *self.behind]
+        ended = [*self.pending.values(), *self.queued]
         self.pending.clear()
-        self.behind.clear()
+        self.queued.clear()
         self._given_up.clear()
         for put in ended:
             put.on_done(copy(error))

@@ -61,7 +61,7 @@ class Lending:
 
     Attributes:
         engine: the engine of the channel's topic.
-        stirred: whether the client got or gave up messages since it was last sent the channel's counts.
+        changed: whether the client got or gave up messages since it was last sent the channel's counts.
     """
 
     def __init__(self, owner: Owning, wire: Wire, handle: int, topic: Topic, channel: Channel) -> None:
@@ -74,7 +74,7 @@ class Lending:
         self._channel_engine = channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
         self.engine: TopicEngine = channel._engine  # noqa: SLF001 - as above
         self._lent: NumberRuns[LentRun] = NumberRuns()
-        self.stirred: bool = False
+        self.changed: bool = False
         self._wanted = 0
         self._given = 0
         self._place = self._channel_engine.place
@@ -232,7 +232,7 @@ class Lending:
         return message
 
     def _deliver(self, runs: list[LentRun]) -> None:
-        self.stirred = True
+        self.changed = True
         packets = as_sent(runs)
         for packet in packets:
             first = packet[0]
@@ -268,7 +268,7 @@ class Lending:
 
     def _drop(self, run: LentRun, start: int, stop: int) -> None:
         """Drop messages that the client no longer holds."""
-        self.stirred = True
+        self.changed = True
         if run.left > stop - start:
             run.forget(start, stop)
         self._lent.drop(run, start, stop)
@@ -397,7 +397,7 @@ class Lending:
             await self.resumed.wait()
             self._channel.check()  # it may be deleted by now
             self._channel._catch_up()  # noqa: SLF001 - as above
-            send_figures(self._handle, anyhow=True)
+            send_figures(self._handle, always=True)
             return Done()
         if call.name == "commit":
             return await self.committed()

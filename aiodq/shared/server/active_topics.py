@@ -42,7 +42,7 @@ class ActiveTopics:
 
 
 def _changes_unnoticed(topic: TopicEngine) -> bool:
-    if topic.stirred:
+    if topic.tick_scheduled:
         return True
     for channel_engine in topic.channel_engines.values():
         if channel_engine.state is not None and channel_engine.state.flying:

@@ -37,7 +37,7 @@ class NotedClients:
     def read(self) -> dict[int, int] | None:
         """Return the clients of the previous owner, with their processes; None if it did not note them."""
         try:
-            # An owner that was killed may have left the end of a longer text behind its own.
+            # An owner that was killed may have left the end of a longer text after its own.
             found, _ = json.JSONDecoder().raw_decode(self._bytes().decode())
         except (OSError, ValueError, RecursionError):
             return None

@@ -228,7 +228,7 @@ class Owner:
             for channel_engine in topic.channel_engines.values():
                 channel_engine.reclaim(under_way=under_way)
             if not under_way:
-                topic.put_buffer.freed(anyhow=True)
+                topic.put_buffer.freed(even_if_full=True)
 
     def lends_to(self, client: Hello) -> None:
         """See `Owning`."""

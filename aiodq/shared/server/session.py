@@ -226,7 +226,7 @@ class Session:
             self._send_figures(handle)
             self._is_deleted(handle)  # a channel is dropped once its client knows why
 
-    def _send_figures(self, handle: int, *, anyhow: bool = False) -> None:
+    def _send_figures(self, handle: int, *, always: bool = False) -> None:
         self._owner.engine.threads.tell_ended()  # counts that are sent after the answer to a put include it
         lending, topic = self._lendings.get(handle), self._topics.get(handle)
         if lending is None:
@@ -242,9 +242,9 @@ class Session:
             # The client has corrected its counts by what it got and gave up, until it is sent new ones. Those may equal
             # the previous ones: a message that it gave back may be taken at once, one that timed out may be redelivered
             # to it.
-            anyhow = anyhow or lending.stirred
-            lending.stirred = False
-        if anyhow or figures != self._figures.get(handle):
+            always = always or lending.changed
+            lending.changed = False
+        if always or figures != self._figures.get(handle):
             self._figures[handle] = figures
             self._wire.send(figures)
 
@@ -459,7 +459,7 @@ class Session:
         changed = asked.topics
         of_topics = [handle for handle, topic in self._topics.items() if topic.name in changed]
         for handle in [*of_topics, *(handle for handle, lending in self._lendings.items() if lending.topic in changed)]:
-            self._send_figures(handle, anyhow=True)
+            self._send_figures(handle, always=True)
         return Done()
 
     # --- calls

@@ -55,7 +55,7 @@ def name_of_result(
         raise InvalidOptionError(
             f"the topic {into!r} has what was compacted of the messages {first} to {int(stop) - 1}{_without(*found)}; "
             f"these are {splits[0].start} to {splits[-1].stop - 1}{_without(drop_empty, lossy)}: put it into another "
-            f"topic, delete that one first, or give a txn_id, by which it is put behind the earlier one"
+            f"topic, delete that one first, or give a txn_id, by which it is put after the earlier one"
         )
     return max(same, key=_number, default=f"{names[-1]}-{len(writes)}")
 

@@ -396,7 +396,7 @@ class PooledFile:
     def truncate(self, size: int) -> None:
         """See `File.truncate`."""
         self._check()
-        self.close_window()  # memory behind a file's end must not be written
+        self.close_window()  # memory after a file's end must not be written
         file = self._fs.take(self)
         try:
             file.truncate(size)

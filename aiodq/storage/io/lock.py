@@ -317,11 +317,11 @@ def _shown_holder(place: str) -> int | None:
     return next((int(lock[4]) for lock in locks if lock[1:2] == ["FLOCK"] and lock[5:6] == [place]), None)
 
 
-def is_held_here(directory: str, beside: StoreLock | None = None) -> bool:
-    """Return whether this process owns a directory by another lock than `beside`."""
+def is_held_here(directory: str, apart_from: StoreLock | None = None) -> bool:
+    """Return whether this process owns a directory by another lock than `apart_from`."""
     with suppress(OSError):
         mine = os.stat(directory)
-        others = [lock for lock in _LIVE if lock is not beside and lock.held_here()]
+        others = [lock for lock in _LIVE if lock is not apart_from and lock.held_here()]
         return any(os.path.samestat(mine, os.stat(lock.directory)) for lock in others)
     return False
 

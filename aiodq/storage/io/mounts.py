@@ -20,7 +20,7 @@ def file_system_type(device: int) -> str | None:
     number = f"{os.major(device)}:{os.minor(device)}"
     for mount in mounts:
         # number, parent, major:minor, root, where, options, …, -, kind, …
-        before, _, behind = mount.partition(" - ")
+        before, _, after = mount.partition(" - ")
         if before.split(" ")[2:3] == [number]:
-            return behind.partition(" ")[0]
+            return after.partition(" ")[0]
     return None

@@ -66,7 +66,7 @@ def position_in(segment: Segment, offset: int, index: SegmentIndex | None) -> in
         return segment.data_end
     relative = offset - segment.base
     first, following = 0, segment.end - segment.base
-    position, behind = SEGMENT_HEADER.size, segment.data_end
+    position, after = SEGMENT_HEADER.size, segment.data_end
     if index is not None:
         # Positions first: they are the first to grow if a thread appends meanwhile.
         positions, firsts = index.positions, index.firsts
@@ -74,9 +74,9 @@ def position_in(segment: Segment, offset: int, index: SegmentIndex | None) -> in
         if entry:
             first, position = firsts[entry - 1], positions[entry - 1]
         if entry < len(firsts):
-            following, behind = firsts[entry], positions[entry]
+            following, after = firsts[entry], positions[entry]
     share = (relative - first) / max(following - first, 1)
-    return position + round((behind - position) * min(share, 1.0))
+    return position + round((after - position) * min(share, 1.0))
 
 
 def _below(segment: Segment, offset: int) -> int:

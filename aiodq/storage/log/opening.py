@@ -95,9 +95,9 @@ def _report_missing(
     reports: list[Damage] = []
     spans = [(segment.base, segment.end) for segment in segments]
     for gap in missing(fs, directory, meta, spans, durable_end):
-        behind = gap.place == len(spans)
-        between = gap.place > 0 and not behind
-        what = "acknowledged messages are missing:" if behind else "no segment holds the"
+        at_end = gap.place == len(spans)
+        between = gap.place > 0 and not at_end
+        what = "acknowledged messages are missing:" if at_end else "no segment holds the"
         reason = f"{what} offsets {gap.first} to {gap.stop - 1}"
         path = segments[gap.place].path if between else directory
         reports.append(Damage(path, 0, 0, reason, gap.first, gap.stop))

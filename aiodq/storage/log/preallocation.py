@@ -83,7 +83,7 @@ class Preallocation:
 
         Args:
             position: where it ended, which is the frames' end.
-            limit: the position behind which nothing is written.
+            limit: the position after which nothing is written.
             size: its bytes.
         """
         synced = self._synced
@@ -116,7 +116,7 @@ class Preallocation:
             self._pooled = None
 
     def _fill(self, begin: int, end: int, position: int) -> bool:
-        """Write zeros from `begin` to `end`, if there is room; if that fails, truncate all behind `position`."""
+        """Write zeros from `begin` to `end`, if there is room; if that fails, truncate all after `position`."""
         if begin >= end:
             return True
         if not self._has_room(end - begin):

@@ -202,14 +202,14 @@ def _latest(places: Sequence[_Place]) -> list[_Place]:
 
 def _places(window: Window, segment: Segment) -> Iterator[_Place]:
     """Yield the positions of what looks like a producer's control frame; only kind and length are checked."""
-    position, behind = SEGMENT_HEADER.size, 0
+    position, after = SEGMENT_HEADER.size, 0
     while position + _SHORTEST <= segment.data_end:
         chunk = window.read(position, min(_CHUNK, segment.data_end - position))
         for match in _CONTROL.finditer(chunk, _KIND_AT):
             at = match.start() - _KIND_AT
-            if (position + at) % ALIGNMENT or position + at < behind or at + _SHORTEST > len(chunk):
+            if (position + at) % ALIGNMENT or position + at < after or at + _SHORTEST > len(chunk):
                 continue
-            behind = position + at + 1
+            after = position + at + 1
             length, producer = _PRODUCER.unpack_from(chunk, at)
             if chunk[at + _KIND_AT] == KIND_PRODUCERS:
                 yield _Place(position + at, None)

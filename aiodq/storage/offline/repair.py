@@ -312,7 +312,7 @@ class _TopicRepair:
             path = os.path.join(self._directory, TOPIC_FILE)
             copy = self._whole(path)
             save_meta(self._fs, self._directory, replace(meta, begin=begin))
-            reason = f"the messages {meta.begin} to {begin - 1} are missing: noted that the topic begins behind them"
+            reason = f"the messages {meta.begin} to {begin - 1} are missing: noted that the topic begins after them"
             self._did(path, reason, copy)
         return end
 

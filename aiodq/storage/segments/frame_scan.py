@@ -113,8 +113,8 @@ class _RunningSums:
     def matches(self, frame: Frame, context: FrameContext) -> bool:
         """Return whether the frame's checksum is valid."""
         start = frame.position + FRAME_START.size
-        before, behind = self._until(start), self._until(frame.end)
-        return crc32_of_range(before, behind, frame.end - start, context.salt) == frame.crc
+        before, after = self._until(start), self._until(frame.end)
+        return crc32_of_range(before, after, frame.end - start, context.salt) == frame.crc
 
     def _until(self, position: int) -> int:
         number, rest = divmod(position - self._start, _STEP)

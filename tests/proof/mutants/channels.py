@@ -87,7 +87,7 @@ _UNWRITTEN = "tests/queue/test_unwritten_acks.py"
 change(
     "a sync counts acks that could not be written",
     AckPersister._ready_for,
-    "if error is None or job.anyhow:",
+    "if error is None or job.regardless:",
     "if True:",
     test=f"{_UNWRITTEN}::test_a_sync_says_that_they_are_not_on_disk",
 )
@@ -95,7 +95,7 @@ change(
     "segments go by acks that could not be written",
     TopicRetention._drop,
     "patient=True",
-    "anyhow=True",
+    "regardless=True",
     test=f"{_UNWRITTEN}::test_no_segment_goes_before_its_acks_are_on_disk",
 )
 change(

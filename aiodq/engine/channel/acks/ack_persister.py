@@ -54,14 +54,14 @@ class Job:
         report: called on the loop with the result, or with None and the error.
         acks_first: everything settled so far has to be durable before it; what cannot be written fails it.
         patient: if that cannot be written, the job waits until it can.
-        anyhow: if that cannot be written, the job is done all the same.
+        regardless: if that cannot be written, the job is done all the same.
     """
 
     work: Callable[[], object]
     report: Callable[[object, Exception | None], None]
     acks_first: bool = False
     patient: bool = False
-    anyhow: bool = False
+    regardless: bool = False
 
 
 class AckPersister:
@@ -127,10 +127,10 @@ class AckPersister:
             self._urgent = True
             self.worker.want()
         elif not self._flush_queued:
-            self._lull = self._loop.call_later(_LULL, self._hurry)
+            self._lull = self._loop.call_later(_LULL, self._flush_soon)
         self._flush_queued = True
 
-    def _hurry(self) -> None:
+    def _flush_soon(self) -> None:
         """Write soon what there is to write."""
         self._urgent = True
         self.worker.want()
@@ -153,7 +153,7 @@ class AckPersister:
             self._put_off(channel_engine, [], error)
         elif channel_engine in self._held:
             self.settled(channel_engine)
-            self._hurry()
+            self._flush_soon()
         else:
             self._unsynced[channel_engine] = None
 
@@ -209,13 +209,13 @@ class AckPersister:
             StoreFailedError: a sync failed.
         """
         # The last of a cramped journal's reserve is for jobs that make room, or that are not repeated.
-        await self.flush(sync=True, last=job.patient or job.anyhow)
+        await self.flush(sync=True, last=job.patient or job.regardless)
         for channel_engine in list(self._dirty):
             if channel_engine in self._refused and channel_engine not in self._cramped:
                 await self._fold(channel_engine)  # where blocks find no room, a checkpoint may
         error = next(iter(self._refused.values()), None)
         # INVARIANT: nothing counts as durable, and nothing is deleted, by acks that are in memory only.
-        if error is None or job.anyhow:
+        if error is None or job.regardless:
             return True
         if not job.patient:
             raise error

@@ -61,10 +61,10 @@ class Course:
 
 def cause_of(error: BaseException, note: str = "") -> Cause:
     """Return the cause that a dead letter names for an exception; of a `Retry` or `Reject`, what it was raised from."""
-    behind: BaseException | None = error
+    source: BaseException | None = error
     if isinstance(error, (Retry, Reject)):
-        behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return Cause("" if behind is None else described(behind), note)
+        source = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return Cause("" if source is None else described(source), note)
 
 
 def described(error: BaseException) -> str:

@@ -155,7 +155,7 @@ class GroupCommit:
             and self._log.options.codec == CODEC_NONE
             and engine.name not in engine.metrics.refusing
             and not engine.retention.begun
-            and not self._publisher.behind
+            and not self._publisher.has_untold
         )
         durably = options.sync == "always"
         # INVARIANT: writes after the start of a sync, or after a tick, belong to another batch than those before it.
@@ -321,8 +321,8 @@ class GroupCommit:
         """
         if not self._count_from:
             engine.serial = engine.taken = engine.syncer.written = engine.serial + 1
-            if not engine.stirred:
-                engine.stir()
+            if not engine.tick_scheduled:
+                engine.schedule_tick()
         self._count_from = self._due_from
         if stop > self._count_from:
             self._count_from = NEVER
@@ -442,8 +442,8 @@ class GroupCommit:
             put_buffer.pending += len(part.columns.bodies)
             put_buffer.cost += part.cost
             engine.retention.written_at = self._monotonic()
-            if not engine.stirred:
-                engine.stir()
+            if not engine.tick_scheduled:
+                engine.schedule_tick()
             engine.writer.syncing = True
             if self.delay is not None:
                 self.delay.sync_began()
@@ -499,7 +499,7 @@ class GroupCommit:
     def may_write(self, batch: OpenBatch) -> bool:
         """Return whether a batch is to be written now, nothing else being written."""
         engine = self._engine
-        if self.gathering or self._publisher.behind:
+        if self.gathering or self._publisher.has_untold:
             return False
         if engine.exclusive_work.waiting and engine.exclusive_work.comes_after(engine.taken):
             return False
@@ -545,5 +545,5 @@ class GroupCommit:
             engine.effective_options.used()
         if engine.retention.wrote():
             engine.retain_if_idle()
-        if not engine.stirred:
-            engine.stir()
+        if not engine.tick_scheduled:
+            engine.schedule_tick()

@@ -61,7 +61,7 @@ class IoLoop:
         """Serve until stopped."""
         engine = self._engine
         workers = engine.writer.worker, engine.reader.worker, self._persister.worker
-        engine.stir()
+        engine.schedule_tick()
         try:
             for worker in workers:
                 worker.begin(self._host.fail)
@@ -196,14 +196,14 @@ class IoLoop:
     def _ticked(self) -> None:
         engine = self._engine
         engine.group_commit.gathering = False
-        if engine.stirred:
-            engine.stirred = False
+        if engine.tick_scheduled:
+            engine.tick_scheduled = False
             engine.retention.begin_round()
         if engine.options.sync == "interval":
             engine.syncer.due = True
             if self._persister.unsynced:
                 self._persister.submit(Job(lambda: None, engine.retention.ignore, acks_first=True))
-                engine.stir()
+                engine.schedule_tick()
         engine.retain_if_idle()
         if (again := engine.retention.next_look()) is not None:
             self.ticker.within(again)

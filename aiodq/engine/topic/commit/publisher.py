@@ -144,7 +144,7 @@ class Publisher:
             self._wake()
 
     @property
-    def behind(self) -> bool:
+    def has_untold(self) -> bool:
         """Whether channels are still to be told of what is visible: nothing is written that would have to wait, too."""
         return bool(self._untold)
 

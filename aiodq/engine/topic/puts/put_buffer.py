@@ -300,9 +300,9 @@ class PutBuffer(Acceptance):
         """See `WaitingPuts.fits`."""
         return self._waiting.fits(accept, ahead=ahead)
 
-    def freed(self, *, anyhow: bool = False) -> None:
+    def freed(self, *, even_if_full: bool = False) -> None:
         """See `WaitingPuts.freed`."""
-        self._waiting.freed(anyhow=anyhow)
+        self._waiting.freed(even_if_full=even_if_full)
 
     @property
     def refuses(self) -> bool:

@@ -149,13 +149,13 @@ class WaitingPuts:
             del self.line[waiter]
             self.freed()
 
-    def freed(self, *, anyhow: bool = False) -> None:
+    def freed(self, *, even_if_full: bool = False) -> None:
         """Give the turn to the first one waiting, as there may be room: one at a time, to keep the order.
 
         Args:
-            anyhow: even if there seems to be no room, because messages may be dropped from now on.
+            even_if_full: even if there seems to be no room, because messages may be dropped from now on.
         """
-        while self.line and not self.turn and (anyhow or self._first_may_try()):
+        while self.line and not self.turn and (even_if_full or self._first_may_try()):
             ready_to_wake()
             waiter, _ = self.line.popitem(last=False)
             if not waiter.done():
