@@ -469,13 +469,18 @@ class ChannelState:
         """Settle ready messages that the channel does not want."""
         self._counters.filtered += self._give_up(start, stop)
 
-    def seek(self, offset: int, deferred: Deferrals | None = None, passed: RangeSet | None = None) -> None:
-        """Move to an offset: all below is settled, `deferred` waits (`passed` says the same), all else is ready."""
+    def seek(
+        self, offset: int, deferred: Deferrals | None = None, passed: RangeSet | None = None, *, asked: int = 0
+    ) -> None:
+        """Move to an offset: all below is settled, `deferred` waits (`passed` says the same), all else is ready.
+
+        With `asked`, the number of the call that asks is journaled.
+        """
         self._look()
         self._forget_all()
         self._cursor, self._passed, self.deferred = offset, passed or RangeSet(), deferred or Deferrals()
         self._leases.clear()
-        self._progress.seek(offset)
+        self._progress.seek(offset, asked)
 
     def _forget_all(self) -> None:
         """Forget what is known of single messages but for leases: nothing of it is valid any more."""

@@ -99,7 +99,7 @@ class OpKind(IntEnum):
     ACK = 1
     """`length` messages from `offset` on are settled."""
     FLOOR = 2
-    """Everything below `offset` is settled."""
+    """Everything below `offset` is settled. If that is 0, `value` is the number of a seek that a checkpoint holds."""
     REQUEUE = 3
     """`length` messages from `offset` on, `LONGEST_RUN` at most, are ready and have been delivered `value` times each.
 
@@ -109,7 +109,10 @@ class OpKind(IntEnum):
     DEFER = 4
     """The message at `offset` is due at `value`, `length` milliseconds after this was noted, or slightly less."""
     SEEK = 5
-    """Everything below `offset` is settled, and nothing else."""
+    """Everything below `offset` is settled, and nothing else. `value` is the number of the call that asked, or 0.
+
+    Versions that know no such numbers write 0 and take any.
+    """
 
 
 class Op(NamedTuple):

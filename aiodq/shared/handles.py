@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -72,6 +73,7 @@ from aiodq.storage.store_layout import absolute_path
 from aiodq.store import Store, StoreHandle
 from aiodq.topic import Topic, TopicHandle
 from aiodq.values import check_flag, check_offset, check_position, check_scan, check_whole, span_seconds
+from aiodq.wire.layout import CHANGES
 
 T = TypeVar("T")
 
@@ -90,6 +92,11 @@ def _which(store: RemoteStore, topic: str) -> Mapping[str, str]:
         meta = read_meta(store.fs, os.path.join(store.path, topic))
         return {} if meta is None else {"uuid": str(meta.uuid)}
     return {}
+
+
+def _change(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a change with a number, by which an owner knows a repeated one."""
+    return {**arguments, "change": secrets.randbelow(CHANGES - 1) + 1}
 
 
 @known_as("Channel")
@@ -247,7 +254,7 @@ class SharedChannel(Channel):
         """See `Channel.seek`."""
         self.check()
         check_position("position", position)
-        await to_its_end(self._ask("seek", read_nothing, {"position": moment_ns(position)}))
+        await to_its_end(self._ask("seek", read_nothing, _change({"position": moment_ns(position)})))
 
     @CONFIGURE_CHANNEL
     async def configure(self, options: ChannelOptions) -> None:
@@ -258,7 +265,7 @@ class SharedChannel(Channel):
 
     async def _configure(self, options: ChannelOptions) -> None:
         content = channel_options(options)
-        await self._ask("configure", read_nothing, {"options": content})
+        await self._ask("configure", read_nothing, _change({"options": content}))
         self._remote.named = options
         self._remote.go_by(options)
         self._remote_topic.keep_channel_options(self.name, content)
@@ -274,7 +281,7 @@ class SharedChannel(Channel):
     def _pause(self, *, paused: bool) -> Awaited[None]:
         self.check()
         self._remote.paused = paused
-        return UnderWay(self._ask("pause", read_nothing, {"paused": paused}))
+        return UnderWay(self._ask("pause", read_nothing, _change({"paused": paused})))
 
 
 @known_as("Topic")
@@ -318,7 +325,7 @@ class SharedTopic(Topic):
 
     async def _configure(self, options: StoreOptions) -> None:
         content = topic_options(options)
-        await self._ask("configure", read_nothing, {"options": content})
+        await self._ask("configure", read_nothing, _change({"options": content}))
         self._remote.named = options
         self._remote.go_by(options)
         self._remote.link.opened.name(self.name, "", content)
@@ -395,7 +402,7 @@ class SharedTopic(Topic):
 
     def _pause(self, *, paused: bool) -> Awaited[None]:
         self._remote.check()
-        return UnderWay(self._ask("pause", read_nothing, {"paused": paused}))
+        return UnderWay(self._ask("pause", read_nothing, _change({"paused": paused})))
 
     def stats(self) -> TopicStats:
         """See `Topic.stats`."""

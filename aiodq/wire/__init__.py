@@ -188,9 +188,10 @@ the client's earlier PUTs into that topic, except those that wait for room; an o
 `orderly` in its answer to OPEN of a topic. The CALL `withdraw` with a topic's handle and `sequences` withdraws PUTs
 that wait for room: each is answered with FAIL. The CALL `forget` with a `request` ends a `join`, `drain` or `backup`
 whose caller was cancelled, which is answered with FAIL. `delete_topic` may have the `uuid` of the topic that is meant,
-as a repeated one has: then no other topic of that name is deleted. `ended` with a channel's handle is answered with
-FAIL once the channel no longer exists, and with DONE, which has the fields of FAIL as the reason, when it cannot
-deliver what a client wants.
+as a repeated one has: then no other topic of that name is deleted. `configure`, `pause` and `seek` may have a `change`,
+a number above 0 and below CHANGES that the client chose at random: if they are repeated, they count once. `ended` with
+a channel's handle is answered with FAIL once the channel no longer exists, and with DONE, which has the fields of FAIL
+as the reason, when it cannot deliver what a client wants.
 
 DONE: nothing, PLACED if the request was PUT, or JSON if it was OPEN, RESUME or CALL: see its flags
 
@@ -262,6 +263,7 @@ NUMBERS
     JSON          65536       bytes of JSON in a packet
     TEXT          65536       bytes of a text
     PREFETCHED    16          messages of a channel in all, below which none is wanted ahead of a getter
+    CHANGES       0x4000000000000000  what the number of a change is below
     UNSET        -1          a span that is not given
     EACH          0x01        flag of PUT
     PLACES        0x01        flag of DONE: PLACED follows

@@ -9,6 +9,7 @@ from typing import Final
 __all__ = [
     "ACK",
     "CALL",
+    "CHANGES",
     "DELIVER",
     "EACH",
     "FACTS",
@@ -47,6 +48,7 @@ PREFETCHED: Final = 16
 LARGEST: Final = 0x7FFFFFFF
 JSON: Final = 65536
 TEXT: Final = 65536
+CHANGES: Final = 1 << 62
 UNSET: Final = -1
 EACH: Final = 0x01
 PLACES: Final = 0x01

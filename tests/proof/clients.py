@@ -13,6 +13,7 @@ from unittest import mock
 import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.requests.claims import Claims
+from aiodq.shared.requests.made_changes import MadeChanges
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
 from aiodq.shared.server.session import Session
 from aiodq.storage.log.topic_log import TopicLog
@@ -54,6 +55,7 @@ class _Owning:
         self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.waiting = WaitingBytes()
+        self.changes = MadeChanges()
         self.clients: Sequence[Client] = ()
 
     def lends_to(self, client: packets.Hello) -> None:

@@ -84,8 +84,8 @@ async def test_a_client_and_an_owner_of_an_earlier_version_go_by_the_number_of_w
     monkeypatch.setattr(calls, "_PAGE", 3)
     before = calls._CHANNEL["deferred"]
 
-    async def by_number(topic: aiodq.Topic, channel: aiodq.Channel, arguments: Mapping[str, Any]) -> Any:
-        return await before(topic, channel, {"from": arguments["from"]})
+    async def by_number(owner: Any, topic: aiodq.Topic, channel: aiodq.Channel, arguments: Mapping[str, Any]) -> Any:
+        return await before(owner, topic, channel, {"from": arguments["from"]})
 
     monkeypatch.setattr(calls, "_CHANNEL", {**calls._CHANNEL, "deferred": by_number})
     async with two(tmp_path) as (_, client):

@@ -201,8 +201,10 @@ def _is_on_disk(engine: TopicEngine, name: str) -> bool:
     return not isinstance(engine.log, NoLog) and name in engine.log.meta.channels
 
 
-def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaited[None]:
+def pause_topic(engine: TopicEngine, *, paused: bool, change: int = 0) -> Awaited[None]:
     """Pause or resume all deliveries of a topic at once; await the result for that to be durable.
+
+    Its number, if it has one, is noted in the same write.
 
     Cancellation: it becomes durable anyway.
     """
@@ -213,13 +215,15 @@ def pause_topic(engine: TopicEngine, *, paused: bool) -> Awaited[None]:
     engine.creation.create()
 
     def work() -> None:
-        engine.real_log().description.pause("", paused=paused)
+        engine.real_log().description.pause("", paused=paused, change=change)
 
     return UnderWay(engine.operate(work))
 
 
-def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, paused: bool) -> Awaited[None]:
-    """Pause or resume the deliveries of a channel at once; await the result for that to be durable.
+def pause_channel(
+    engine: TopicEngine, channel_engine: ChannelEngine[Any], *, paused: bool, change: int = 0
+) -> Awaited[None]:
+    """Do as `pause_topic`, for a channel.
 
     Raises:
         QueueShutDown: it was deleted; a new channel of that name is not changed.
@@ -234,7 +238,7 @@ def pause_channel(engine: TopicEngine, channel_engine: ChannelEngine[Any], *, pa
         # INVARIANT: the name still means this channel, not a later one of the same name.
         check_channel(channel_engine)
         if not is_ephemeral(channel_engine.name):
-            engine.real_log().description.pause(channel_engine.name, paused=paused)
+            engine.real_log().description.pause(channel_engine.name, paused=paused, change=change)
 
     return UnderWay(engine.operate(work))
 

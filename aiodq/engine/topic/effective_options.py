@@ -115,8 +115,8 @@ class EffectiveOptions:
         """
         return None if self.named is not None else holding(None, self._stored(), options)
 
-    async def configure(self, options: StoreOptions) -> None:
-        """Make these options durable, then apply them.
+    async def configure(self, options: StoreOptions, change: int = 0) -> None:
+        """Make these options durable, with the number of this change, if it has one; then apply them.
 
         Raises:
             MissingExtraError: a codec is not installed.
@@ -137,8 +137,13 @@ class EffectiveOptions:
 
         # After this, a topic that is being created exists, and a change in progress is written.
         await self._engine.operate(lambda: None)
-        self._write(StoredOptions(named=True, options=kept(self._shaped(options))), finish)
+        self._write(StoredOptions(named=True, options=kept(self._shaped(options))), finish, change)
         await done
+
+    def is_stored(self, options: StoreOptions) -> bool:
+        """Return whether what concerns the data in these options is on disk."""
+        stored = self._stored()
+        return stored is not None and stored.options == kept(self._shaped(options))
 
     def _shaped(self, options: StoreOptions) -> StoreOptions:
         return ephemeral(options) if is_ephemeral(self._engine.name) else options
@@ -205,11 +210,13 @@ class EffectiveOptions:
             return None
         return self.record if self._used else None
 
-    def _write(self, record: StoredOptions, finish: Callable[[object, Exception | None], None]) -> None:
+    def _write(
+        self, record: StoredOptions, finish: Callable[[object, Exception | None], None], change: int = 0
+    ) -> None:
         def work() -> Differences:
             log = self._engine.real_log()
             before = StoreOptions() if log.meta.options is None else log.meta.options.options
-            log.description.choose(record)
+            log.description.choose(record, change)
             return differences(before, record.options)
 
         def told(changed: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
@@ -262,7 +269,9 @@ class EffectiveOptions:
         self._named_channels[channel_engine.name] = options
         self.look_at(channel_engine)
 
-    async def configure_channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
+    async def configure_channel(
+        self, channel_engine: ChannelEngine[Any], options: ChannelOptions, change: int = 0
+    ) -> None:
         """Do as `configure`, for a channel."""
         check_channel(channel_engine)
         if not self._keeps(channel_engine):
@@ -278,7 +287,7 @@ class EffectiveOptions:
                 self._take_channel(channel_engine, options)
             settle(done, None, over)
 
-        self._write_channel(channel_engine.name, kept_channel(options), finish)
+        self._write_channel(channel_engine.name, kept_channel(options), finish, change)
         await done
 
     def _take_channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
@@ -340,11 +349,13 @@ class EffectiveOptions:
             channel_engine.configure(named)
         channel_engine.hold_back(held=early)
 
-    def _write_channel(self, name: str, record: ChannelOptions, finish: Callable[[Exception | None], None]) -> None:
+    def _write_channel(
+        self, name: str, record: ChannelOptions, finish: Callable[[Exception | None], None], change: int = 0
+    ) -> None:
         def work() -> Differences:
             log = self._engine.real_log()
             before = log.meta.channel_options.get(name, _NONE)
-            log.description.choose_for_channel(name, record)
+            log.description.choose_for_channel(name, record, change)
             return differences(before, record)
 
         def told(changed: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result

@@ -9,16 +9,20 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.store.channel_management import pause_channel, pause_topic
 from aiodq.errors import InvalidOptionError, ProtocolError
 from aiodq.names import check_name, check_topic_name
 from aiodq.options import check_dead_letter
 from aiodq.requeue import requeue_these, waiting_letters
 from aiodq.shared.encoding.options_json import moment, read_channel_options, read_topic_options
 from aiodq.shared.encoding.stats_json import health_facts, topic_facts
+from aiodq.shared.requests.made_changes import is_noted, is_sought
 from aiodq.shared.requests.visitors import visitors
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.state.topic.stored_options import differences
 from aiodq.topic import Topic
+from aiodq.values import check_position
+from aiodq.wire.layout import CHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -65,6 +69,14 @@ def whole_numbers(arguments: Arguments, name: str) -> list[int]:
     if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
         raise ProtocolError(f"CALL: {name} is a list of whole numbers, not {value!r:.100}")
     return value
+
+
+def _change(arguments: Arguments) -> int:
+    """Return the number of a change; 0 if it has none, as from a client of an earlier aiodq."""
+    number = whole(arguments, "change") if "change" in arguments else 0
+    if not 0 <= number < CHANGES:
+        raise ProtocolError(f"CALL: no change has the number {number!r:.100}")
+    return number
 
 
 def _facts(arguments: Arguments, name: str) -> Arguments:
@@ -201,16 +213,29 @@ async def _sync(_owner: Owning, topic: Topic, _arguments: Arguments) -> None:
     await topic.sync()
 
 
-async def _purge(_: object, called: Topic | Channel, _arguments: Arguments) -> int:
-    return await called.purge()
+async def _purge(_owner: Owning, topic: Topic, _arguments: Arguments) -> int:
+    return await topic.purge()
 
 
-async def _pause(_: object, called: Topic | Channel, arguments: Arguments) -> None:
-    await (called.pause() if arguments.get("paused") else called.resume())
+async def _pause_topic(owner: Owning, topic: Topic, arguments: Arguments) -> None:
+    engine, number, paused = topic._engine, _change(arguments), bool(arguments.get("paused"))  # noqa: SLF001 - as above
+
+    async def pause() -> None:
+        await pause_topic(engine, paused=paused, change=number)
+
+    await owner.changes.make(number, pause, known=is_noted(engine, number))
 
 
-async def _configure_topic(_owner: Owning, topic: Topic, arguments: Arguments) -> None:
-    await topic.configure(read_topic_options(_facts(arguments, "options")))
+async def _configure_topic(owner: Owning, topic: Topic, arguments: Arguments) -> None:
+    options, number = read_topic_options(_facts(arguments, "options")), _change(arguments)
+    engine = topic._engine  # noqa: SLF001 - as above
+
+    async def configure() -> None:
+        await engine.effective_options.configure(options, number)
+
+    # What is not on disk, as it concerns the owner alone, is to be applied again unless others have changed it since.
+    known = is_noted(engine, number) and not engine.effective_options.is_stored(options)
+    await owner.changes.make(number, configure, known=known)
 
 
 async def _name_topic(owner: Owning, topic: Topic, arguments: Arguments) -> None:
@@ -234,7 +259,7 @@ async def _view(_owner: Owning, topic: Topic, _arguments: Arguments) -> tuple[in
 _TOPIC: Final[Mapping[str, Callable[[Owning, Topic, Arguments], Awaitable[Json]]]] = {
     "sync": _sync,
     "purge": _purge,
-    "pause": _pause,
+    "pause": _pause_topic,
     "configure": _configure_topic,
     "name": _name_topic,
     "delete_channel": _delete_channel,
@@ -246,44 +271,70 @@ _TOPIC: Final[Mapping[str, Callable[[Owning, Topic, Arguments], Awaitable[Json]]
 # --- a channel
 
 
-async def call_channel(topic: Topic, channel: Channel, name: str, arguments: Arguments) -> Json:
+async def call_channel(owner: Owning, topic: Topic, channel: Channel, name: str, arguments: Arguments) -> Json:
     """Run a call that concerns a channel, as `call_store` does."""
     does = _CHANNEL.get(name)
     if does is None:
         raise InvalidOptionError(f"this owner knows no call {name!r} for a channel")
     channel.check()
-    return await does(topic, channel, arguments)
+    return await does(owner, topic, channel, arguments)
 
 
-async def _seek(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
-    position: Json = arguments.get("position")  # of any type that a client sends: `seek` refuses invalid ones
-    await channel.seek(moment(whole(position, "ns")) if isinstance(position, dict) else position)
+async def _seek(owner: Owning, _topic: Topic, channel: Channel, arguments: Arguments) -> None:
+    sent: Json = arguments.get("position")  # of any type that a client sends: this refuses invalid ones
+    position = moment(whole(sent, "ns")) if isinstance(sent, dict) else sent
+    number, channel_engine = _change(arguments), channel._channel_engine  # noqa: SLF001 - as above
+    check_position("position", position)
+
+    async def seek() -> None:
+        await channel._seek(position, number)  # noqa: SLF001 - as above
+
+    await owner.changes.make(number, seek, known=is_sought(channel_engine, number))
 
 
-async def _configure(topic: Topic, channel: Channel, arguments: Arguments) -> None:
-    options = read_channel_options(_facts(arguments, "options"))
+async def _pause_channel(owner: Owning, _topic: Topic, channel: Channel, arguments: Arguments) -> None:
+    engine, channel_engine = channel._engine, channel._channel_engine  # noqa: SLF001 - as above
+    number, paused = _change(arguments), bool(arguments.get("paused"))
+
+    async def pause() -> None:
+        await pause_channel(engine, channel_engine, paused=paused, change=number)
+
+    await owner.changes.make(number, pause, known=is_noted(engine, number))
+
+
+async def _configure(owner: Owning, topic: Topic, channel: Channel, arguments: Arguments) -> None:
+    options, number = read_channel_options(_facts(arguments, "options")), _change(arguments)
     check_dead_letter(topic.name, options)
-    await channel.configure(options)
+    engine, channel_engine = topic._engine, channel._channel_engine  # noqa: SLF001 - as above
+
+    async def configure() -> None:
+        await engine.effective_options.configure_channel(channel_engine, options, number)
+
+    await owner.changes.make(number, configure, known=is_noted(engine, number))
 
 
-async def _name(topic: Topic, channel: Channel, arguments: Arguments) -> None:
+async def _purge_channel(_owner: Owning, _topic: Topic, channel: Channel, _arguments: Arguments) -> int:
+    return await channel.purge()
+
+
+async def _name(_owner: Owning, topic: Topic, channel: Channel, arguments: Arguments) -> None:
     topic.channel(channel.name, read_channel_options(_facts(arguments, "options")))
 
 
-async def _cancel(_topic: Topic, channel: Channel, arguments: Arguments) -> None:
+async def _cancel(_owner: Owning, _topic: Topic, channel: Channel, arguments: Arguments) -> None:
     await channel.cancel(whole(arguments, "offset"))
 
 
-async def _join(_topic: Topic, channel: Channel, _arguments: Arguments) -> None:
+async def _join(_owner: Owning, _topic: Topic, channel: Channel, _arguments: Arguments) -> None:
     await channel.join()
 
 
-async def _peek(_topic: Topic, channel: Channel, _arguments: Arguments) -> int | None:
+async def _peek(_owner: Owning, _topic: Topic, channel: Channel, _arguments: Arguments) -> int | None:
     message = await channel.peek()
     return None if message is None else message.offset
 
 
-async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> Json:
+async def _deferred(_owner: Owning, topic: Topic, channel: Channel, arguments: Arguments) -> Json:
     engine = channel._channel_engine  # noqa: SLF001 - as above
     if engine.state is None:
         await topic.settle_in()
@@ -301,10 +352,10 @@ async def _deferred(topic: Topic, channel: Channel, arguments: Arguments) -> Jso
     return {"rows": rows, "last": state.deferred.place(*page[-1]) if page else after}
 
 
-_CHANNEL: Final[Mapping[str, Callable[[Topic, Channel, Arguments], Awaitable[Json]]]] = {
+_CHANNEL: Final[Mapping[str, Callable[[Owning, Topic, Channel, Arguments], Awaitable[Json]]]] = {
     "seek": _seek,
-    "purge": _purge,
-    "pause": _pause,
+    "purge": _purge_channel,
+    "pause": _pause_channel,
     "configure": _configure,
     "name": _name,
     "cancel": _cancel,

@@ -401,7 +401,7 @@ class Lending:
             return Done()
         if call.name == "commit":
             return await self.committed()
-        done = await answer(call_channel(self._topic, self._channel, call.name, call.arguments))
+        done = await answer(call_channel(self._owner, self._topic, self._channel, call.name, call.arguments))
         send_figures(self._handle)
         return done
 

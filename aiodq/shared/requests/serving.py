@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.shared.requests.claims import Claims
     from aiodq.shared.requests.lent import LentRun
+    from aiodq.shared.requests.made_changes import MadeChanges
     from aiodq.shared.requests.placing import Placing, Underway
     from aiodq.shared.requests.waiting_bytes import WaitingBytes
     from aiodq.storage.log.producer_table import Origin
@@ -73,6 +74,7 @@ class Owning(Protocol):
         putting: puts in progress that may be repeated, by topic and origin.
         transacting: transactions in progress that may be repeated.
         waiting: the puts and transactions that wait for room.
+        changes: the changes that clients have asked for, each of which is made once.
     """
 
     engine: StoreEngine
@@ -84,6 +86,7 @@ class Owning(Protocol):
     putting: Underway
     transacting: dict[Origin, asyncio.Task[Any]]
     waiting: WaitingBytes
+    changes: MadeChanges
 
     @property
     def clients(self) -> Sequence[Client]:

@@ -19,6 +19,7 @@ from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.claims import Claims
 from aiodq.shared.requests.epochs import new_epoch
+from aiodq.shared.requests.made_changes import MadeChanges
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
 from aiodq.shared.server.active_topics import ActiveTopics
 from aiodq.shared.server.early_answers import EarlyAnswers
@@ -91,6 +92,7 @@ class Owner:
         self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.waiting: WaitingBytes = WaitingBytes()
+        self.changes: MadeChanges = MadeChanges()
         self.incoming: Incoming = Incoming()
         self._connections: set[_Connection | OwnEnd] = set()
         self._closing = False

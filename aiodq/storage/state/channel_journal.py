@@ -59,6 +59,9 @@ again before another wakes up; and one that never does holds up the event loop f
 _LAST: Final = 2048
 """Bytes of that which are the last of it."""
 
+_SEEKS: Final = 64
+"""The numbers of seeks that are kept: a client repeats one within seconds."""
+
 
 class ChannelJournal:
     """A channel's durable state, as its owner writes it.
@@ -70,6 +73,7 @@ class ChannelJournal:
         damages: what could not be read; the files are quarantined.
         pending: the number of operations in the journal, that is, since the last checkpoint.
         noted: the number of entries in that checkpoint.
+        seeks: the numbers of the seeks found at open; the first `fold` removes them.
         unclean: whether anything was damaged or torn; `fold` before going on, so that none of it is read again.
     """
 
@@ -97,6 +101,9 @@ class ChannelJournal:
         found = read_channel(fs, directory, start, topic, described=described)
         self.image: ChannelImage = found.image
         self.ops: list[Op] = found.ops
+        self.seeks: frozenset[int] = frozenset(op.value for op in found.ops if op.kind in {OpKind.SEEK, OpKind.FLOOR})
+        self._sought: tuple[int, ...] = ()
+        self._imaged: tuple[int, ...] | None = None
         self.damages: list[Damage] = found.damages
         self._generation, self._end = found.generation, found.end
         self.pending: int = len(self.ops)
@@ -284,10 +291,14 @@ class ChannelJournal:
         if error:
             raise sync_failure(OSError(error, os.strerror(error)), self._path)
 
+    def sought(self, number: int) -> None:
+        """Keep the number of a seek, in the step of the seek: it stays in the journal once a checkpoint holds that."""
+        self._sought = (*self._sought, number)[-_SEEKS:]
+
     def imaged(self) -> None:
         """Mark the moment of the image that `fold` will get: what is appended from now on is not in it and is kept."""
         with self._mutex:
-            self._since = []
+            self._since, self._imaged = [], self._sought
 
     def fold(self, record: ChannelRecord) -> None:
         """Replace checkpoint and journal by `record` and what was appended since `imaged`.
@@ -299,7 +310,7 @@ class ChannelJournal:
             self._fold(record)
         finally:
             with self._mutex:
-                self._since = None
+                self._since = self._imaged = None
 
     def _fold(self, record: ChannelRecord) -> None:
         # CRASH: 18. Once the new checkpoint exists, the old journal's generation no longer fits and it is ignored.
@@ -322,6 +333,10 @@ class ChannelJournal:
             self.noted = checkpoint_entries(checkpoint)
             try:
                 self._renew(self._file)
+                # INVARIANT: no number of a seek that the checkpoint does not hold.
+                sought = self._sought if self._imaged is None else self._imaged
+                if sought:
+                    self._write([Op(OpKind.FLOOR, 0, value=number) for number in sought])
                 if self._since:
                     # CRASH: 18. If the owner is killed between the checkpoint's rename and this, what was appended
                     # meanwhile is lost; it was not synced, so nobody was told that it is durable.

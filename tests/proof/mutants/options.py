@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @mutant("stored options")
 def options_act_before_they_are_written() -> Patch:
-    def remember(description: TopicDescription, options: StoredOptions) -> None:
+    def remember(description: TopicDescription, options: StoredOptions, _change: int = 0) -> None:
         description.meta = replace(description.meta, options=options)
 
     return mock.patch.object(TopicDescription, "choose", remember)
@@ -31,7 +31,7 @@ def options_act_before_they_are_written() -> Patch:
 
 @mutant("stored options")
 def options_act_before_they_are_synced() -> Patch:
-    def quick(description: TopicDescription, options: StoredOptions) -> None:
+    def quick(description: TopicDescription, options: StoredOptions, _change: int = 0) -> None:
         description.meta = replace(description.meta, options=options)
         with mock.patch.object(SimulatedFileSystem, "sync_directory"), mock.patch.object(SimulatedFile, "sync"):
             save_meta(description._fs, description._directory, description.meta)

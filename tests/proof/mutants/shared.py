@@ -22,11 +22,14 @@ from aiodq.shared.requests.client_puts import ClientPuts
 from aiodq.shared.requests.client_transactions import ClientTransactions
 from aiodq.shared.requests.lending import Lending
 from aiodq.shared.requests.lent import LentRun
+from aiodq.shared.requests.made_changes import MadeChanges
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.shared.server.owner import Owner
 from aiodq.shared.server.session import Session
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.log.active_segment import ActiveSegment
+from aiodq.storage.state.channel_journal import ChannelJournal
+from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.storage.state.transactions.transaction_origins import TransactionOrigins
 from tests.proof.mutants.registry import Patch, change, mutant
@@ -36,6 +39,7 @@ _FULL = "tests/shared/test_full.py"
 _LENDING = "tests/shared/test_lending.py"
 _ORDER = "tests/shared/test_order.py"
 _TRANSACTIONS = "tests/shared/test_transactions.py"
+_REPEATED = "tests/shared/test_repeated.py::test_a_repeated_change_undoes_nothing_that_another_process_changed_since"
 
 change(
     "puts that may come again are forgotten at a new segment",
@@ -211,6 +215,27 @@ change(
     "self.note(origin, now_ns)",
     "None",
     test="tests/transactions/test_origins.py::test_whenever_the_power_is_cut_what_is_said_again_is_done_once",
+)
+change(
+    "a seek that is repeated to the next owner counts twice",
+    ChannelJournal._fold,
+    "if sought:",
+    "if ():",
+    test=f"{_REPEATED}[asyncio-next-seek]",
+)
+change(
+    "a change that is repeated to the next owner counts twice",
+    TopicDescription._with,
+    "if change else",
+    "if False else",
+    test=f"{_REPEATED}[asyncio-next-pause]",
+)
+change(
+    "a change that is repeated to the same owner counts twice",
+    MadeChanges._remember,
+    "self._made[number] = task",
+    "None",
+    test=f"{_REPEATED}[asyncio-same-pause]",
 )
 change(
     "a transaction does without a message that was taken away",

@@ -758,3 +758,48 @@ def test_acks_that_an_owner_left_unsynced_are_written_and_synced_again(channel: 
     opened(channel, fs).close()
     kinds = [kind for kind, path in fs.events if path == str(channel / "journal") and kind in {"write", "sync"}]
     assert kinds[:2] == ["write", "sync"]
+
+
+def test_the_number_of_a_seek_is_found_by_the_next_owner_whatever_was_folded(tmp_path: Path) -> None:
+    seek = Op(OpKind.SEEK, 3, value=7)
+    journal = opened(tmp_path)
+    journal.sought(7)
+    journal.append([seek, ack(4)])
+    journal.close()
+    found_after = opened(tmp_path)
+    assert found_after.seeks == {7}
+    assert found_after.ops == [seek, ack(4)]
+    found_after.close()
+    journal = opened(tmp_path)
+    journal.sought(8)
+    journal.append([Op(OpKind.SEEK, 5, value=8)])
+    journal.fold(ChannelImage(5))
+    journal.append([ack(6)])
+    journal.close()
+    journal = opened(tmp_path)
+    assert journal.seeks - {0} == {8}
+    assert replayed(journal.image, journal.ops) == ChannelImage(5, [(6, 7)])
+    journal.fold(ChannelImage(7))
+    journal.close()
+    journal = opened(tmp_path)
+    assert (journal.seeks, journal.ops, journal.pending) == (frozenset(), [], 0)
+    journal.close()
+
+
+def test_no_number_of_a_seek_is_written_before_the_seek(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    journal.imaged()
+    journal.sought(7)
+    journal.fold(ChannelImage(2))
+    journal.close()
+    journal = opened(tmp_path)
+    assert journal.seeks == frozenset()
+    journal.imaged()
+    journal.sought(8)
+    journal.append([Op(OpKind.SEEK, 9, value=8)])
+    journal.fold(ChannelImage(2))
+    journal.close()
+    journal = opened(tmp_path)
+    assert journal.seeks == {8}
+    assert replayed(journal.image, journal.ops) == ChannelImage(9)
+    journal.close()

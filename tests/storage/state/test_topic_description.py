@@ -9,7 +9,8 @@ from uuid import uuid4
 import pytest
 
 from aiodq.errors import AiodqError
-from aiodq.options import ChannelOptions
+from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.storage.state.topic.stored_options import StoredOptions
 from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.storage.state.topic.topic_meta import TopicMeta, read_meta, save_meta
 from aiodq.testing import WatchedFileSystem
@@ -85,3 +86,22 @@ def test_a_full_disk_takes_a_loss_with_the_next_note(topic: Path) -> None:
     assert (seen.lost, description.meta.lost) == ((), ((2, 4),))
     description.give_up(1)
     assert read_meta(fs, str(topic)) == description.meta
+
+
+def test_the_last_numbered_changes_are_noted_with_what_they_changed(topic: Path) -> None:
+    fs = WatchedFileSystem()
+    description = described(topic, fs)
+    description.add_channels({"a": (0, None)})
+    description.pause("a", paused=True, change=1)
+    description.pause("a", paused=True, change=2)  # nothing changes
+    description.choose_for_channel("a", ChannelOptions(max_attempts=2), 3)
+    description.choose_for_channel("b", ChannelOptions(), 4)  # there is no such channel
+    description.choose(StoredOptions(named=True, options=StoreOptions()), 5)
+    description.pause("", paused=True)
+    assert description.meta.changes == (1, 3, 5)
+    for number in range(6, 100):
+        description.pause("", paused=bool(number % 2), change=number)
+    seen = read_meta(fs, str(topic))
+    assert seen == description.meta
+    assert seen.changes == tuple(range(99 - len(seen.changes) + 1, 100))
+    assert len(seen.changes) == 64

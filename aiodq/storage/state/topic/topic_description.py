@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.errors import DiskFullError
 from aiodq.storage.segments.offset_ranges import joined, without
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["TopicDescription"]
 
 T = TypeVar("T")
+
+_CHANGES: Final = 64
+"""The numbers of changes that are kept: a client repeats one within seconds."""
 
 
 class TopicDescription:
@@ -85,25 +88,26 @@ class TopicDescription:
 
     # --- options
 
-    def choose(self, options: StoredOptions) -> None:
-        """Note durably the topic's options.
+    def choose(self, options: StoredOptions, change: int = 0) -> None:
+        """Note durably the topic's options, and the number of this change, if it has one.
 
         Raises:
             StorageError: they were not noted.
         """
         with self._changing:
             # CRASH: 6. Either the old ones stand or these, whole; nothing is deleted by the new ones before.
-            self._describe(replace(self.meta, options=options))
+            self._describe(replace(self.meta, options=options, changes=self._with(change)))
 
-    def choose_for_channel(self, name: str, options: ChannelOptions) -> None:
-        """Note durably the options given for a channel. A deleted one has none.
+    def choose_for_channel(self, name: str, options: ChannelOptions, change: int = 0) -> None:
+        """Note durably the options given for a channel, as `choose` does. A deleted one has none.
 
         Raises:
             StorageError: they were not noted.
         """
         with self._changing:
             if name in self.meta.channels:
-                self._describe(replace(self.meta, channel_options={**self.meta.channel_options, name: options}))
+                named = {**self.meta.channel_options, name: options}
+                self._describe(replace(self.meta, channel_options=named, changes=self._with(change)))
 
     # --- channels
 
@@ -134,8 +138,8 @@ class TopicDescription:
             paused = self.meta.paused - {name}
             self._describe(replace(self.meta, channels=channels, paused=paused, channel_options=named))
 
-    def pause(self, channel: str, *, paused: bool) -> None:
-        """Note durably whether a channel delivers; an empty name stands for the topic.
+    def pause(self, channel: str, *, paused: bool, change: int = 0) -> None:
+        """Note durably whether a channel delivers, as `choose` does; an empty name stands for the topic.
 
         Raises:
             StorageError: it was not noted.
@@ -144,7 +148,10 @@ class TopicDescription:
             before = self.meta.paused
             after = before | {channel} if paused else before - {channel}
             if after != before:
-                self._describe(replace(self.meta, paused=after))
+                self._describe(replace(self.meta, paused=after, changes=self._with(change)))
+
+    def _with(self, change: int) -> tuple[int, ...]:
+        return (*self.meta.changes, change)[-_CHANGES:] if change else self.meta.changes
 
     def _describe(self, meta: TopicMeta) -> None:
         save_meta(self._fs, self._directory, meta)

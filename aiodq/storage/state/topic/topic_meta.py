@@ -65,6 +65,7 @@ class TopicMeta:
         channel_options: the options given for a channel, by its name.
         lost: the offsets that were found missing without having been given up, until `repair_store`.
         deleted: the offsets between segments whose messages retention deleted.
+        changes: the numbers of the last changes of options and pauses that had one, oldest first.
     """
 
     uuid: UUID
@@ -75,6 +76,7 @@ class TopicMeta:
     channel_options: dict[str, ChannelOptions] = field(default_factory=dict)
     lost: Ranges = ()
     deleted: Ranges = ()
+    changes: tuple[int, ...] = ()
 
 
 class FoundMeta(NamedTuple):
@@ -107,6 +109,8 @@ def encode_meta(meta: TopicMeta) -> bytes:
         topic["lost"] = meta.lost
     if meta.deleted:
         topic["deleted"] = meta.deleted
+    if meta.changes:
+        topic["changes"] = meta.changes
     return encode_checked("topic", _VERSION, topic)
 
 
@@ -156,7 +160,9 @@ def decode_meta(data: bytes, path: str) -> TopicMeta:
         lost, deleted = (
             joined((int(start), int(stop)) for start, stop in topic.get(key, ())) for key in ("lost", "deleted")
         )
-        return TopicMeta(UUID(topic["uuid"]), int(topic["begin"]), channels, paused, options, named, lost, deleted)
+        changes = tuple(int(number) for number in topic.get("changes", ()))
+        uuid, begin = UUID(topic["uuid"]), int(topic["begin"])
+        return TopicMeta(uuid, begin, channels, paused, options, named, lost, deleted, changes)
 
 
 def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = None) -> tuple[TopicMeta, list[Damage]]:
