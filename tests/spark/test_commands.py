@@ -284,6 +284,11 @@ def test_a_ctrl_c_ends_a_job_without_a_word(store: Path, tmp_path: Path) -> None
         (["audit", "{store}", "--conf", "=5"], "KEY=VALUE"),
         (["audit", "{store}", "--conf", "spark.ui.enabled"], "KEY=VALUE, not 'spark.ui.enabled'"),
         (["archive", "{store}", "{store}2", "--segments", "--checkpoint", "c"], "takes no --checkpoint"),
+        (["archive", "{store}", "{store}2", "--segments", "--every", "10"], "takes no --every"),
+        (["archive", "{store}", "{store}2", "--segments", "--master", "local[*]"], "takes no --master"),
+        (["archive", "{store}", "{store}2", "--segments", "--conf", "a=b", "--every", "9"], "no --every and no --conf"),
+        (["archive", "{store}", "{store}2", "--once", "--every", "10"], "takes no --every"),
+        (["query", "{store}", "SELECT 1", "--output", "table", "--parquet", "{store}2"], "takes no --output"),
     ],
 )
 def test_no_java_is_started_for_what_is_not_there(
@@ -342,7 +347,7 @@ MOMENTS = {"since": datetime(2026, 1, 31, 12, tzinfo=UTC), "until": datetime(202
         ),
         (
             "archive {store} {lake} --once",
-            {"topics": None, "every": 10.0, "checkpoint": None, "hold": None, "once": True, "lossy": False},
+            {"topics": None, "checkpoint": None, "hold": None, "once": True, "lossy": False},
             ArchiveSummary("/lake", 1, 1, 2.0),
             "archived 1 message to /lake: 2.0 s, 0 a second, batches: 1\n",
         ),

@@ -35,6 +35,7 @@ __all__ = ["spark"]
 
 spark: App = App(name="spark", help="Read, write and process stores with Spark (extra `spark`).")
 
+_HERE: Final = "local[*]"
 Master = Annotated[str, Parameter(help="where Spark runs: local[*] is all cores of this machine")]
 Conf = Annotated[list[str] | None, Parameter(help="a setting of Spark's, as KEY=VALUE; may be repeated", negative=())]
 Verbose = Annotated[bool, Parameter(help="show what Java, Spark and its workers write to standard error", negative=())]
@@ -245,12 +246,12 @@ def archive(  # noqa: PLR0913 - what there is to say
     *,
     topic: Topics = None,
     once: bool = False,
-    every: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 10.0,
+    every: Annotated[float | None, Parameter(validator=validators.Number(gt=0))] = None,
     checkpoint: str | None = None,
     hold: str | None = None,
     lossy: bool = False,
     segments: Annotated[bool, Parameter(negative=())] = False,
-    master: Master = "local[*]",
+    master: Annotated[str | None, Parameter(help="where Spark runs; local[*], all cores here, if not said")] = None,
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
@@ -261,7 +262,7 @@ def archive(  # noqa: PLR0913 - what there is to say
         target: a directory for the files.
         topic: which.
         once: end when all that is there is archived.
-        every: seconds between two batches.
+        every: seconds between two batches; 10 if not said.
         checkpoint: where the state is kept; TARGET/_checkpoint if not said.
         hold: the name under which what is not archived yet is kept from retention.
         lossy: leave out what is damaged or gone, instead of failing; with --segments only what was deleted.
@@ -270,28 +271,38 @@ def archive(  # noqa: PLR0913 - what there is to say
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
     """
-    wanted = {"topics": topic, "once": once, "every": every, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
+    if segments:
+        why = "--segments ships once, without Spark and without a checkpoint"
+        _refuse(why, every=every, checkpoint=checkpoint, master=master, conf=conf)
+    if once:
+        _refuse("--once ends when all is archived, however many batches that takes", every=every)
     _check(store, topic, coming=True, one_for="archive")
     if segments:
-        if checkpoint is not None:
-            raise CommandError("--segments knows by its manifests what it has shipped, and takes no --checkpoint")
         return _ship(store, target, topic, hold, lossy=lossy)
     from aiodq.spark.pipelines.archive import check_target  # noqa: PLC0415 - it is there now
 
     check_target(target, checkpoint)
-    with _session(master, conf, "archive", verbose=verbose) as (session, tell):
-        done = _pipelines().archive(
-            session,
-            store,
-            target,
-            progress=tell,
-            **wanted,
-        )
+    wanted: dict[str, object] = {"topics": topic, "once": once, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
+    if every is not None:
+        wanted["every"] = every
+    with _session(master or _HERE, conf, "archive", verbose=verbose) as (session, tell):
+        done = _pipelines().archive(session, store, target, progress=tell, **wanted)
     amount = f"{counted(done.rows, 'message')} to {done.target}"
     speed = f"{rate(done.rows, done.seconds):,.0f} a second"
     lost = f", left out: {counted(done.lost, 'message')} that are gone or damaged" if done.lost else ""
     stdout().print(f"archived {amount}: {done.seconds:.1f} s, {speed}, batches: {done.batches}{lost}")
     return DONE
+
+
+def _refuse(why: str, **given: object) -> None:
+    """Refuse options that another one makes meaningless.
+
+    Raises:
+        CommandError: one of them was given.
+    """
+    said = [f"--{name}" for name, value in given.items() if value is not None]
+    if said:
+        raise CommandError(f"{why}: it takes no {' and no '.join(said)}")
 
 
 def _ship(store: str, target: str, topics: list[str] | None, hold: str | None, *, lossy: bool) -> int:
@@ -316,7 +327,7 @@ def replay(  # noqa: PLR0913 - likewise
     first: Offset = None,
     stop: Offset = None,
     txn_id: str | None = None,
-    master: Master = "local[*]",
+    master: Master = _HERE,
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
@@ -361,10 +372,10 @@ def query(
     sql: str,
     /,
     *,
-    output: Literal["table", "json"] = "table",
+    output: Literal["table", "json"] | None = None,
     parquet: str | None = None,
     lossy: bool = False,
-    master: Master = "local[*]",
+    master: Master = _HERE,
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
@@ -376,13 +387,15 @@ def query(
     Args:
         stores: a store's directory, several with commas between, or a pattern.
         sql: the query.
-        output: how the result is shown; in JSON a column that is NULL is there as null.
+        output: how the result is shown, a table if not said; in JSON a column that is NULL is there as null.
         parquet: write the result to this directory instead.
         lossy: leave out what is damaged, or is deleted while it is read, instead of failing.
         master: where Spark runs.
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
     """
+    if parquet is not None:
+        _refuse("--parquet writes the result and shows nothing", output=output)
     _check(stores)
     from aiodq.spark.pipelines.session import loss_option  # noqa: PLC0415 - it is there now
 
@@ -423,7 +436,7 @@ def report(
     *,
     topic: Topics = None,
     lossy: bool = False,
-    master: Master = "local[*]",
+    master: Master = _HERE,
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
@@ -457,7 +470,7 @@ def audit(
     *,
     topic: Topics = None,
     json: bool = False,
-    master: Master = "local[*]",
+    master: Master = _HERE,
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
@@ -499,7 +512,7 @@ def compact(  # noqa: PLR0913 - likewise
     drop_empty: bool = False,
     txn_id: str | None = None,
     lossy: bool = False,
-    master: Master = "local[*]",
+    master: Master = _HERE,
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
