@@ -82,6 +82,9 @@ __all__ = ["SharedChannel", "SharedQueue", "SharedStore", "SharedTopic"]
 _SHORT: Final = 0.01
 """Seconds of waiting in which the owner need not have answered."""
 
+_NO_OFFSET: Final = (1 << 63) - 1
+"""Greater than any offset."""
+
 _ANSWERED: Final = 1.0
 """Seconds for which a `get` that is not to wait waits for the owner's answer."""
 
@@ -490,6 +493,8 @@ class SharedStore(Store):
             raise WrongContextError("this task is in a transaction of this store, and requeue_dead has its own")
         if where is not None:
             return await self._requeue_chosen(topic, where, limit)
+        # It may take long until it is known which letters others hold: a call waits for it that may be repeated.
+        await self._remote.link.call("letters", {"topic": topic, "from": _NO_OFFSET})
         asked = {"topic": topic, "limit": limit}
         return await self._remote.link.result("requeue_dead", read_number, asked, once=True)
 

@@ -12,6 +12,7 @@ import pytest
 import aiodq
 from aiodq.shared.requests import calls, made_changes
 from aiodq.shared.requests.made_changes import MadeChanges
+from aiodq.shared.server.owner import Owner
 from aiodq.wire.layout import CHANGES
 from tests.shared.support import PATIENCE, QUICK, two, until
 
@@ -202,3 +203,34 @@ async def test_an_owner_forgets_the_oldest_changes_but_none_that_is_being_made(m
     never.set()
     await asyncio.gather(*first)
     assert tries == {1: 1, 2: 2, 3: 1, 4: 1}
+
+
+async def test_letters_are_put_back_by_the_next_owner_if_one_ended_while_it_waited_for_their_holders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, never, plain = asyncio.Event(), asyncio.Event(), Owner.reclaimed
+
+    async def reclaimed(owner: Owner) -> None:
+        if owner is first:
+            asked.set()
+            await never.wait()
+        await plain(owner)
+
+    options = aiodq.ChannelOptions(dead_letter="dead")
+    async with (
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path, QUICK, mode="shared") as store,
+        aiodq.open(tmp_path, QUICK, mode="shared") as client,
+    ):
+        first = store._remote.owner  # type: ignore[attr-defined]
+        channel = client.topic("jobs").channel("c", options)
+        await channel.refresh()
+        await client.topic("jobs").put(b"x")
+        await (await channel.get()).reject("bad")
+        monkeypatch.setattr(Owner, "reclaimed", reclaimed)
+        moving = asyncio.ensure_future(client.requeue_dead("dead"))
+        await asked.wait()
+        await store.aclose()
+        assert await moving == 1
+        assert (await channel.get()).body == b"x"
+        assert await client.requeue_dead("dead") == 0

@@ -235,7 +235,7 @@ change(
     MadeChanges._remember,
     "self._made[number] = task",
     "None",
-    test=f"{_REPEATED}[asyncio-same-pause]",
+    test=f"{_REPEATED}[asyncio-same-seek]",
 )
 change(
     "a transaction does without a message that was taken away",
