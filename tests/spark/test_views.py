@@ -19,7 +19,16 @@ Made = dict[str, tuple[list[str], dict[str, str]]]
 
 
 class Session:
-    """Takes any query."""
+    """Takes any query, and drops views."""
+
+    catalog = property(lambda self: self)
+
+    def __init__(self) -> None:
+        self.made: Made = {}
+
+    def dropTempView(self, name: str) -> None:  # noqa: N802 - Spark's
+        """Drop a view."""
+        self.made.pop(name, None)
 
     def sql(self, text: str) -> str:
         """Return the query."""
@@ -50,10 +59,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
         return Frame(found, stores, options)
 
     monkeypatch.setitem(query.__globals__, "load", load)
+    monkeypatch.setattr(SESSION, "made", found)
     return found
 
 
-SPARK = cast("Any", Session())
+SESSION = Session()
+SPARK = cast("Any", SESSION)
 
 
 async def a_store(path: Path, *topics: str) -> str:
@@ -119,3 +130,12 @@ async def test_a_query_has_the_views_that_it_names(tmp_path: Path, made: Made, s
     assert sorted(made) == sorted(["messages", *views])
     with pytest.raises(aiodq.StoreNotFoundError):
         query(SPARK, tmp_path / "none", sql)
+
+
+async def test_views_of_an_earlier_store_are_not_those_of_the_next(tmp_path: Path, made: Made) -> None:
+    """A question about a topic that this store does not have would be answered out of the other one."""
+    one, two = await a_store(tmp_path / "one", "orders", "mail"), await a_store(tmp_path / "two", "mail")
+    made["mine"] = [], {}
+    prepare_views(SPARK, one)
+    query(SPARK, two, "SELECT * FROM mail JOIN orders")
+    assert {view: stores for view, (stores, _) in made.items()} == {"mine": [], "messages": [two], "mail": [two]}

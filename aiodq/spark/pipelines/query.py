@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options
@@ -25,6 +26,8 @@ _TEXT: Final = "make_valid_utf8(CAST(body AS STRING))"
 _OF_TOPICS: Final = frozenset({"topic", "topics", "subscribepattern"})
 _BY_NAMES: Final = ("identifier", "immediate", "show")
 """Words of SQL by which views may be meant whose names are not in it: `IDENTIFIER('or' || 'ders')`, `SHOW VIEWS`."""
+_MADE: Final[WeakKeyDictionary[SparkSession, set[str]]] = WeakKeyDictionary()
+"""The views of topics that there are in a session."""
 _BY_TOPIC: Final = frozenset({"startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp"})
 
 
@@ -34,7 +37,7 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
     A view has the columns `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`, and `text`, which is the
     body as UTF-8; other bytes become U+FFFD. In SQL, write a topic's name with `.` or `-` in it between backquotes.
     Names of views ignore case: topics whose names differ only in case, and a topic called `messages`, are only in the
-    view of all.
+    view of all. Views that an earlier call made in this session are dropped: they may be another store's.
 
     Args:
         spark: the session.
@@ -61,6 +64,9 @@ def _prepare(
             topics.setdefault(topic, []).append(store)
     names = Counter(name.lower() for name in ["messages", *topics])
     views = sorted(topic for topic in topics if names[topic.lower()] == 1 and is_used(topic))
+    for view in _MADE.get(spark, set()) - set(views):
+        spark.catalog.dropTempView(view)
+    _MADE[spark] = set(views)
     for topic in views:
         frame = load(spark, topics[topic], topic=topic, **_of_topic(topic, options))
         _with_text(frame).createOrReplaceTempView(f"`{topic}`")
@@ -86,6 +92,7 @@ def query(spark: SparkSession, stores: str | os.PathLike[str], sql: str, **optio
     """Return the result of a query over the views of `prepare_views`. Data is read when the result is used. Blocking.
 
     Of the views of topics it creates those whose names occur in the query: each takes Spark as long as many messages.
+    Over Spark Connect a result is that of the views that there are when it is used: use it before the next query.
 
     Raises:
         AnalysisException: Spark's: the query is invalid.
