@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
-from aiodq.testing import Fault
+from aiodq.testing import FakeClock, Fault, Marked, SimulatedFileSystem
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
+
+if TYPE_CHECKING:
+    from aiodq.testing import Image
 
 
 class TestDeadLetters:
@@ -86,6 +89,31 @@ class TestDeadLetters:
             assert store.queue("jobs").depth == 0
             letter = await soon(store.queue("dead").get())
             assert letter.headers["aiodq-reason"] == "no such customer"
+
+    @pytest.mark.parametrize("policy", ["interval", "os"])
+    async def test_no_power_cut_takes_an_old_message_and_its_letter(self, machine: Machine, policy: str) -> None:
+        machine.fs = SimulatedFileSystem(record=True)
+        async with machine.store(sync=policy, sync_interval=3600) as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put_many([b"x", b"y"])
+            await jobs.sync()
+            machine.fs.mark("durable")
+            await (await jobs.get()).reject()
+        missing = {number for number, files in self._cuts(machine) if b"x" not in await self._kept(files)}
+        assert not missing
+
+    @staticmethod
+    def _cuts(machine: Machine) -> list[tuple[int, Image]]:
+        assert machine.fs.trace is not None
+        durable = next(number for number, done in enumerate(machine.fs.trace) if isinstance(done, Marked))
+        return [(number, files) for number, files in machine.fs.power_cuts(seed=1) if number > durable]
+
+    @staticmethod
+    async def _kept(files: Image) -> list[bytes]:
+        """Return what a store still has, delivered or as a dead letter."""
+        async with aiodq.open("/s", fs=SimulatedFileSystem(files), clock=FakeClock()) as store:
+            letters = [letter.body async for letter in store.topic("dead").scan()] if "dead" in store.topics() else []
+            return letters + ready(store.queue("jobs"))
 
     async def test_a_letter_that_cannot_be_put_keeps_the_message(self, machine: Machine) -> None:
         async with machine.store() as store:

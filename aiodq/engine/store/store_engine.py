@@ -341,7 +341,8 @@ class StoreEngine:
                     letter.topic, letter.channel, offset, letter.attempts, letter.reason, target=letter.target
                 )
 
-        self._dead_letter_office.send(letter, self.engine(letter.target).put_buffer, told)
+        target = self.engine(letter.target)
+        self._dead_letter_office.send(letter, target.put_buffer, target.sync_visible, told)
 
     # --- running
 

@@ -24,7 +24,7 @@ from aiodq.transaction import Transaction
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     import aiodq
     from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
@@ -75,13 +75,24 @@ def a_release_does_not_take_its_delivery_back() -> Patch:
 @mutant("dead letters")
 def a_dead_letter_is_settled_before_it_is_put() -> Patch:
     def hasty(
-        office: DeadLetterOffice, letter: DeadLetter, put_buffer: PutBuffer, done: Callable[[Exception | None], None]
-    ) -> None:
+        office: DeadLetterOffice, letter: DeadLetter, put_buffer: PutBuffer, sync: Callable[[], Awaitable[None]],
+        done: Callable[[Exception | None], None],
+    ) -> None:  # fmt: skip
         done(None)
-        send(office, letter, put_buffer, lambda _: None)
+        send(office, letter, put_buffer, sync, lambda _: None)
 
     send = DeadLetterOffice.send
     return mock.patch.object(DeadLetterOffice, "send", hasty)
+
+
+change(
+    "a dead letter is not synced where puts are not",
+    DeadLetterOffice._put,
+    "await sync()",
+    "None",
+    test="tests/channels/test_delivery.py::TestDeadLetters::"
+    "test_no_power_cut_takes_an_old_message_and_its_letter[asyncio-os]",
+)
 
 
 @mutant("requeued letters")

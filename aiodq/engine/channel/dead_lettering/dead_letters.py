@@ -15,7 +15,7 @@ from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.errors import AiodqError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from aiodq.clock import Clock
     from aiodq.delivery.channel_state import ChannelState
@@ -140,18 +140,31 @@ class DeadLetterOffice:
         self._under_way: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[None]] = set()
 
-    def send(self, letter: DeadLetter, put_buffer: LetterBox, done: Callable[[Exception | None], None]) -> None:
-        """Put a dead letter; `done` is called once it is durable, or with the error."""
-        task = begin_later(self._put(letter, put_buffer))
+    def send(
+        self, letter: DeadLetter, put_buffer: LetterBox, sync: Callable[[], Awaitable[None]],
+        done: Callable[[Exception | None], None],
+    ) -> None:  # fmt: skip
+        """Put a dead letter; `done` is called once it is durable, or with the error.
+
+        Args:
+            letter: the dead letter.
+            put_buffer: the way into its topic.
+            sync: waits until everything put there before is synced, whatever the topic's policy.
+            done: called once.
+        """
+        task = begin_later(self._put(letter, put_buffer, sync))
         self._under_way.add(task)
         self._waiting.add(task)
         task.add_done_callback(partial(self._ended, letter, done))
 
-    async def _put(self, letter: DeadLetter, put_buffer: LetterBox) -> None:
+    async def _put(self, letter: DeadLetter, put_buffer: LetterBox, sync: Callable[[], Awaitable[None]]) -> None:
         message, body = letter.accepted(self._clock.now_ns())
         waiter = await put_buffer.enter(partial(put_buffer.accept_letter, message, body))
         self._waiting -= {asyncio.current_task()}
         await waiter
+        # CRASH: the message may be old, and its settlement may reach the disk at any moment, by a checkpoint or by the
+        # kernel: where puts are only written, a power cut would then take both the message and its letter.
+        await sync()
 
     def _ended(self, letter: DeadLetter, done: Callable[[Exception | None], None], task: asyncio.Task[None]) -> None:
         """Report the outcome, also of a task that was cancelled before its first step."""
