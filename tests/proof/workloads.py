@@ -14,7 +14,7 @@ from aiodq import diskqueue
 from aiodq.cli.commands.diskqueue import taken_over
 from aiodq.storage.bulk.commits import CommitKey
 from aiodq.testing import Fault
-from tests.proof.clients import puts_of_clients, puts_of_clients_through_memory
+from tests.proof.clients import puts_of_clients, puts_of_clients_through_memory, work_of_clients
 from tests.proof.world import PATH
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ async def written_while_syncing(world: World) -> None:
 
 workload(puts_of_clients)
 workload(puts_of_clients_through_memory)
+workload(work_of_clients)
 
 
 @workload
