@@ -803,3 +803,38 @@ def test_no_number_of_a_seek_is_written_before_the_seek(tmp_path: Path) -> None:
     assert journal.seeks == {8}
     assert replayed(journal.image, journal.ops) == ChannelImage(9)
     journal.close()
+
+
+HEADER = "41494f44514a4e310100000001000000050000009d926455"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "seeks"),
+    [
+        # By a version that numbers no seeks: a seek to 3, and an ack of two from 4 on.
+        (
+            (
+                "18000000cbdb6886050000000100000003000000000000000000000000000000"
+                "180000002bf03ebd010000000200000004000000000000000000000000000000"
+            ),
+            {0},
+        ),
+        # The same with the number 7, and with that of a seek that a checkpoint holds.
+        (
+            (
+                "18000000d2d2ad8c050000000100000003000000000000000700000000000000"
+                "30000000b169d58e02000000010000000000000000000000ffffffffffffff3f"
+                "010000000200000004000000000000000000000000000000"
+            ),
+            {7, (1 << 62) - 1},
+        ),
+    ],
+)
+def test_journals_with_and_without_numbers_of_seeks_are_read(tmp_path: Path, blocks: str, seeks: set[int]) -> None:
+    (tmp_path / "checkpoint").write_bytes(encode_checkpoint(ChannelImage(9), 5 << 32 | 1))
+    (tmp_path / "journal").write_bytes(bytes.fromhex(HEADER + blocks))
+    journal = opened(tmp_path)
+    journal.close()
+    assert journal.seeks == seeks
+    assert journal.damages == []
+    assert replayed(journal.image, journal.ops) == ChannelImage(3, [(4, 6)])

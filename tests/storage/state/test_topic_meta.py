@@ -12,7 +12,15 @@ import pytest
 
 from aiodq.errors import AiodqError, CorruptionError, FormatVersionError, StoreFailedError
 from aiodq.storage.io.durable_io import TEMPORARY, ensure_directory, read_file, replace_file, sweep_temporaries
-from aiodq.storage.state.topic.topic_meta import KnownMeta, TopicMeta, describe, load_meta, read_meta, save_meta
+from aiodq.storage.state.topic.topic_meta import (
+    KnownMeta,
+    TopicMeta,
+    decode_meta,
+    describe,
+    load_meta,
+    read_meta,
+    save_meta,
+)
 from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import messages, open_log, overwrite, put_each, segments, set_aside, tree
 
@@ -245,3 +253,11 @@ def test_a_description_with_another_number_in_it_is_damage(topic: Path) -> None:
         (topic / "topic.json").write_bytes(whole.replace(right, wrong))
         with pytest.raises(CorruptionError, match="checksum"):
             read_meta(WatchedFileSystem(), str(topic))
+
+
+def test_a_description_is_read_with_numbers_of_changes_and_without_and_with_what_a_later_version_adds() -> None:
+    assert decode_meta(written(), "p").changes == ()
+    assert decode_meta(written(changes=[3, 1 << 61]), "p").changes == (3, 1 << 61)
+    assert decode_meta(written(later=[1], begin=4), "p").begin == 4
+    with pytest.raises(CorruptionError):
+        decode_meta(written(changes=["x"]), "p")
