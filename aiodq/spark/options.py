@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from glob import glob, has_magic
 from typing import TYPE_CHECKING, Final, Literal
@@ -14,6 +14,7 @@ from urllib.parse import quote
 from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
+from aiodq.options import StoreOptions
 from aiodq.spark.objects import full_path, is_url
 from aiodq.spark.values import (
     bound_of,
@@ -93,6 +94,7 @@ _WRITE_NAMES: Final = (
     "txnId",
     "txnAppId",
     "segmentBytes",
+    "maxMessageBytes",
     "compression",
     "repeatedHeaders",
     "checkpointLocation",
@@ -161,6 +163,7 @@ class WriteOptions:
         segment_bytes: about how large a segment becomes.
         compression: a codec's name, or None.
         repeated: which value of a repeated header a message gets; None: a repeated header is an error.
+        new_topics: the bounds of bodies, and the sizes of segments, of topics that do not exist yet.
     """
 
     store: str
@@ -169,6 +172,7 @@ class WriteOptions:
     segment_bytes: int
     compression: str | None
     repeated: Literal["first", "last"] | None = None
+    new_topics: StoreOptions = field(default_factory=StoreOptions)
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -287,14 +291,17 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
         check_topic(topic)
     compression = choice_of(options, "compression", _CODECS, default=None)
     codec_number(compression)
+    segment_bytes = size_of(options, "segmentBytes", _SEGMENT_BYTES)
+    most = size_of(options, "maxMessageBytes", StoreOptions().max_message_bytes)
     return WriteOptions(
         # Files are synced by their names, and no link is followed for that.
         store=os.path.realpath(store) if os.path.islink(store.rstrip("/")) else store,
         topic=topic,
         name=_stream_name(options) if stream else _name(options, "txnId"),
-        segment_bytes=size_of(options, "segmentBytes", _SEGMENT_BYTES),
+        segment_bytes=segment_bytes,
         compression=compression,
         repeated=choice_of(options, "repeatedHeaders", _REPEATED, default=None),
+        new_topics=StoreOptions(segment_bytes=segment_bytes, max_message_bytes=most),
     )
 
 

@@ -51,6 +51,7 @@ __all__ = [
     "check_place",
     "check_schema",
     "columns_by_topic",
+    "kept_options",
     "single_writes",
     "stage",
     "was_committed",
@@ -137,11 +138,11 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
     """
     fs, codec = OsFileSystem(), codec_number(options.compression)
     writer = StagingWriter(fs, SystemClock(), options.store, name, segment_bytes=options.segment_bytes, codec=codec)
-    kept = cache(partial(_kept_options, fs, options.store))
+    kept = cache(partial(kept_options, fs, options.store))
     try:
         for batch in batches:
             for topic, columns in columns_by_topic(batch, options.topic, options.repeated):
-                _check_sizes(topic, columns.bodies, kept(topic))
+                _check_sizes(topic, columns.bodies, kept(topic), options.new_topics)
                 writer.put(topic, columns)
         staged = StagedByTask(writer.finish())
     except BaseException:
@@ -151,30 +152,35 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
     return staged
 
 
-def _kept_options(fs: FileSystem, store: str, topic: str) -> StoreOptions:
-    """Return the stored options of a topic; the library's defaults if it does not exist yet."""
+def kept_options(fs: FileSystem, store: str, topic: str) -> StoreOptions | None:
+    """Return the options stored with a topic; the library's defaults if it has none; None if there is no such topic."""
     try:
         stored = describe(fs, os.path.join(store, topic))[0].options
     except StoreNotFoundError:
-        stored = None
+        return None
     return StoreOptions() if stored is None else stored.options
 
 
-def _check_sizes(topic: str, bodies: Sequence[bytes], options: StoreOptions) -> None:
+def _check_sizes(topic: str, bodies: Sequence[bytes], kept: StoreOptions | None, new: StoreOptions) -> None:
     """Make sure that a put would take bodies of these sizes.
 
     Raises:
         MessageSizeError: one is too small or too large.
     """
-    least, most = options.min_message_bytes, options.max_message_bytes
+    bounds = kept or new
+    least, most = bounds.min_message_bytes, bounds.max_message_bytes
     sizes = list(map(len, bodies))
     if not sizes or (min(sizes) >= least and max(sizes) <= most):
         return
     number = next(number for number, size in enumerate(sizes) if not least <= size <= most)
     raise MessageSizeError(
         f"a row for the topic {topic!r} has a body of {sizes[number]} bytes, {_begins(bodies[number])}; it takes "
-        f"{least} to {most} (min_message_bytes, max_message_bytes): leave such rows out, or give the topic other "
-        "bounds by its configure()"
+        f"{least} to {most} (min_message_bytes, max_message_bytes): leave such rows out, or "
+        + (
+            "give the topic other bounds by its configure()"
+            if kept
+            else "say by maxMessageBytes (of replay: max_message_bytes) how much this new topic takes"
+        )
     )
 
 
@@ -342,9 +348,8 @@ def _tell_that_it_was_committed(options: WriteOptions, key: CommitKey, records: 
 def _take_over(options: WriteOptions, name: str) -> None:
     """If no process owns the store, add what was committed to its topics, and remove other staged files. Blocking."""
     fs = OsFileSystem()
-    stored = StoreOptions(segment_bytes=options.segment_bytes)
     try:
-        if not adopt_without_owner(fs, SystemClock(), options.store, stored):
+        if not adopt_without_owner(fs, SystemClock(), options.store, options.new_topics):
             _LOG.info("the process that owns %s takes them over", options.store)
         discard_staged(fs, options.store, name)
     except (AiodqError, OSError) as error:

@@ -277,6 +277,7 @@ def test_a_ctrl_c_ends_a_job_without_a_word(store: Path, tmp_path: Path) -> None
         (["compact", "{store}", "ord*", "latest"], "'ord*' is no name for a topic"),
         (["compact", "{store}", "orders", "latest", "--txn-id", ""], "txnId is empty"),
         (["replay", "{store}/orders", "{store}", "--txn-id", ""], "txnId is empty"),
+        (["replay", "{store}/orders", "{store}", "--max-message-bytes", "0"], "maxMessageBytes is bytes"),
         (["replay", "{moved}", "{store}"], "was moved or copied: it was written as /lake,"),
         (["archive", "{store}", "{moved}", "--once"], "was moved or copied: it was written as /lake,"),
         (["replay", "{store}/orders", "{store}/LOCK"], "this is no directory"),
@@ -353,7 +354,7 @@ MOMENTS = {"since": datetime(2026, 1, 31, 12, tzinfo=UTC), "until": datetime(202
         ),
         (
             "replay {lake} {store} --into late --topic orders --tag red --tag blue --first 3 --stop 9 --txn-id one"
-            + SPAN,
+            " --max-message-bytes 99" + SPAN,
             {
                 "into": "late",
                 "topics": ["orders"],
@@ -361,6 +362,7 @@ MOMENTS = {"since": datetime(2026, 1, 31, 12, tzinfo=UTC), "until": datetime(202
                 "first": 3,
                 "stop": 9,
                 "txn_id": "one",
+                "max_message_bytes": 99,
                 **MOMENTS,
             },
             ReplaySummary("/shop", 6, 0.25),
@@ -369,7 +371,7 @@ MOMENTS = {"since": datetime(2026, 1, 31, 12, tzinfo=UTC), "until": datetime(202
         (
             "replay {lake} {store} --txn-id one",
             {"into": None, "topics": None, "tags": None, "first": None, "stop": None, "since": None, "until": None}
-            | {"txn_id": "one"},
+            | {"txn_id": "one", "max_message_bytes": None},
             ReplaySummary("/shop", 0, 0.25, repeated=True),
             "nothing to do: 'one' was committed before into /shop\n",
         ),

@@ -395,6 +395,8 @@ def test_a_range_may_be_empty() -> None:
     [
         ({"txnId": "é" * 24}, "txnId is too long"),
         ({"segmentBytes": f"{1 << 40}g"}, "segmentBytes is bytes"),
+        ({"maxMessageBytes": "-1"}, "maxMessageBytes is bytes"),
+        ({"maxMessageBytes": "4g"}, "max_message_bytes"),
         ({"path": "/a\0b"}, "path has a character of code 0"),
     ],
     ids=str,

@@ -15,6 +15,7 @@ from uuid import uuid4
 from xml.etree import ElementTree as ET
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
@@ -31,7 +32,7 @@ from aiodq.spark.pipelines.results import name_of_result
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import plan
 from aiodq.spark.visible import Place
-from aiodq.spark.writing import BatchWriter
+from aiodq.spark.writing import BatchWriter, kept_options
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds, release_hold
 from tests.spark.support import KEEP, fill, scanned
@@ -317,6 +318,29 @@ def test_what_is_damaged_fails_a_compaction_or_is_left_out(
     monkeypatch.setattr(compacting, "_latest", deleting)
     done = compact(spark, tmp_path, "prices", "newest", txn_id="again", lossy=True)
     assert (done.read, done.kept) == (7, 0)
+
+
+def test_a_topic_that_is_compacted_or_replayed_anew_takes_bodies_as_large_as_the_one_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    most, body = aiodq.StoreOptions().max_message_bytes, bytes((16 << 20) + 1)
+
+    async def put() -> None:
+        async with aiodq.open(tmp_path / "s") as store:
+            await store.topic("big", aiodq.StoreOptions(max_message_bytes=2 * most)).put(body, key=b"k")
+
+    asyncio.run(put())
+    (tmp_path / "lake").mkdir()
+    pq.write_table(aiodq.open_reader(tmp_path / "s").topic("big").to_arrow(), tmp_path / "lake" / "big.parquet")
+    assert compact(spark, tmp_path / "s", "big", "latest").kept == 1
+    with pytest.raises(PySparkException, match=r"it takes 0 to 16777216 .* say by maxMessageBytes"):
+        replay(spark, tmp_path / "lake", tmp_path / "s", into="again")
+    assert replay(spark, tmp_path / "lake", tmp_path / "s", into="again", max_message_bytes=3 * most).rows == 1
+    for name, takes in (("latest", 2 * most), ("again", 3 * most)):
+        assert [row["body"] == body for row in scanned(tmp_path / "s", name)] == [True]
+        kept = kept_options(OsFileSystem(), str(tmp_path / "s"), name)
+        assert kept is not None
+        assert kept.max_message_bytes == takes
 
 
 @pytest.mark.parametrize("key", [True, False], ids=["keys", "keyless"])

@@ -216,6 +216,11 @@ class TestColumns:
             with pytest.raises(aiodq.MessageSizeError, match=re.escape(told)):
                 stage(options, "does not", rows((topic, "123"), (topic, body)))
             assert left(tmp_path / "s") == before
+        raised = write_options({"path": str(tmp_path / "s"), "maxMessageBytes": str(most + 1)}, stream=False)
+        stage(raised, "larger", rows(("new", "y" * (most + 1))))
+        for topic, advice in (("new", r"say by maxMessageBytes .* how much this new topic"), ("orders", "configure")):
+            with pytest.raises(aiodq.MessageSizeError, match=advice):
+                stage(raised, "too large", rows((topic, "y" * (most + 2))))
 
     @pytest.mark.parametrize("name", ["tag", "topic", "headers"])
     def test_text_that_is_no_utf8_is_an_error_by_its_column(self, name: str) -> None:

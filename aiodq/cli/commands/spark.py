@@ -327,6 +327,7 @@ def replay(  # noqa: PLR0913 - likewise
     first: Offset = None,
     stop: Offset = None,
     txn_id: str | None = None,
+    max_message_bytes: Offset = None,
     master: Master = _HERE,
     conf: Conf = None,
     verbose: Verbose = False,
@@ -344,6 +345,7 @@ def replay(  # noqa: PLR0913 - likewise
         first: only messages from that offset on.
         stop: only messages before that offset.
         txn_id: a name for this run; repeated under the same name, it adds nothing.
+        max_message_bytes: the largest body that topics take which do not exist yet; 16 MiB if not said.
         master: where Spark runs.
         conf: Spark's settings.
         verbose: show what Java, Spark and its workers write.
@@ -356,9 +358,10 @@ def replay(  # noqa: PLR0913 - likewise
     from aiodq.spark.pipelines.replay import check_places, check_range  # noqa: PLC0415 - an extra that may be missing
 
     check_range(first, stop, since, until)
-    check_places(source, store, into, txn_id)
+    check_places(source, store, into, txn_id, max_message_bytes)
     with _session(master, conf, "replay", verbose=verbose) as (session, _):
-        done = _pipelines().replay(session, source, store, txn_id=txn_id, **wanted)
+        how = {"txn_id": txn_id, "max_message_bytes": max_message_bytes}
+        done = _pipelines().replay(session, source, store, **how, **wanted)
     if done.repeated:
         stdout().print(f"nothing to do: {txn_id!r} was committed before into {done.store}")
         return DONE

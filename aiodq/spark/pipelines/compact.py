@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
 from aiodq.names import check_name
+from aiodq.options import StoreOptions
 from aiodq.spark.objects import AnyFileSystem, full_path
 from aiodq.spark.options import batch_options, write_options
 from aiodq.spark.packing import pack, pack_splits
@@ -25,7 +26,7 @@ from aiodq.spark.pipelines.session import loss_option, use_here
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import bytes_of, plan
 from aiodq.spark.reading import record_batches
-from aiodq.spark.writing import check_place, was_committed
+from aiodq.spark.writing import check_place, kept_options, was_committed
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def compact(  # noqa: PLR0913 - what there is to say
 
     A repeated run, also after one that was killed, adds nothing if the messages are the same. If they are not, use
     another topic, or a `txn_id`, which adds the result after the earlier one. A deleted topic is created again.
+    A new topic takes bodies as large as the source topic does (`max_message_bytes`), an existing one as its own says.
 
     Args:
         spark: the session.
@@ -130,8 +132,15 @@ def compact(  # noqa: PLR0913 - what there is to say
         size = sum(map(bytes_of, splits)) * kept // max(read, 1)
         parts = pack(splits, bytes_of, -(-size // (segment_bytes * _SEGMENTS)))
         work = [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts]
-        kept = _write(_rows(spark, options, work), place, topic=into, segmentBytes=str(segment_bytes), txnId=txn_id)
+        how = {"topic": into, "segmentBytes": str(segment_bytes), "maxMessageBytes": _most(fs, store, topic)}
+        kept = _write(_rows(spark, options, work), place, **how, txnId=txn_id)
     return CompactSummary(into, read, kept, time.monotonic() - began)
+
+
+def _most(fs: FileSystem, store: str, topic: str) -> str:
+    """Return the largest body that the new topic takes: as large a one as the topic that is read, if that is raised."""
+    kept, default = kept_options(fs, store, topic), StoreOptions().max_message_bytes
+    return str(default if kept is None else max(default, kept.max_message_bytes))
 
 
 def check_compact(  # noqa: PLR0917 - what there is to check

@@ -62,6 +62,7 @@ def replay(  # noqa: PLR0913 - what there is to say
     first: int | None = None,
     stop: int | None = None,
     txn_id: str | None = None,
+    max_message_bytes: int | None = None,
 ) -> ReplaySummary:
     """Put archived messages into topics again, in the order of their topics and offsets: all of them or none. Blocking.
 
@@ -79,6 +80,8 @@ def replay(  # noqa: PLR0913 - what there is to say
         first: only messages from this offset on.
         stop: only messages before this offset.
         txn_id: a name for this run; repeated under the same name, it adds nothing.
+        max_message_bytes: the largest body that topics take which do not exist yet; None: 16 MiB. An archive does not
+            know the bounds of the topics that it is of.
 
     Raises:
         AnalysisException: Spark's: there is no such directory.
@@ -89,7 +92,7 @@ def replay(  # noqa: PLR0913 - what there is to say
     began, path, archived = time.monotonic(), full_path(os.fspath(store)), full_path(os.fspath(source))
     check_range(first, stop, since, until)
     topics, tags = some("topics", topics), some("tags", tags)
-    if check_places(archived, path, into, txn_id):
+    if check_places(archived, path, into, txn_id, max_message_bytes):
         return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
     # With the types given, Spark does not read names of topics in paths as numbers.
     rows = spark.read.schema(_SCHEMA).parquet(archived)
@@ -104,12 +107,16 @@ def replay(  # noqa: PLR0913 - what there is to say
     wanted = rows.orderBy("topic", "offset").select(topic.alias("topic"), "tag", "key", "headers", "body")
     use_here(spark)
     writer = wanted.observe(counted, f.count(f.lit(1)).alias("rows")).write.format("aiodq").mode("append")
-    (writer if txn_id is None else writer.option("txnId", txn_id)).save(path)
+    writer.options(txnId=txn_id, maxMessageBytes=max_message_bytes).save(path)
     return ReplaySummary(path, int(counted.get["rows"]), time.monotonic() - began)
 
 
 def check_places(
-    source: str | os.PathLike[str], store: str | os.PathLike[str], into: str | None, txn_id: str | None
+    source: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    into: str | None,
+    txn_id: str | None,
+    max_message_bytes: int | None = None,
 ) -> bool:
     """Return whether a run was committed; before anything is read, make sure that it has what it reads and writes.
 
@@ -122,7 +129,8 @@ def check_places(
     """
     archived, path = full_path(os.fspath(source)), full_path(os.fspath(store))
     refuse_store(archived, "replay reads what archive wrote")
-    given = {"path": path, "topic": into, "txnId": txn_id}
+    most = None if max_message_bytes is None else str(max_message_bytes)
+    given = {"path": path, "topic": into, "txnId": txn_id, "maxMessageBytes": most}
     writing = write_options({name: value for name, value in given.items() if value is not None}, stream=False)
     check_place(writing.store)
     if txn_id is not None and was_committed(writing, txn_id):
