@@ -1,9 +1,11 @@
-"""A standalone cluster of pip's pyspark on this machine; tasks run in processes of their own."""
+"""Clusters of pip's pyspark on this machine; tasks run in processes of their own."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
+import socket
 import subprocess
 import time
 import urllib.request
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 PATIENCE = 300.0
 """Seconds in which a cluster has to be there."""
 
@@ -70,6 +73,55 @@ def cluster(path: Path, *workers: Sequence[str]) -> Iterator[Cluster]:
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.1)
         yield Cluster(url, tuple(pids))
+
+
+@contextmanager
+def connect_server(path: Path, within: Sequence[str] = ()) -> Iterator[str]:
+    """Give the URL of a Spark Connect server whose tasks run on one executor, started by the command that is given.
+
+    The port is a free one, so that another run on this machine, or anything else at Connect's own, does not matter.
+    """
+    home, java, log = path / "home", path / "java" / "bin" / "java", path / "server.log"
+    given = {**environment(), "SPARK_HOME": str(home)}
+    # Spark's files of executors go below its home, which others may be using.
+    home.mkdir()
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(os.path.join(os.path.dirname(pyspark.__file__), name))
+    java.parent.mkdir(parents=True)
+    java.write_text(f'#!/bin/sh\nexec {shlex.join([*within, os.path.join(given["JAVA_HOME"], "bin", "java")])} "$@"\n')
+    java.chmod(0o700)
+    with ExitStack() as running:
+        port = running.enter_context(reserved_port())
+        settings = {
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": port,
+            "spark.executorEnv.JAVA_HOME": java.parents[1],
+            "spark.log.level": "WARN",
+            "spark.task.maxFailures": 1,
+            "spark.ui.enabled": "false",
+        }
+        words = [f"--conf={key}={value}" for key, value in settings.items()]
+        words += ["--master=local-cluster[1,2,1024]", f"--class={CONNECT}", "spark-internal"]
+        program = os.path.join(home, "bin", "spark-class")
+        with log.open("wb") as output:
+            server = subprocess.Popen(
+                [program, "org.apache.spark.deploy.SparkSubmit", *words],
+                cwd=path, env=given, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        running.callback(kill_group, server)
+        end = time.monotonic() + PATIENCE
+        while not answers(port):
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.1)
+        yield f"sc://127.0.0.1:{port}"
+
+
+def answers(port: int) -> bool:
+    """Return whether a server listens there."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
 
 
 def alive(page: int) -> int:

@@ -1,39 +1,41 @@
-"""Writes, reads and audits a store with whatever Spark it is given, and prints what came of it as JSON."""
+"""Writes, reads and audits a store over Spark Connect, and prints what came of it as JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from aiodq.spark.java import prepare
-from aiodq.spark.pipelines import archive, audit, compact, query, replay, report
+from aiodq.spark.pipelines import archive, audit, compact, prepare_views, query, replay, report
 from aiodq.spark.source import AiodqDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def main(where: str, url: str, store: str, hidden: str = "") -> None:
-    """Run on a master, or on a Spark Connect server; also with a store that is hidden from the workers."""
-    prepare(url)
-    builder = SparkSession.builder.remote(url) if where == "remote" else SparkSession.builder.master(url)
-    # Nothing waits for data to be near: all workers have their share of the tasks.
-    builder = builder.config("spark.locality.wait", "0s").config("spark.task.maxFailures", "1")
-    builder = builder.config("spark.sql.shuffle.partitions", "2")
-    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
-    spark.dataSource.register(AiodqDataSource)
-    found: dict[str, Any] = {"seen": write_and_read(spark, store)}
-    if hidden:
-        found["blind"] = read_blind(spark, hidden)
-    if where == "remote":
+def main(url: str, store: str, hidden: str = "") -> None:
+    """Run at a Spark Connect server; also with a store that is hidden from its tasks."""
+    # A client that is not closed keeps a process that has failed from ending.
+    with session(url) as spark, session(url) as other:
+        found: dict[str, Any] = {"seen": write_and_read(spark, store)}
+        if hidden:
+            found["blind"] = read_blind(spark, hidden)
         found["pipelines"] = each_pipeline(spark, store)
         found["relative"] = write_to(spark, "shop")
+        found["two"] = two_clients(spark, other, store)
     print(json.dumps(found))
-    spark.stop()
+
+
+def session(url: str) -> SparkSession:
+    """Return a new client of a server."""
+    spark = SparkSession.builder.remote(url).create()
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    spark.dataSource.register(AiodqDataSource)
+    return spark
 
 
 def write_and_read(spark: SparkSession, store: str) -> dict[str, Any]:
@@ -70,6 +72,22 @@ def each_pipeline(spark: SparkSession, store: str) -> dict[str, Any]:
         "compact": [kept.read, kept.kept],
         "report": [described.topics, described.rows],
     }
+
+
+def two_clients(one: SparkSession, two: SparkSession, store: str) -> list[int]:
+    """Write by two clients at once under one name; return what each counts in its view of one name of two stores."""
+
+    def write(spark: SparkSession) -> None:
+        rows = spark.range(0, 3, numPartitions=1).selectExpr("cast(id as string) as body")
+        writer = rows.write.format("aiodq").mode("append").option("topic", "both").option("txnId", "both")
+        writer.save(f"{store}.two")
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, (one, two)))
+    prepare_views(one, store)
+    prepare_views(two, f"{store}.two")
+    (mine,), (others,) = (spark.sql("SELECT count(*) FROM messages").collect() for spark in (one, two))
+    return [mine[0], others[0]]
 
 
 def read_blind(spark: SparkSession, store: str) -> dict[str, Any]:

@@ -231,7 +231,10 @@ def test_a_ctrl_c_while_java_starts_counts_when_it_has_started(store: Path, monk
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_ctrl_c_ends_a_job_without_a_word(store: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("bare")
+def test_a_ctrl_c_ends_a_job_without_a_word_also_where_there_is_no_other_java_and_no_environment(
+    store: Path, tmp_path: Path
+) -> None:
     """A call of Java's is under way, which py4j would break off with a stack, and fail at the next one."""
     done = tmp_path / "lake" / "_checkpoint" / "commits" / "0"
     with Running("spark", "archive", store, tmp_path / "lake", "--master", "local[1]") as running:
@@ -239,6 +242,34 @@ def test_a_ctrl_c_ends_a_job_without_a_word(store: Path, tmp_path: Path) -> None
             assert running.process.poll() is None
             time.sleep(0.05)
         assert running.ended(signal.SIGINT) == (130, b"", "")
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process that is started have nothing in its environment, and find no Java but the extra's."""
+    (tmp_path / "bin").mkdir()
+    for name in (
+        "bash",
+        "sh",
+        "chmod",
+        "dirname",
+        "env",
+        "ps",
+        "uname",
+        "nice",
+        "rm",
+        "ls",
+        "cat",
+        "readlink",
+        "python3",
+    ):
+        for place in os.defpath.split(os.pathsep):
+            if os.path.exists(os.path.join(place, name)) and not (tmp_path / "bin" / name).exists():
+                (tmp_path / "bin" / name).symlink_to(os.path.join(place, name))
+    for name in os.environ.keys() - {"SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"}:  # those only make Java start sooner
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,12 @@ async def test_each_core_gets_a_task_unless_there_is_little_to_read(
     assert tasks(1) == 3
 
 
-async def test_no_core_gets_a_small_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    await fill(tmp_path / "s", rounds=500, segment_bytes=1 << 20)
+def test_no_core_gets_a_small_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "LOCK").touch()
+    log = open_log(tmp_path / "s" / "orders", segment_bytes=1 << 20)
+    put_each(log, [bytes(1000)] * 300)
+    log.close()
     size = segments(tmp_path / "s" / "orders")[0].stat().st_size
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(planning, "LEAST_BYTES", 1)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from datetime import UTC
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,13 +14,12 @@ from tests.spark.support import KEEP, begun, fill, scanned
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 # What pyspark and py4j leave to the garbage collector is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
-
-QUESTION = "SELECT count(*) AS n FROM messages"
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -139,22 +134,3 @@ def test_damage_is_told(spark: SparkSession, store: Path) -> None:
         load(spark, store).count()
     assert path.name in str(caught.value)
     assert load(spark, store, failOnDataLoss="false").count() == 199
-
-
-def test_a_command_with_an_empty_environment_and_no_other_java_says_only_what_it_is_asked(
-    store: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "bin").mkdir()
-    for name in ("bash", "sh", "dirname", "env", "ps", "uname", "nice", "rm", "ls", "cat", "readlink", "python3"):
-        for place in os.defpath.split(os.pathsep):
-            if (Path(place) / name).exists() and not (tmp_path / "bin" / name).exists():
-                (tmp_path / "bin" / name).symlink_to(Path(place) / name)
-    done = subprocess.run(
-        [sys.executable, "-m", "aiodq.cli", "spark", "query", str(store), QUESTION, "--output", "json"],
-        env={"PATH": str(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, '{"n":200}\n', "")
