@@ -270,7 +270,9 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """
     options = _known(given, _WRITE_NAMES, "writes", _NAMES)
     if not options.get("path", "").strip():
-        raise _no_path("a store's directory, by save(…) or start(…), as saveAsTable and toTable hand none on", options)
+        raise _no_path(
+            "a store's directory, by save(…), start(…) or option('path', …): a table's name is none", options
+        )
     store = _path(options["path"])
     if is_url(store):
         raise InvalidOptionError(

@@ -109,6 +109,23 @@ class TestABatch:
         assert bodies(tmp_path / "s") == [b"%d" % number for number in range(7)]
         assert left(tmp_path / "s") == []
 
+    def test_a_table_of_the_catalog_is_written_where_a_path_is_given_and_is_not_read(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        writer = numbers(spark, 2).write.format("aiodq").mode("append").option("topic", "orders")
+        with pytest.raises(
+            PySparkException, match=r"'path' is missing: .* option\('path', …\): a table's name is none"
+        ):
+            writer.saveAsTable("numbers")
+        try:
+            for _ in range(2):
+                writer.option("path", str(tmp_path / "s")).saveAsTable("numbers")
+            assert bodies(tmp_path / "s") == [b"0", b"1"] * 2
+            with pytest.raises(PySparkException, match="hands none on: instead of CREATE TABLE, CREATE TEMPORARY VIEW"):
+                spark.table("numbers").count()
+        finally:
+            spark.sql("DROP TABLE IF EXISTS numbers")
+
     def test_sql_inserts_into_a_view(self, spark: SparkSession, tmp_path: Path) -> None:
         save(numbers(spark, 1), tmp_path / "s", topic="orders")
         for count in (2, 3):
