@@ -269,10 +269,10 @@ class Channel(ChannelHandle):
         check_position("position", position)
         await to_its_end(self._seek(position))
 
-    async def _seek(self, position: Position, asked: int = 0) -> None:
+    async def _seek(self, position: Position, change: int = 0) -> None:
         target = await find_target(self._engine, self._channel_engine, position)
         async with self._engine.without_transactions():
-            await move_channel(self._engine, self._channel_engine, target._replace(asked=asked), position)
+            await move_channel(self._engine, self._channel_engine, target._replace(change=change), position)
 
     @CONFIGURE_CHANNEL
     async def configure(self, options: ChannelOptions) -> None:

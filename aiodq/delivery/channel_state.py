@@ -470,17 +470,17 @@ class ChannelState:
         self._counters.filtered += self._give_up(start, stop)
 
     def seek(
-        self, offset: int, deferred: Deferrals | None = None, passed: RangeSet | None = None, *, asked: int = 0
+        self, offset: int, deferred: Deferrals | None = None, passed: RangeSet | None = None, *, change: int = 0
     ) -> None:
         """Move to an offset: all below is settled, `deferred` waits (`passed` says the same), all else is ready.
 
-        With `asked`, the number of the call that asks is journaled.
+        The number of this change, if it has one, is journaled as well.
         """
         self._look()
         self._forget_all()
         self._cursor, self._passed, self.deferred = offset, passed or RangeSet(), deferred or Deferrals()
         self._leases.clear()
-        self._progress.seek(offset, asked)
+        self._progress.seek(offset, change)
 
     def _forget_all(self) -> None:
         """Forget what is known of single messages but for leases: nothing of it is valid any more."""

@@ -22,19 +22,19 @@ class Unjournaled:
     Attributes:
         floor: the floor in the journal.
         seek: the offset sought since then; None if there was no seek.
-        asked: the number of the call that asked for that seek, or 0.
+        change: the number of that change, or 0.
         acks: ranges that were settled.
         requeues: offsets that were made ready again, or deferred.
         deliveries: offsets that were handed out, if deliveries are journaled.
     """
 
-    __slots__ = ("acks", "asked", "deliveries", "floor", "requeues", "seek")
+    __slots__ = ("acks", "change", "deliveries", "floor", "requeues", "seek")
 
     def __init__(self, floor: int) -> None:
         """Start with this floor and no changes."""
         self.floor: int = floor
         self.seek: int | None = None
-        self.asked: int = 0
+        self.change: int = 0
         self.acks: list[tuple[int, int]] = []
         self.requeues: list[int] = []
         self.deliveries: list[int] = []
@@ -59,7 +59,7 @@ class Unjournaled:
         """Remove and return the seek, the floor (now `floor`), and up to `most` of the oldest acks, joined."""
         ops: list[Op] = []
         if self.seek is not None:
-            ops.append(Op(OpKind.SEEK, self.seek, value=self.asked))
+            ops.append(Op(OpKind.SEEK, self.seek, value=self.change))
             self.seek = None
         if floor > self.floor:
             ops.append(Op(OpKind.FLOOR, floor))
@@ -144,17 +144,17 @@ class Progress:
         """Return whether everything from `start` to `stop` is settled."""
         return stop <= self.floor or self.settled.covers(max(start, self.floor), stop)
 
-    def seek(self, offset: int, asked: int = 0) -> None:
+    def seek(self, offset: int, change: int = 0) -> None:
         """Continue at an offset: everything below it is settled; everything else counts as never delivered.
 
         Args:
             offset: the offset.
-            asked: the number of the call that asks, or 0; it is journaled as well.
+            change: the number of this change, or 0; it is journaled as well.
         """
         self.floor, self.settled = offset, RangeSet()
         self.attempts.clear()
         self.all_noted()
-        self.unjournaled.seek, self.unjournaled.asked = offset, asked
+        self.unjournaled.seek, self.unjournaled.change = offset, change
 
     def all_noted(self) -> None:
         """Drop what is not journaled yet: a checkpoint holds it instead."""

@@ -109,7 +109,7 @@ class OpKind(IntEnum):
     DEFER = 4
     """The message at `offset` is due at `value`, `length` milliseconds after this was noted, or slightly less."""
     SEEK = 5
-    """Everything below `offset` is settled, and nothing else. `value` is the number of the call that asked, or 0.
+    """Everything below `offset` is settled, and nothing else. `value` is the number of that change, or 0.
 
     Versions that know no such numbers write 0 and take any.
     """

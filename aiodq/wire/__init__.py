@@ -264,7 +264,7 @@ NUMBERS
     TEXT          65536       bytes of a text
     PREFETCHED    16          messages of a channel in all, below which none is wanted ahead of a getter
     CHANGES       0x4000000000000000  what the number of a change is below
-    UNSET        -1          a span that is not given
+    UNSET         -1          a span that is not given
     EACH          0x01        flag of PUT
     PLACES        0x01        flag of DONE: PLACED follows
     FACTS         0x02        flag of DONE: JSON follows

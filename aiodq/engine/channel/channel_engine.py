@@ -313,8 +313,8 @@ class ChannelEngine(Settlement, Generic[M]):
         """Continue at another place in the log."""
         if self.state is not None:
             target.apply(self.state)
-            if target.asked and self.journal is not None:
-                self.journal.sought(target.asked)
+            if target.change and self.journal is not None:
+                self.journal.sought(target.change)
             self.sought += 1
             self._host.moved(target.offset)
             self.set_timer(self.state)

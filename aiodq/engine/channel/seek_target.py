@@ -24,7 +24,7 @@ class SeekTarget(NamedTuple):
         passed: their offsets.
         gaps: ranges of offsets whose segments were deleted because they were no longer needed.
         lost: ranges of offsets whose messages are lost by damage.
-        asked: the number of the call that asks for it, or 0.
+        change: the number of the change that it is, or 0.
     """
 
     offset: int
@@ -33,14 +33,14 @@ class SeekTarget(NamedTuple):
     passed: RangeSet
     gaps: Iterable[tuple[int, int]] = ()
     lost: Iterable[tuple[int, int]] = ()
-    asked: int = 0
+    change: int = 0
 
     def apply(self, state: ChannelState) -> None:
         """Move a channel's state to this target."""
         before, offset = state.deferred, self.offset
         self.deferred.discard_range(0, offset)
         self.passed.discard_below(offset)
-        state.seek(offset, self.deferred, self.passed, asked=self.asked)
+        state.seek(offset, self.deferred, self.passed, change=self.change)
         for later in range(max(self.seen, offset), state.end):
             if (due := before.due(later)) is not None:
                 state.defer(later, due)
