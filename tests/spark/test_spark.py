@@ -109,8 +109,6 @@ def test_several_stores(spark: SparkSession, store: Path) -> None:
         ({"pth": "x"}, "unknown option 'pth'"),
         ({"topic": "nope"}, "there is no topic 'nope'"),
         ({"startingOffsets": "201"}, "the read is to start at 201"),
-        ({"columns": "bodies"}, "columns are some of"),
-        ({"splitBytes": "many"}, "splitBytes is bytes"),
     ],
     ids=str,
 )
