@@ -232,6 +232,13 @@ def test_a_ctrl_c_while_java_starts_counts_when_it_has_started(store: Path, monk
 
 
 @pytest.mark.usefixtures("bare")
+def test_a_question_asked_in_a_process_of_its_own_is_answered_and_nothing_else_is_said(store: Path) -> None:
+    question = "SELECT count(*) AS n FROM messages"
+    with Running("spark", "query", store, question, "--output", "json", "--master", "local[1]") as running:
+        assert running.ended() == (0, b'{"n":200}\n', "")
+
+
+@pytest.mark.usefixtures("bare")
 def test_a_ctrl_c_ends_a_job_without_a_word_also_where_there_is_no_other_java_and_no_environment(
     store: Path, tmp_path: Path
 ) -> None:
