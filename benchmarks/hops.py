@@ -68,15 +68,15 @@ class _Stamps:
         self.noted: list[tuple[int, str]] = []
         self._patches = ExitStack()
 
-    def at(self, owner: type[Any], name: str, before: str, behind: str = "") -> None:
+    def at(self, owner: type[Any], name: str, before: str, after: str = "") -> None:
         """Note when a method begins, and when it has ended."""
         plain, noted = getattr(owner, name), self.noted
 
         def noting(*args: object, **named: object) -> object:
             noted.append((monotonic_ns(), before))
             result = plain(*args, **named)
-            if behind:
-                noted.append((monotonic_ns(), behind))
+            if after:
+                noted.append((monotonic_ns(), after))
             return result
 
         self._patches.enter_context(mock.patch.object(owner, name, noting))
@@ -89,7 +89,7 @@ async def _take_part(path: str, mode: Literal["shared", "exclusive"], puts: int)
     stamps.at(OsFile, "sync", "syncs", "synced")
     stamps.at(IoLoop, "synced", "ends")
     stamps.at(_Connection, "data_received", "comes")
-    stamps.at(EarlyAnswers, "say", "answers")
+    stamps.at(EarlyAnswers, "send", "answers")
     stamps.at(SocketWire, "data_received", "hears")
     stamps.at(SocketWire, "send", "sends")
     # By a thread: what the kernel does by itself has no steps that could be seen from here.

@@ -625,7 +625,7 @@ async def test_who_tries_again_at_once_hears_of_the_owner_at_last(tmp_path: Path
         await queue.put(b"x")
         link = client._store_engine.link  # type: ignore[attr-defined]  # it stands in its place
         link.failure = aiodq.OwnerStalledError("it does not answer", str(tmp_path))
-        asyncio.get_running_loop().call_soon(link.received)
+        asyncio.get_running_loop().call_soon(link.note_alive)
         for _ in range(10_000):
             try:
                 await AGAIN[what](queue)

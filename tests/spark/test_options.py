@@ -316,7 +316,7 @@ def test_a_relative_path_is_no_place_where_spark_deletes_the_directory(
         ("~/shop", r"write os.path.expanduser\('~/shop'\)"),
         ("~shop", "begins with '~', which only a shell replaces"),
         ("file://shop/a", "names a machine, 'shop': this one's are file:///shop"),
-        ("s3:/bucket/shop", r"one slash behind 's3:': write s3://bucket/shop for a URL, or \./s3:/bucket/shop for a"),
+        ("s3:/bucket/shop", r"one slash after 's3:': write s3://bucket/shop for a URL, or \./s3:/bucket/shop for a"),
         (" ", "'path' is missing: a store's directory"),
     ],
 )
