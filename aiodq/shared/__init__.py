@@ -43,7 +43,7 @@ When the owner changes:
   the change, so the next owner does not make it again over what others have changed since (`made_changes`).
 - A forked child keeps nothing of its parent (`inherited`): the store of a killed process is free, whatever children it
   has started.
-- A directory that was renamed is not used under its old name, and none is created in its place (`place`).
+- A directory that was renamed is not used under its old name, and none is created in its place (`store_directory`).
 - An owner whose socket was deleted, as cleanup programs do, binds the name again within a second.
 - An owner whose store has failed releases it, and the next one to open it reads what is really there.
 """
