@@ -58,12 +58,13 @@ async def scene() -> Scene:
     return Scene()
 
 
-async def test_who_puts_again_soon_each_time_is_waited_for_until_they_do(scene: Scene) -> None:
+@pytest.mark.parametrize("last", ["put_arrived", "disconnected"])
+async def test_who_puts_again_soon_each_time_is_waited_for_until_all_did_or_are_gone(scene: Scene, last: str) -> None:
     scene.rounds("a", "b")
     assert scene.delay.expected
     scene.delay.put_arrived("a")
     assert scene.delay.should_wait()
-    scene.delay.put_arrived("b")
+    getattr(scene.delay, last)("b")
     assert not scene.delay.should_wait()
     await asyncio.sleep(0)
     assert scene.again == 1
@@ -103,16 +104,6 @@ async def test_one_of_many_is_waited_for_but_a_share_of_the_time(scene: Scene) -
     assert scene.delay.should_wait()
     scene.now += 0.00003  # of 0.0002, a tenth is over
     assert not scene.delay.should_wait()
-
-
-async def test_who_is_gone_is_not_waited_for(scene: Scene) -> None:
-    scene.rounds("a", "b")
-    scene.delay.put_arrived("a")
-    assert scene.delay.should_wait()
-    scene.delay.disconnected("b")
-    assert not scene.delay.should_wait()
-    await asyncio.sleep(0)
-    assert scene.again == 1
 
 
 async def test_a_device_that_hangs_once_makes_nobody_wait_for_long(scene: Scene) -> None:

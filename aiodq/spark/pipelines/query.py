@@ -37,7 +37,7 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
     A view has the columns `topic`, `offset`, `timestamp`, `tag`, `key`, `headers` and `body`, and `text`, which is the
     body as UTF-8; other bytes become U+FFFD. In SQL, write a topic's name with `.` or `-` in it between backquotes.
     Names of views ignore case: topics whose names differ only in case, and a topic called `messages`, are only in the
-    view of all. Views that an earlier call made in this session are dropped: they may be another store's.
+    view of all. Views that an earlier call made by the same `spark` are dropped: they may be of another store.
 
     Args:
         spark: the session.
