@@ -77,11 +77,13 @@ class Listening:
     def close(self, *, leave: bool = False) -> None:
         """Stop listening. A socket of another owner under this name stays.
 
+        A name that cannot be deleted, as on a device that fails, stays as after a kill: nobody listens behind it.
+
         Args:
             leave: leave this one, too, as a killed owner does, so that the next owner waits for clients.
         """
         self.sock.close()
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             if self.found and not leave:
                 os.unlink(self.path)
 

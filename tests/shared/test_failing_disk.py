@@ -1,0 +1,48 @@
+"""An owner that ends on a device that fails: it can delete nothing, not even its socket's name."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiodq
+from aiodq.storage.store_layout import SOCKET
+from tests.shared.support import PATIENCE, QUICK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES])
+async def test_an_owner_that_cannot_delete_its_socket_lets_its_clients_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Clients that nobody told of the end would wait for an answer for ever."""
+    path = tmp_path / "s"
+    owner = await aiodq.open(path, QUICK, mode="shared")
+    client = await aiodq.open(path, QUICK, mode="client", failover=0.1)
+    queue = client.queue("jobs")
+    await queue.put(b"a")
+    unlink, refused = os.unlink, []
+
+    def refusing(name: str | os.PathLike[str]) -> None:
+        if os.path.basename(name) == SOCKET:
+            refused.append(name)
+            raise OSError(number, os.strerror(number), name)
+        unlink(name)
+
+    monkeypatch.setattr(os, "unlink", refusing)
+    async with asyncio.timeout(PATIENCE):
+        await owner.aclose()
+        with pytest.raises(aiodq.OwnerLostError):
+            while True:
+                await queue.put(b"b")
+        assert refused
+        await client.aclose()
+        monkeypatch.undo()
+        async with aiodq.open(path, QUICK, mode="shared") as again:
+            assert (await again.queue("jobs").get()).body == b"a"
