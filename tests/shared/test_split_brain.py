@@ -113,6 +113,30 @@ async def test_a_directory_that_has_another_name_by_now_is_another_store(tmp_pat
         assert [message.body async for message in other.topic(TOPIC).scan()] == [b"other", b"again"]
 
 
+@pytest.mark.parametrize("replaced", [True, False])
+async def test_a_client_reads_nothing_of_another_store_at_its_path(tmp_path: Path, *, replaced: bool) -> None:
+    path, moved = tmp_path / "s", tmp_path / "moved"
+    owner = await aiodq.open(path, SMALL, mode="shared")
+    client = await aiodq.open(path, SMALL, mode="client")
+    queue = client.queue(TOPIC)
+    await queue.put_many([b"mine", b"too"])
+    path.rename(moved)
+    if replaced:
+        async with aiodq.open(path, SMALL) as another:
+            await another.queue(TOPIC).put_many([b"other", b"and"])
+    with pytest.raises(aiodq.StoreNotFoundError, match="renamed"):
+        _ = [message async for message in queue.scan()]
+    with pytest.raises(aiodq.StoreNotFoundError, match="renamed"):
+        await queue.read(0)
+    if replaced:
+        path.rename(tmp_path / "other")
+    moved.rename(path)
+    assert [message.body async for message in queue.scan()] == [b"mine", b"too"]
+    assert (await queue.read(0)).body == b"mine"
+    await client.aclose()
+    await owner.aclose()
+
+
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("mode", ["exclusive", "shared"])
 async def test_a_directory_that_was_deleted_takes_no_more_puts(

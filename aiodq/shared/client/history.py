@@ -51,13 +51,24 @@ class History:
         return await self._topic.threads.call(self._batch_at, offset)
 
     def _batch_at(self, offset: int) -> Batch | None:
-        self._snapshot.refresh()
+        self._refresh()
         reader = LogReader(self._topic.fs)
         try:
             result = reader.read(self._snapshot.view, offset, 1)
         finally:
             reader.close()
         return next((batch for batch in result.batches if batch.first <= offset < batch.stop), None)
+
+    def _refresh(self) -> None:
+        """Look at the files anew. Blocking.
+
+        Raises:
+            StoreNotFoundError: the store's directory is no longer there, or another one is.
+            StorageError: the system refused.
+        """
+        # Another store at this path has files of the same names.
+        self._topic.link.check_place()
+        self._snapshot.refresh()
 
     async def scan(self, start: int | None, stop: int | None, *, reverse: bool) -> AsyncIterator[Message]:
         """See `Topic.scan`."""
@@ -67,7 +78,7 @@ class History:
             return
         topic = self._topic
         # INVARIANT: the files are read after the owner has answered how far they go, so they hold all of that.
-        await topic.threads.call(self._snapshot.refresh)
+        await topic.threads.call(self._refresh)
         found = scan_log(
             topic.name, topic.fs, topic.threads, lambda: self._snapshot.view, range(low, high), reverse=reverse,
             damaged=lambda _: None,  # the owner reports it

@@ -152,6 +152,10 @@ class Link:
         """Note what is in the store's directory, which is missed if it is deleted."""
         self._place.look()
 
+    def check_place(self) -> None:
+        """See `StoreDirectory.check`."""
+        self._place.check()
+
     async def close(self) -> None:
         """Close the connection; unacknowledged requests fail."""
         self._closed = True
