@@ -48,6 +48,17 @@ def test_an_owner_is_found_as_long_as_it_listens(tmp_path: Path) -> None:
     assert connect(str(tmp_path)) is None
 
 
+def test_a_socket_that_never_had_its_final_name_is_deleted_by_the_next_owner(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{tmp_path}/{SOCKET}-0badbeef{TEMPORARY}")
+    others = [f"{SOCKET}-mine", f"mine{TEMPORARY}"]
+    for name in others:
+        (tmp_path / name).touch()
+    listening = listen(str(tmp_path))
+    assert names(tmp_path) == sorted([SOCKET, *others])
+    listening.close()
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o077, 0o777], ids=oct)
 def test_no_umask_lets_others_in(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)

@@ -98,6 +98,7 @@ def listen(directory: str) -> Listening:
     sock = _socket(os.path.join(directory, SOCKET))
     try:
         with _short(directory) as base:
+            _sweep(directory)
             sock.bind(os.path.join(base, name))
             try:
                 # Before the socket has its final name, as bind uses the umask.
@@ -119,6 +120,14 @@ def listen(directory: str) -> Listening:
     except BaseException:
         sock.close()
         raise
+
+
+def _sweep(directory: str) -> None:
+    """Delete the sockets that owners left which were killed before theirs had its final name."""
+    for name in os.listdir(directory):
+        if name.startswith(f"{SOCKET}-") and name.endswith(TEMPORARY):
+            with suppress(OSError):  # nobody listens behind it, wherever it stays
+                os.unlink(os.path.join(directory, name))
 
 
 def connect(directory: str) -> socket.socket | None:
