@@ -23,6 +23,7 @@ from aiodq.queue import Queue
 from aiodq.storage.io.filesystem import FileSystem, OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.storage.io.lock import is_held_here
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.store_layout import absolute_path
 from aiodq.store import Store
@@ -103,7 +104,8 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
         try:
             await store_engine.open(Message, create=self._manner.create, wait=self._manner.wait)
         except StoreLockedError as error:
-            from aiodq.shared.connection.rendezvous import is_served  # noqa: PLC0415 - as below
+            with os_errors(self._path):
+                from aiodq.shared.connection.rendezvous import is_served  # noqa: PLC0415 - as below
 
             # Not by the pid: processes in two containers may have the same.
             if is_held_here(self._path) or not is_served(self._path):
@@ -122,9 +124,10 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
         )
 
     async def _open_shared(self) -> Store:
-        # Only needed for a shared store.
-        from aiodq.shared.client.remote_store import RemoteStore  # noqa: PLC0415
-        from aiodq.shared.handles import SharedStore  # noqa: PLC0415
+        with os_errors(self._path):  # without a free descriptor, nothing is loaded
+            # Only needed for a shared store.
+            from aiodq.shared.client.remote_store import RemoteStore  # noqa: PLC0415
+            from aiodq.shared.handles import SharedStore  # noqa: PLC0415
 
         manner = self._manner
         remote = RemoteStore(self._path, self._options, self._seams, create=manner.create, failover=manner.failover)

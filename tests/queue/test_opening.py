@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import math
 import os
@@ -13,9 +14,10 @@ import threading
 import warnings
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from unittest import mock
 
+import anyio
 import pytest
 
 import aiodq
@@ -438,3 +440,65 @@ async def test_each_directory_is_synced_once_however_many_topics_are_opened(path
     for topic in "abcde":
         assert (synced[f"{path / topic}"], synced[f"{path / topic / 'channels'}"]) == (1, 1)
     assert synced[f"{path}"] == 1
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_what_cannot_be_loaded_for_want_of_descriptors_is_told_when_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Literal["exclusive", "shared"]
+) -> None:
+    """The first store of a process loads a part of anyio; afterwards it would be the open store that stops."""
+
+    def exhausted() -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "anyio/_backends")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(anyio, "create_task_group", exhausted)
+        with pytest.raises(aiodq.StorageError, match="too many open files") as caught:
+            await aiodq.open(tmp_path / "s", mode=mode)
+    assert caught.value.errno == errno.EMFILE
+    assert caught.value.path == str(tmp_path / "s")
+    async with aiodq.open(tmp_path / "s", mode=mode) as opened:
+        assert await opened.topic("jobs").put(b"a") == 0
+
+
+EXHAUSTED = """
+import asyncio, os, resource, sys
+import aiodq
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    taken = []
+    try:
+        while True:
+            taken.append(os.dup(0))
+    except OSError:
+        pass
+    for mode in ("shared", "client", "exclusive"):
+        try:
+            await aiodq.open(sys.argv[1], mode=mode)
+        except aiodq.StorageError as error:
+            print(mode, error.errno, error.path)
+    for descriptor in taken:
+        os.close(descriptor)
+    for mode in ("exclusive", "shared"):
+        async with aiodq.open(sys.argv[1], mode=mode) as store:
+            print(await store.topic("jobs").put(b"a"))
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_without_descriptors_is_told_so_in_every_mode(tmp_path: Path) -> None:
+    """What is loaded only for a shared store cannot be loaded either."""
+    path = tmp_path / "s"
+    path.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", EXHAUSTED, str(path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [
+        [mode, str(errno.EMFILE)] for mode in ("shared", "client", "exclusive")
+    ]
+    assert all(str(path) in line for line in lines[:3])
+    assert lines[3:] == ["0", "1"]

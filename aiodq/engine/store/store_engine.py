@@ -50,6 +50,7 @@ from aiodq.storage.io.file_pool import PooledFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.io.memory import MemoryFileSystem
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.state.topic.stored_options import holding
 from aiodq.storage.state.watermark import WATERMARK
 
@@ -184,6 +185,9 @@ class StoreEngine:
             codec_number(self.given.compression)
         began = self.clock.monotonic()
         try:
+            with os_errors(self.path):
+                # This makes anyio load what `_run` needs: if that fails, as without a free descriptor, the store stops.
+                anyio.create_task_group()
             release_dead(self.path)
             if going := closing_of(self.path):
                 await asyncio.wait(going)

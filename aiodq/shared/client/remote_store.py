@@ -42,6 +42,7 @@ from aiodq.shared.encoding.answers import read_store, read_topic
 from aiodq.shared.encoding.options_json import topic_options
 from aiodq.shared.server.owner import Owner
 from aiodq.storage.io.lock import is_locked, lock_holder
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.state.topic.stored_options import differences
 from aiodq.storage.store_layout import check_store_directory
 
@@ -131,6 +132,10 @@ class RemoteStore:
         self._may_own = may_own
         try:
             refuse_network(self.path)
+            if may_own:
+                with os_errors(self.path):
+                    # This makes anyio load what its task groups need: about 10 ms, better spent before others wait.
+                    anyio.create_task_group()
             if not self._create:
                 self._check_there()
             elif not may_own:
@@ -145,9 +150,6 @@ class RemoteStore:
             self._closing = True
             await ended(self._release())
             raise
-        if may_own:
-            # This makes anyio load what its task groups need: about 10 ms, better spent before others wait.
-            anyio.create_task_group()
         self._looking = self.loop.create_task(self._look())
 
     async def _find_owner(self) -> None:
