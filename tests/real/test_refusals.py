@@ -194,6 +194,37 @@ async def test_another_user_s_shared_store_is_refused_and_its_owner_is_not_distu
     assert await left(theirs) == await left(half) == [b"0", b"1"]
 
 
+ALONE_AS_SOMEBODY_ELSE = """
+import asyncio, os, sys
+import aiodq, aiodq.shared.handles
+
+async def main():
+    # As above: all that is needed has been imported.
+    os.setgroups([])
+    os.setresgid(*[int(sys.argv[1])] * 3)
+    os.setresuid(*[int(sys.argv[1])] * 3)
+    for path in sys.argv[2:]:
+        try:
+            await aiodq.open(path)
+        except aiodq.StoreLockedError as error:
+            print("alone" if "for itself" in str(error) else "shared" if "shares it" in str(error) else error, end=" ")
+
+asyncio.run(main())
+"""
+
+
+async def test_another_user_is_told_truly_whether_a_store_is_shared(reachable: Path) -> None:
+    """Whoever may read the store, but not connect to its owner, was told to have the owner share it."""
+    shared, alone = reachable / "shared", reachable / "alone"
+    async with aiodq.open_queue(shared, mode="shared") as first, aiodq.open_queue(alone) as second:
+        for queue in (first, second):
+            await queue.put(b"0")
+        for path in (shared, alone):
+            path.chmod(0o755)
+            (path / "LOCK").chmod(0o666)
+        assert await asyncio.to_thread(script, ALONE_AS_SOMEBODY_ELSE, NOBODY, shared, alone) == "shared alone"
+
+
 AS_ITS_USER = """
 import asyncio, os, sys
 import aiodq

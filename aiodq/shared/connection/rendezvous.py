@@ -177,8 +177,8 @@ def is_served(directory: str) -> bool:
     """Return whether an owner listens for other processes, as far as that is known here."""
     try:
         sock = connect(directory)
-    except BlockingIOError:
-        return True
+    except (BlockingIOError, ReadOnlyError):
+        return True  # another user's socket may not be reached: an owner that has the store for itself makes none
     except (ProtocolError, StorageError):
         return False
     if sock is not None:
