@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from aiodq.delivery.range_set import RangeSet, joined
 from aiodq.format.journal import Op, OpKind
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "Unjournaled"]
 
+_CHANGES: Final = 64
+"""Numbers of seeks that are journaled with the last one: a client repeats one within seconds."""
+
 
 class Unjournaled:
     """The changes of one channel that its journal does not hold yet.
@@ -22,19 +25,19 @@ class Unjournaled:
     Attributes:
         floor: the floor in the journal.
         seek: the offset sought since then; None if there was no seek.
-        change: the number of that change, or 0.
+        changes: the numbers of the seeks since the last one in the journal, which were made by now.
         acks: ranges that were settled.
         requeues: offsets that were made ready again, or deferred.
         deliveries: offsets that were handed out, if deliveries are journaled.
     """
 
-    __slots__ = ("acks", "change", "deliveries", "floor", "requeues", "seek")
+    __slots__ = ("acks", "changes", "deliveries", "floor", "requeues", "seek")
 
     def __init__(self, floor: int) -> None:
         """Start with this floor and no changes."""
         self.floor: int = floor
         self.seek: int | None = None
-        self.change: int = 0
+        self.changes: tuple[int, ...] = ()
         self.acks: list[tuple[int, int]] = []
         self.requeues: list[int] = []
         self.deliveries: list[int] = []
@@ -50,7 +53,10 @@ class Unjournaled:
         return unjournaled
 
     def clear(self, floor: int) -> None:
-        """Drop all changes, as a checkpoint holds them; set the floor."""
+        """Drop all changes, as a checkpoint holds them; set the floor.
+
+        The numbers of seeks stay: if the checkpoint cannot be written, they are journaled again.
+        """
         self.seek, self.floor = None, floor
         for fresh in (self.acks, self.requeues, self.deliveries):
             fresh.clear()
@@ -59,8 +65,10 @@ class Unjournaled:
         """Remove and return the seek, the floor (now `floor`), and up to `most` of the oldest acks, joined."""
         ops: list[Op] = []
         if self.seek is not None:
-            ops.append(Op(OpKind.SEEK, self.seek, value=self.change))
-            self.seek = None
+            # A seek that another one made void before it was journaled is repeated all the same.
+            ops += [Op(OpKind.FLOOR, 0, value=change) for change in self.changes[:-1]]
+            ops.append(Op(OpKind.SEEK, self.seek, value=self.changes[-1] if self.changes else 0))
+            self.seek, self.changes = None, ()
         if floor > self.floor:
             ops.append(Op(OpKind.FLOOR, floor))
             self.floor = floor
@@ -154,7 +162,9 @@ class Progress:
         self.floor, self.settled = offset, RangeSet()
         self.attempts.clear()
         self.all_noted()
-        self.unjournaled.seek, self.unjournaled.change = offset, change
+        self.unjournaled.seek = offset
+        if change:
+            self.unjournaled.changes = (*self.unjournaled.changes, change)[-_CHANGES:]
 
     def all_noted(self) -> None:
         """Drop what is not journaled yet: a checkpoint holds it instead."""
@@ -162,5 +172,6 @@ class Progress:
 
     def renote(self) -> None:
         """Journal everything again, as the last entries did not reach the disk."""
-        attempts = self.attempts
+        attempts, changes = self.attempts, self.unjournaled.changes
         self.unjournaled = Unjournaled.everything(self.floor, self.settled, attempts.before, attempts.noted)
+        self.unjournaled.changes = changes

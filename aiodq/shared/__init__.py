@@ -40,7 +40,7 @@ When the owner changes:
   log, by each block, and in `#origins` once the log has forgotten them: so a repeated transaction counts once. One that
   is not committed, and whose messages this process no longer holds, fails like a stale ack.
 - A `seek`, `pause` or `configure` is sent until an owner has answered it. Its number is on disk in the write that makes
-  the change, so the next owner does not make it again over what others have changed since (`made_changes`).
+  the change, so no later owner makes it again over what others have changed since (`made_changes`).
 - A forked child keeps nothing of its parent (`inherited`): the store of a killed process is free, whatever children it
   has started.
 - A directory that was renamed is not used under its old name, and none is created in its place (`store_directory`).

@@ -269,6 +269,23 @@ class TestOps:
         assert image_of(restored) == image_of(state)
         assert restored.depth == state.depth
 
+    def test_a_seek_that_another_one_made_void_is_told_by_its_number(self) -> None:
+        state = channel()
+        for offset, change in ((3, 7), (5, 0), (4, 8), (6, 0)):
+            state.seek(offset, change=change)
+        assert state.take_ops() == [Op(OpKind.FLOOR, 0, value=7), Op(OpKind.SEEK, 6, value=8)]
+        state.seek(2)
+        assert state.take_ops() == [Op(OpKind.SEEK, 2)]
+
+    def test_the_numbers_of_seeks_are_said_again_if_their_checkpoint_did_not_reach_the_disk(self) -> None:
+        state = channel()
+        state.seek(3, change=7)
+        state.all_noted()
+        state.seek(5, change=8)
+        state.all_noted()
+        state.renote()
+        assert state.take_ops() == [Op(OpKind.FLOOR, 0, value=7), Op(OpKind.SEEK, 5, value=8)]
+
 
 class TestRestoring:
     def test_what_was_in_flight_is_ready_again(self) -> None:

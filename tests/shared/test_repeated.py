@@ -117,6 +117,50 @@ async def test_a_repeated_change_undoes_nothing_that_another_process_changed_sin
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("what", MADE)
+async def test_a_change_is_known_to_the_owner_after_the_next_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    name, change, undo = MADE[what]
+    done, again, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    async with (
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path, QUICK, mode="shared") as first,
+        aiodq.open(tmp_path, QUICK, mode="client") as client,
+    ):
+        await first.queue("jobs").put_many([b"x"] * COUNT)
+        queue = client.queue("jobs")
+        await state_of(queue)
+
+        async def wait() -> None:
+            done.set()
+            await never.wait()
+
+        answer_late(monkeypatch, name, wait)
+        changing = asyncio.ensure_future(change(queue))
+        await done.wait()
+        for kind in ("_TOPIC", "_CHANNEL"):
+            plain = getattr(calls, kind)
+
+            async def hang(*_: object) -> None:
+                again.set()
+                await never.wait()
+
+            monkeypatch.setattr(calls, kind, plain | {name: hang})
+        async with aiodq.open(tmp_path, QUICK, mode="shared") as second:
+            await first.aclose()
+            await again.wait()
+            monkeypatch.undo()
+            mine = second.queue("jobs")
+            await undo(mine)
+            await mine.put(b"y")
+            await mine.sync()
+            after = await state_of(mine)
+        async with aiodq.open(tmp_path, QUICK, mode="shared") as third:
+            await changing
+            assert await state_of(third.queue("jobs")) == after
+
+
 async def test_a_change_that_no_owner_has_made_is_made_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

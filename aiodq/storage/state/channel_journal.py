@@ -71,9 +71,9 @@ class ChannelJournal:
     Attributes:
         image, ops: the state found at open; the caller applies the operations to the image.
         damages: what could not be read; the files are quarantined.
-        pending: the number of operations in the journal, that is, since the last checkpoint.
+        pending: the number of operations in the journal, that is, since the last checkpoint, without mere numbers.
         noted: the number of entries in that checkpoint.
-        seeks: the numbers of the seeks found at open; the first `fold` removes them.
+        seeks: the numbers of the seeks found at open.
         unclean: whether anything was damaged or torn; `fold` before going on, so that none of it is read again.
     """
 
@@ -101,12 +101,13 @@ class ChannelJournal:
         found = read_channel(fs, directory, start, topic, described=described)
         self.image: ChannelImage = found.image
         self.ops: list[Op] = found.ops
-        self.seeks: frozenset[int] = frozenset(op.value for op in found.ops if op.kind in {OpKind.SEEK, OpKind.FLOOR})
-        self._sought: tuple[int, ...] = ()
+        # They go on in the journal: the client may repeat a seek only to the owner after this one.
+        self._sought: tuple[int, ...] = _numbers(found.ops)
+        self.seeks: frozenset[int] = frozenset(self._sought)
         self._imaged: tuple[int, ...] | None = None
         self.damages: list[Damage] = found.damages
         self._generation, self._end = found.generation, found.end
-        self.pending: int = len(self.ops)
+        self.pending: int = sum(not _is_number(op) for op in self.ops)
         self.noted: int = _entries(self.image)
         self._reserved = 0
         self._mutex = threading.Lock()
@@ -367,6 +368,17 @@ class ChannelJournal:
 
 def _let_others_run() -> None:
     time.sleep(_PAUSE)
+
+
+def _is_number(op: Op) -> bool:
+    """Return whether an operation is only the number of a seek."""
+    return op.kind is OpKind.FLOOR and not op.offset
+
+
+def _numbers(ops: Iterable[Op]) -> tuple[int, ...]:
+    """Return the numbers of the last seeks in a journal, oldest first."""
+    found = (op.value for op in ops if op.value and (op.kind is OpKind.SEEK or _is_number(op)))
+    return tuple(dict.fromkeys(found))[-_SEEKS:]
 
 
 def _entries(image: ChannelImage) -> int:

@@ -777,13 +777,26 @@ def test_the_number_of_a_seek_is_found_by_the_next_owner_whatever_was_folded(tmp
     journal.append([ack(6)])
     journal.close()
     journal = opened(tmp_path)
-    assert journal.seeks - {0} == {8}
+    assert journal.seeks == {7, 8}
     assert replayed(journal.image, journal.ops) == ChannelImage(5, [(6, 7)])
-    journal.fold(ChannelImage(7))
+    assert journal.pending == 1, "the numbers alone need no checkpoint"
     journal.close()
-    journal = opened(tmp_path)
-    assert (journal.seeks, journal.ops, journal.pending) == (frozenset(), [], 0)
-    journal.close()
+
+
+def test_the_numbers_of_seeks_go_on_through_the_checkpoints_of_later_owners(tmp_path: Path) -> None:
+    for number in range(1, 101):
+        journal = opened(tmp_path)
+        assert journal.seeks == set(range(max(number - 64, 1), number))
+        journal.sought(number)
+        journal.append([Op(OpKind.SEEK, number, value=number)])
+        journal.fold(ChannelImage(number))
+        journal.close()
+    for _ in range(2):
+        journal = opened(tmp_path)
+        assert (journal.seeks, journal.pending) == (frozenset(range(37, 101)), 0)
+        journal.append([ack(200)])
+        journal.fold(ChannelImage(100, [(200, 201)]))
+        journal.close()
 
 
 def test_no_number_of_a_seek_is_written_before_the_seek(tmp_path: Path) -> None:
@@ -817,7 +830,7 @@ HEADER = "41494f44514a4e310100000001000000050000009d926455"
                 "18000000cbdb6886050000000100000003000000000000000000000000000000"
                 "180000002bf03ebd010000000200000004000000000000000000000000000000"
             ),
-            {0},
+            set(),
         ),
         # The same with the number 7, and with that of a seek that a checkpoint holds.
         (
