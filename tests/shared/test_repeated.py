@@ -161,6 +161,51 @@ async def test_a_change_is_known_to_the_owner_after_the_next_one_too(
             assert await state_of(third.queue("jobs")) == after
 
 
+@pytest.mark.parametrize("what", ["configured", "paused"])
+async def test_options_of_the_owner_alone_are_set_again_only_if_nobody_has_chosen_others_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    done, again, chosen, never = (asyncio.Event() for _ in range(4))
+    plain, calls_made = calls._TOPIC["configure"], Counter[int]()
+    mine, others = (aiodq.StoreOptions(sync="interval", sync_every=number, max_messages=7) for number in (5, 6))
+
+    async def configure(*given: Any) -> Any:
+        number = given[2]["change"]
+        first = not calls_made
+        calls_made[number] += 1
+        if calls_made[number] == 2:
+            again.set()
+            await chosen.wait()
+        await plain(*given)
+        if first:
+            done.set()
+            await never.wait()
+
+    monkeypatch.setattr(calls, "_TOPIC", {**calls._TOPIC, "configure": configure})
+    async with (
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path, QUICK, mode="shared") as first,
+        aiodq.open(tmp_path, QUICK, mode="client") as client,
+        aiodq.open(tmp_path, QUICK, mode="shared") as second,
+    ):
+        await first.queue("jobs").put(b"x")
+        topic, there = client.topic("jobs"), second.topic("jobs")
+        for each in (topic, there):
+            await each.settle_in()
+        changing = asyncio.ensure_future(topic.configure(mine))
+        await done.wait()
+        await first.aclose()
+        await again.wait()
+        if what == "configured":
+            await there.configure(others)
+        else:
+            await there.pause()
+        chosen.set()
+        await changing
+        engine = second._remote.owner.engine.engine("jobs")  # type: ignore[attr-defined]
+        assert engine.options == (others if what == "configured" else mine)
+
+
 async def test_a_change_that_no_owner_has_made_is_made_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

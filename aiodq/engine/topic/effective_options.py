@@ -140,11 +140,6 @@ class EffectiveOptions:
         self._write(StoredOptions(named=True, options=kept(self._shaped(options))), finish, change)
         await done
 
-    def is_stored(self, options: StoreOptions) -> bool:
-        """Return whether what concerns the data in these options is on disk."""
-        stored = self._stored()
-        return stored is not None and stored.options == kept(self._shaped(options))
-
     def _shaped(self, options: StoreOptions) -> StoreOptions:
         return ephemeral(options) if is_ephemeral(self._engine.name) else options
 

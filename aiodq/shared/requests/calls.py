@@ -16,7 +16,7 @@ from aiodq.options import check_dead_letter
 from aiodq.requeue import requeue_these, waiting_letters
 from aiodq.shared.encoding.options_json import moment, read_channel_options, read_topic_options
 from aiodq.shared.encoding.stats_json import health_facts, topic_facts
-from aiodq.shared.requests.made_changes import is_noted, is_sought
+from aiodq.shared.requests.made_changes import is_noted, is_sought, is_superseded
 from aiodq.shared.requests.visitors import visitors
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.state.topic.stored_options import differences
@@ -233,9 +233,7 @@ async def _configure_topic(owner: Owning, topic: Topic, arguments: Arguments) ->
     async def configure() -> None:
         await engine.effective_options.configure(options, number)
 
-    # What is not on disk, as it concerns the owner alone, is to be applied again unless others have changed it since.
-    known = is_noted(engine, number) and not engine.effective_options.is_stored(options)
-    await owner.changes.make(number, configure, known=known)
+    await owner.changes.make(number, configure, known=is_superseded(engine, number))
 
 
 async def _name_topic(owner: Owning, topic: Topic, arguments: Arguments) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.topic.topic_engine import TopicEngine
 
-__all__ = ["MadeChanges", "is_noted", "is_sought"]
+__all__ = ["MadeChanges", "is_noted", "is_sought", "is_superseded"]
 
 _MOST: Final = 1000
 """Changes that an owner remembers: a client repeats one within seconds."""
@@ -72,6 +72,14 @@ class MadeChanges:
 def is_noted(engine: TopicEngine, number: int) -> bool:
     """Return whether a change of a topic's or a channel's options, or a pause, was made."""
     return isinstance(engine.log, TopicLog) and number in engine.log.meta.changes
+
+
+def is_superseded(engine: TopicEngine, number: int) -> bool:
+    """Return whether a change of a topic's options was made, and its options were changed since.
+
+    The last one is to be made again: what concerns the owner alone is not on disk.
+    """
+    return is_noted(engine, number) and engine.real_log().meta.configured != number
 
 
 def is_sought(channel_engine: ChannelEngine[Any], number: int) -> bool:

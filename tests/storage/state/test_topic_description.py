@@ -98,10 +98,15 @@ def test_the_last_numbered_changes_are_noted_with_what_they_changed(topic: Path)
     description.choose_for_channel("b", ChannelOptions(), 4)  # there is no such channel
     description.choose(StoredOptions(named=True, options=StoreOptions()), 5)
     description.pause("", paused=True)
-    assert description.meta.changes == (1, 3, 5)
+    assert (description.meta.changes, description.meta.configured) == ((1, 3, 5), 5)
     for number in range(6, 100):
         description.pause("", paused=bool(number % 2), change=number)
     seen = read_meta(fs, str(topic))
+    assert seen is not None
+    assert seen.configured == 5
     assert seen == description.meta
     assert seen.changes == tuple(range(99 - len(seen.changes) + 1, 100))
     assert len(seen.changes) == 64
+    description.choose(StoredOptions(named=True, options=StoreOptions()))
+    assert read_meta(fs, str(topic)) == description.meta
+    assert (description.meta.changes, description.meta.configured) == (seen.changes, 0)

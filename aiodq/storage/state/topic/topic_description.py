@@ -96,7 +96,7 @@ class TopicDescription:
         """
         with self._changing:
             # CRASH: 6. Either the old ones stand or these, whole; nothing is deleted by the new ones before.
-            self._describe(replace(self.meta, options=options, changes=self._with(change)))
+            self._describe(replace(self.meta, options=options, changes=self._with(change), configured=change))
 
     def choose_for_channel(self, name: str, options: ChannelOptions, change: int = 0) -> None:
         """Note durably the options given for a channel, as `choose` does. A deleted one has none.

@@ -66,6 +66,7 @@ class TopicMeta:
         lost: the offsets that were found missing without having been given up, until `repair_store`.
         deleted: the offsets between segments whose messages retention deleted.
         changes: the numbers of the last changes of options and pauses that had one, oldest first.
+        configured: the one that has set the topic's options, or 0.
     """
 
     uuid: UUID
@@ -77,6 +78,7 @@ class TopicMeta:
     lost: Ranges = ()
     deleted: Ranges = ()
     changes: tuple[int, ...] = ()
+    configured: int = 0
 
 
 class FoundMeta(NamedTuple):
@@ -111,6 +113,8 @@ def encode_meta(meta: TopicMeta) -> bytes:
         topic["deleted"] = meta.deleted
     if meta.changes:
         topic["changes"] = meta.changes
+    if meta.configured:
+        topic["configured"] = meta.configured
     return encode_checked("topic", _VERSION, topic)
 
 
@@ -161,8 +165,8 @@ def decode_meta(data: bytes, path: str) -> TopicMeta:
             joined((int(start), int(stop)) for start, stop in topic.get(key, ())) for key in ("lost", "deleted")
         )
         changes = tuple(int(number) for number in topic.get("changes", ()))
-        uuid, begin = UUID(topic["uuid"]), int(topic["begin"])
-        return TopicMeta(uuid, begin, channels, paused, options, named, lost, deleted, changes)
+        uuid, begin, configured = UUID(topic["uuid"]), int(topic["begin"]), int(topic.get("configured", 0))
+        return TopicMeta(uuid, begin, channels, paused, options, named, lost, deleted, changes, configured)
 
 
 def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = None) -> tuple[TopicMeta, list[Damage]]:
