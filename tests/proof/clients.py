@@ -74,6 +74,10 @@ class _Owning:
         """Nobody claims anything."""
         return Claims()
 
+    def missed(self, _producer: int, _epoch: int) -> bool:
+        """There was no owner before."""
+        return False
+
     async def reclaimed(self) -> None:
         """There was no owner before."""
 

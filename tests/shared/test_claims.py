@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -13,6 +14,7 @@ import pytest
 import aiodq
 from aiodq.shared.connection.rendezvous import listen
 from aiodq.shared.requests.epochs import began_later, new_epoch
+from aiodq.storage.store_layout import CLIENTS
 from aiodq.wire.packets import Ack, Call, Done, Fail, Held, Item, Nack, Ping, Range, Reject, Release, Resume
 from tests.shared.support import PATIENCE, RawClient, owned, until
 
@@ -206,6 +208,22 @@ async def test_who_comes_too_late_for_a_delivery_does_not_undo_that_others_had_i
             await (await scene.queue.get(timeout=PATIENCE)).nack()
         assert await scene.claim(scene.first, FIRST) is None
         assert (await scene.queue.get(timeout=PATIENCE)).attempts == nacks + 1
+        await scene.first.close()
+        await scene.last.close()
+
+
+@pytest.mark.parametrize("who", ["missed", "noted", "previous"])
+async def test_who_missed_an_owner_does_not_undo_that_another_had_the_message_since(tmp_path: Path, who: str) -> None:
+    path, before = tmp_path / "s", new_epoch(MOMENT)
+    async with aiodq.open(path) as store:
+        await store.queue("jobs").put(b"0")
+        await (await store.queue("jobs").get()).nack()
+    noted = [[8, 1], [7, 1]] if who == "noted" else [[8, 1]]
+    (path / CLIENTS).write_text(json.dumps([*noted, [before, -1]]))
+    async with owned(path, reclaim=3600) as (store, owner):
+        scene = Scene(store, owner, await joined(path, 7), await joined(path, 8))
+        epoch = before if who == "previous" else new_epoch(MOMENT - 10**9)
+        assert (await scene.claim(scene.first, FIRST, epoch) is None) == (who == "missed")
         await scene.first.close()
         await scene.last.close()
 

@@ -153,9 +153,9 @@ async def test_what_is_claimed_from_a_new_owner_does_not_count(tmp_path: Path, m
     go_on = asyncio.Event()
     resume = Lending.resume
 
-    async def resume_late(*args: Any) -> Done:
+    async def resume_late(*args: Any, **named: Any) -> Done:
         await go_on.wait()
-        return await resume(*args)
+        return await resume(*args, **named)
 
     monkeypatch.setattr(Lending, "resume", resume_late)
     async with owned(tmp_path) as (store, _):

@@ -9,12 +9,15 @@ import json
 import os
 import random
 import socket
+import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
 from aiodq.shared.connection.rendezvous import connect, listen
+from aiodq.shared.requests.epochs import began_later, new_epoch
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.shared.server.owner import Owner
@@ -434,45 +437,45 @@ async def test_who_is_late_is_waited_for_as_long_as_it_lives(tmp_path: Path, *, 
 
 
 async def test_who_only_puts_or_asks_is_not_waited_for(tmp_path: Path) -> None:
-    clients = tmp_path / "s" / CLIENTS
+    noted = NotedClients(str(tmp_path / "s"))
     async with owned(tmp_path / "s"):
         client = await RawClient.connected(tmp_path / "s")
         await client.hello(9)
         await client.open(1, "jobs")
         assert isinstance(await client.ask(Call("who", {"asking": 9})), Done)
-        assert json.loads(clients.read_text()) == []
+        assert noted.read() == {}
         await client.open(2, "jobs", "default")
-        assert json.loads(clients.read_text()) == [[9, NO_PROCESS]]
+        assert noted.read() == {9: NO_PROCESS}
         await client.close()
-        await until(lambda: clients.read_text() == "[]")
+        await until(lambda: noted.read() == {})
 
 
 async def test_who_has_not_come_back_is_known_to_the_next_owner_too(tmp_path: Path) -> None:
     """An owner that is killed while others look for it leaves nobody out."""
-    clients = tmp_path / "s" / CLIENTS
+    clients, noted = tmp_path / "s" / CLIENTS, NotedClients(str(tmp_path / "s"))
     async with aiodq.open(tmp_path / "s") as store:
         await store.queue("jobs").put(b"0")
     clients.write_text(json.dumps([[7, 1], [8, 1]]))
     async with owned(tmp_path / "s", reclaim=3600):
         client = await joined(tmp_path / "s")
         assert await client.ask(Call("back", {})) == Done()
-        assert {row[0] for row in json.loads(clients.read_text())} == {7, 8}
+        assert set(noted.read() or ()) == {7, 8}
         late = await joined(tmp_path / "s", producer=8)
         assert await late.ask(Call("back", {})) == Done()
         await client.close()
-        await until(lambda: [row[0] for row in json.loads(clients.read_text() or "[]")] == [8])
+        await until(lambda: list(noted.read() or ()) == [8])
         await late.close()
     clients.unlink()
     listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
     async with owned(tmp_path / "s", reclaim=3600):
         client = await joined(tmp_path / "s")
-        assert not clients.exists(), "it may be anybody"
+        assert noted.read() is None, "it may be anybody"
         await client.close()
 
 
 async def test_who_holds_nothing_as_an_owner_closes_is_not_waited_for(tmp_path: Path) -> None:
     """It may close as well before there is another owner, and its process live on."""
-    fs, clients = WatchedFileSystem(), tmp_path / "s" / CLIENTS
+    fs, noted = WatchedFileSystem(), NotedClients(str(tmp_path / "s"))
     store = await aiodq.open(tmp_path / "s", fs=fs)
     owner = Owner(store._store_engine)
     await owner.start()
@@ -486,9 +489,9 @@ async def test_who_holds_nothing_as_an_owner_closes_is_not_waited_for(tmp_path: 
     asking = asyncio.create_task(acking.ask(Ack(2, owner.epoch, (Range(2, 3, 1),))))
     try:
         await gate.wait()
-        assert {row[0] for row in json.loads(clients.read_text())} == {7, 8, 9}
+        assert set(noted.read() or ()) == {7, 8, 9}
         closing = asyncio.create_task(owner.close())
-        await until(lambda: {row[0] for row in json.loads(clients.read_text() or "[]")} == {8, 9})
+        await until(lambda: set(noted.read() or ()) == {8, 9})
     finally:
         gate.open()
     await asyncio.gather(asking, return_exceptions=True)
@@ -557,6 +560,38 @@ def test_clients_are_noted_though_the_owner_is_killed_before_it_truncates_their_
             noted.write({8: 1})
     assert (tmp_path / CLIENTS).read_bytes() == b"[[8, 1]] [8, 1]]"
     assert NotedClients(str(tmp_path)).read() == {8: 1}
+
+
+@pytest.mark.parametrize("clients", [{}, {7: 1, 8: 2}, None])
+def test_other_versions_step_over_the_epoch_that_an_owner_notes(tmp_path: Path, clients: dict[int, int] | None) -> None:
+    noted, epoch = NotedClients(str(tmp_path)), new_epoch(10**18)
+    assert (noted.read(), noted.read_epoch()) == (None, 0)
+    noted.epoch = epoch
+    if clients is None:
+        noted.forget()
+    else:
+        noted.write(clients)
+    again = NotedClients(str(tmp_path))
+    assert (again.read(), again.read_epoch()) == (clients, epoch)
+    rows = json.loads((tmp_path / CLIENTS).read_bytes())
+    whole = all(isinstance(row, list) and [type(each) for each in row] == [int, int] for row in rows)
+    assert ({producer: pid for producer, pid in rows if pid > 0} if whole else None) == clients, "as they read it"
+
+
+@pytest.mark.parametrize("epoch", [1 << 62, -2, 99, "1", None])
+async def test_an_owner_begins_later_than_the_one_before_whatever_the_clock_says(tmp_path: Path, epoch: object) -> None:
+    """Also if what is on disk is no epoch of this version."""
+    async with aiodq.open(tmp_path / "s"):
+        (tmp_path / "s" / CLIENTS).write_text(json.dumps([[epoch, -1]]))
+    async with owned(tmp_path / "s") as (_, first):
+        assert 0 < first.epoch < new_epoch(time.time_ns()) + (1 << 40)
+    ahead = new_epoch(time.time_ns() + 10**18)
+    (tmp_path / "s" / CLIENTS).write_text(json.dumps([[7, NO_PROCESS], [ahead, -1]]))
+    epochs = [ahead]
+    for _ in range(3):
+        async with owned(tmp_path / "s") as (_, owner):
+            epochs.append(owner.epoch)
+    assert all(began_later(after, before) for before, after in pairwise(epochs))
 
 
 async def test_who_may_be_anybody_is_waited_for_by_the_owner_after_next_too(tmp_path: Path) -> None:

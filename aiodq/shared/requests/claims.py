@@ -58,9 +58,17 @@ class Claims:
         self._granted[offset] = claim, number
 
 
-def comes_too_late(state: ChannelState, offset: int, attempts: int, *, reclaiming: bool) -> bool:
-    """Return whether a message was made ready again, and counted, after the delivery that made it this many."""
+def comes_too_late(state: ChannelState, offset: int, attempts: int, *, in_time: bool) -> bool:
+    """Return whether a message was made ready again, and counted, after the delivery that made it this many.
+
+    Args:
+        state: the channel's.
+        offset: the message's.
+        attempts: its number of deliveries, with that one.
+        in_time: whether the message was given to no other meanwhile: messages may still be claimed, and the client has
+            missed no owner.
+    """
     # As many are noted, too, if the delivery was, as it happened, or if a rejection was begun. A message whose
     # deliveries are noted is an orphan, and each later one counts one more. A rejection is repeated in time.
     before = state.attempts(offset)
-    return attempts < before or (attempts == before and not reclaiming and offset not in state.orphans)
+    return attempts < before or (attempts == before and not in_time and offset not in state.orphans)

@@ -460,7 +460,7 @@ class Lending:
             self._drop(run, start, stop)
         return runs, lost
 
-    async def resume(self, epoch: int, held: Iterable[Held], before: Iterable[Share]) -> Done:
+    async def resume(self, epoch: int, held: Iterable[Held], before: Iterable[Share], *, missed: bool = False) -> Done:
         """Give a client what it held before, unless another has it; answer with the delivery numbers.
 
         The answer also lists messages that are `elsewhere`: neither given nor settled. All others are settled.
@@ -471,13 +471,14 @@ class Lending:
             epoch: that of the owner who delivered the messages.
             held: the messages.
             before: the shares in this channel of earlier connections of the client.
+            missed: see `Owning`.
         """
         try:
             given: list[tuple[int, int, int]] = []
             rest = held
             for one in before:
                 rest = [left for row in rest for left in self._take_over(one, epoch, row, given)]
-            return await self._resume(epoch, rest, given)
+            return await self._resume(epoch, rest, given, missed=missed)
         finally:
             self.end_resume()
 
@@ -498,7 +499,9 @@ class Lending:
         for offset, delivery, count in lost:
             yield Held(offset, delivery, count, row.attempts)
 
-    async def _resume(self, epoch: int, held: Iterable[Held], given: list[tuple[int, int, int]]) -> Done:
+    async def _resume(
+        self, epoch: int, held: Iterable[Held], given: list[tuple[int, int, int]], *, missed: bool
+    ) -> Done:  # fmt: skip
         await self.engine.settle_in(self._channel.name)
         elsewhere: list[int] = []
         for near in near_ones(held):
@@ -510,7 +513,7 @@ class Lending:
                 if message.offset < one.first:
                     continue
                 claim = Claim(epoch, one.delivery + message.offset - one.first, one.attempts)
-                number = self._claim(message, claim)
+                number = self._claim(message, claim, missed=missed)
                 if number is None:
                     state = self._channel_engine.state
                     if state is not None and not state.settled_all(message.offset, message.offset + 1):
@@ -521,14 +524,15 @@ class Lending:
                     given.append((message.offset, number, 1))
         return Done(None, {"held": given, "elsewhere": elsewhere})
 
-    def _claim(self, seen: Message, claim: Claim) -> int | None:
+    def _claim(self, seen: Message, claim: Claim, *, missed: bool) -> int | None:
         """Hand out a ready message out of turn; return its delivery number, or None if it is not ready."""
         engine, offset, attempts = self._channel_engine, seen.offset, claim.attempts
         state = engine.state
         # INVARIANT: while messages may be claimed, nothing is delivered: all that is in flight was claimed.
         claims = self._owner.claims(self.name) if engine.reclaiming else None
         moved = engine.sought and claim.epoch != self._owner.epoch
-        if state is None or moved or comes_too_late(state, offset, attempts, reclaiming=claims is not None):
+        in_time = claims is not None and not missed
+        if state is None or moved or comes_too_late(state, offset, attempts, in_time=in_time):
             return None
         if not (state.is_ready(offset) if claims is None else claims.makes_ready(state, offset, claim)):
             return None

@@ -105,6 +105,10 @@ class Owning(Protocol):
         """Return what was claimed of a channel, named as `Share.name` is, since this owner began."""
         ...
 
+    def missed(self, producer: int, epoch: int) -> bool:
+        """Return whether a client that got messages in this epoch was no client of the previous owner, a later one."""
+        ...
+
     async def reclaimed(self) -> None:
         """Wait until it is known what clients hold from the previous owner."""
         ...

@@ -1,4 +1,8 @@
-"""The clients of a store's owner, as it notes them in `#clients` for the next one."""
+"""The clients of a store's owner, as it notes them in `#clients` for the next one, with its own epoch.
+
+The file is a JSON list of the clients, `[producer, pid]`, and of one row `[epoch, -1]`, over which other versions step.
+If the owner does not know who its clients are, there is `null` in their place.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,23 @@ __all__ = ["NotedClients"]
 
 _LARGEST: Final = 1 << 20
 _MODE: Final = 0o600
+_EPOCH: Final = -1
+"""In the place of a process: it is the row of the owner's epoch."""
+
 # Without O_NOFOLLOW a link there would have another file overwritten, without O_NONBLOCK a FIFO would hang the loop.
 _SAFE: Final[int] = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC
 
 
 class NotedClients:
-    """The file of one store."""
+    """The file of one store.
+
+    Attributes:
+        epoch: the epoch of the owner that writes it; 0 for none.
+    """
 
     def __init__(self, directory: str) -> None:
         """Read and write nothing yet."""
+        self.epoch: int = 0
         self._path = os.path.join(directory, CLIENTS)
         self._written: dict[int, int] | None = None
 
@@ -36,15 +48,20 @@ class NotedClients:
 
     def read(self) -> dict[int, int] | None:
         """Return the clients of the previous owner, with their processes; None if it did not note them."""
+        rows = self._rows()
+        return {row[0]: row[1] for row in rows if row[1] > 0} if all(map(_is_row, rows)) else None
+
+    def read_epoch(self) -> int:
+        """Return the epoch of the last owner that noted anything; 0 if it is not known."""
+        return next((row[0] for row in self._rows() if _is_row(row) and row[1] == _EPOCH), 0)
+
+    def _rows(self) -> list[Any]:
         try:
             # An owner that was killed may have left the end of a longer text after its own.
             found, _ = json.JSONDecoder().raw_decode(self._bytes().decode())
         except (OSError, ValueError, RecursionError):
-            return None
-        rows: list[Any] = found if isinstance(found, list) else [None]
-        if not all(isinstance(row, list) and [type(each) for each in row] == [int, int] for row in rows):
-            return None
-        return {producer: pid for producer, pid in rows if pid > 0}
+            return [None]
+        return found if isinstance(found, list) else [None]
 
     def _bytes(self) -> bytes:
         with open(os.open(self._path, os.O_RDONLY | _SAFE), "rb") as file:
@@ -54,7 +71,16 @@ class NotedClients:
         """Note the clients. Never synced, as a power cut ends the clients, too. If it fails, the next owner waits."""
         if clients == self._written:
             return
-        data = json.dumps(list(clients.items())).encode()
+        self._written = dict(clients) if self._write([list(row) for row in clients.items()]) else None
+
+    def forget(self) -> None:
+        """Have the next owner wait for any client, if this one leaves its socket, too (`Listening.close`)."""
+        self._written = None
+        self._write([None])
+
+    def _write(self, rows: list[list[int] | None]) -> bool:
+        """Write the file; remove it if that fails, and return whether it was written."""
+        data = json.dumps([*rows, [self.epoch, _EPOCH]] if self.epoch else rows).encode()
         # CRASH: a torn file is ignored, and the next owner waits as it does without a file.
         try:
             with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | _SAFE, _MODE), "wb", buffering=0) as file:
@@ -64,13 +90,11 @@ class NotedClients:
                 file.truncate(len(data))
         except OSError:
             whole = False
-        if whole:
-            self._written = dict(clients)
-        else:
-            self.forget()
+        if not whole:
+            with suppress(OSError):
+                os.unlink(self._path)
+        return whole
 
-    def forget(self) -> None:
-        """Have the next owner wait for any client, if this one leaves its socket, too (`Listening.close`)."""
-        self._written = None
-        with suppress(OSError):
-            os.unlink(self._path)
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, list) and [type(each) for each in row] == [int, int]

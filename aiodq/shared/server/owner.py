@@ -34,7 +34,7 @@ from aiodq.wire.packets import Handover
 from aiodq.wire.stream import PacketReader, encode_packet, encode_placed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.shared.connection.link_wire import ReceivingLink
@@ -87,7 +87,11 @@ class Owner:
         self._overdue = 0.0
         self._failing: asyncio.Task[None] | None = None
         self.pid: int = os.getpid()
-        self.epoch: int = new_epoch(engine.clock.now_ns())
+        self._noted = NotedClients(engine.path)
+        self._before = self._noted.read_epoch()
+        self.epoch: int = new_epoch(engine.clock.now_ns(), self._before)
+        self._noted.epoch = self.epoch
+        self._known: Collection[int] | None = None
         self.largest: int = _LARGEST
         self.putting: Underway = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
@@ -102,13 +106,18 @@ class Owner:
         self._telling: asyncio.Task[None] | None = None
         self._active = ActiveTopics(engine.activity)
         self._place = StoreDirectory(engine.path)
-        self._noted = NotedClients(engine.path)
         self._noting = False
         self._connecting = asyncio.Lock()
 
     def claims(self, place: str) -> Claims:
         """See `Owning`."""
         return self._claims.setdefault(place, Claims())
+
+    def missed(self, producer: int, epoch: int) -> bool:
+        """See `Owning`."""
+        if not self._before or self._known is None or epoch in {self._before, self.epoch}:
+            return False
+        return producer not in self._known
 
     async def reclaimed(self) -> None:
         """See `Owning`."""
@@ -131,7 +140,7 @@ class Owner:
         known = self._noted.read()
         self._place.settle()
         self._listening = listen(self.engine.path)
-        self._expected = known or {}
+        self._expected, self._known = known or {}, None if known is None else frozenset(known)
         waits = bool(self._expected) or (known is None and self._listening.after_crash)
         # INVARIANT: until this step nothing was delivered: no task but the opener's has run on the store. Nor was a
         # message with no attempts left given up: its holder may be alive.

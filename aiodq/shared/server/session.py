@@ -428,7 +428,8 @@ class Session:
 
     async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
         await self._transactions.over(self._puts.producer)
-        return await lending.resume(epoch, held, self._earlier.shares(lending.name))
+        missed = self._owner.missed(self._puts.producer, epoch)
+        return await lending.resume(epoch, held, self._earlier.shares(lending.name), missed=missed)
 
     # --- transactions
 
