@@ -267,7 +267,8 @@ class StoreOptions:
             `put_many`, whose messages count as equal in size.
         max_messages: bound of a topic's backlog in messages, or None. The backlog is all that the slowest channel has
             not settled, including messages in flight and deferred: room comes with acks.
-        overflow: what a put does at that bound: wait, raise `QueueFull`, or drop the oldest messages and count them.
+        overflow: what a put does at that bound: wait, raise `QueueFull`, or, once it is stored, drop the oldest ones
+            and count them.
             Messages in flight are not dropped: if they leave no room, a put waits; with `max_bytes` also while the
             oldest message is in flight. A put or an atomic batch that is larger than the bound itself is accepted if
             there is no backlog.

@@ -503,16 +503,16 @@ class ChannelState:
         self._counters.dropped += missed
         return missed
 
-    def drop(self, most: int, *, spare: bool = False) -> list[int]:
-        """Settle and return up to `most` of the oldest messages not in flight; `spare`: none after one in flight."""
+    def drop(self, most: int, *, until: int = sys.maxsize, spare: bool = False) -> list[int]:
+        """Settle and return up to `most` of the oldest messages before `until`, with `spare` before one in flight."""
         dropped, at, most = list[int](), self.floor, min(most, self.depth - self.flying)
         while (left := most - len(dropped)) > 0:
             at = self._progress.settled.next_missing(max(at, self._progress.floor))
             while (end := self._past_those_in_flight(at)) > at and not spare:
                 at = self._progress.settled.next_missing(end)
-            if end > at:
+            if end > at or at >= until:
                 break
-            stop = self._progress.settled.next_present(at, min(at + min(left, _DROPPED), self.log.visible))
+            stop = self._progress.settled.next_present(at, min(at + min(left, _DROPPED), self.log.visible, until))
             stop = min((*among(self._apart, at, stop), *self._leases.within(at, stop)), default=stop)
             self._counters.dropped += self._give_up(at, stop)
             dropped += range(at, stop)

@@ -12,8 +12,8 @@ import pytest
 
 import aiodq
 from aiodq.engine.batch.put_batch import OVERHEAD
-from aiodq.testing import WatchedFileSystem
-from tests.queue.support import Tasks, drain, fill, numbered, queue, ready_now, soon, store, take, turns, until
+from aiodq.testing import Marked, SimulatedFileSystem, WatchedFileSystem
+from tests.queue.support import Tasks, drain, fill, numbered, options, queue, ready_now, soon, store, take, turns, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -389,6 +389,66 @@ class TestDropOldest:
             assert jobs.depth == 3
             assert jobs.stats().dropped == 17
             assert [message.body for message in await take(jobs, 3)] == numbered(20)[17:]
+
+    async def test_no_power_cut_takes_what_was_dropped_for_a_message_that_it_takes_too(self) -> None:
+        bounded, channel = options(max_messages=2, overflow="drop_oldest"), aiodq.ChannelOptions(start="earliest")
+        fs = SimulatedFileSystem(record=True)
+        async with aiodq.open("/s", bounded, fs=fs) as opened:
+            topic = opened.topic("jobs")
+            one, other = [topic.channel(name, channel) for name in ("one", "other")]
+            await topic.put_many(numbered(2))
+            await (await one.get()).ack()
+            held = await other.get()
+            fs.mark("durable")
+            # An ack that is awaited has all that was settled in its channel written at once.
+            await asyncio.gather(topic.put(b"2"), held.ack())
+            assert [each.depth for each in (one, other)] == [2, 2]
+        assert fs.trace is not None
+        durable = next(number for number, done in enumerate(fs.trace) if isinstance(done, Marked))
+        for number, files in fs.power_cuts(seed=1):
+            if number > durable:
+                async with aiodq.open("/s", bounded, fs=SimulatedFileSystem(files)) as opened:
+                    found = ready_now(opened.topic("jobs").channel("other", channel))
+                assert {b"1", b"2"} & set(found), number
+
+    async def test_a_put_that_fails_has_nothing_dropped(self, path: Path) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs, max_messages=1, overflow="drop_oldest") as jobs:
+            await jobs.put(b"latest")
+            fs.fail(errno.ENOSPC, "write", "pwritev", "allocate", match=".seg")
+            with pytest.raises(aiodq.DiskFullError):
+                await jobs.put(b"later")
+            fs.heal()
+            assert (jobs.depth, jobs.stats().dropped) == (1, 0)
+            await jobs.put(b"later still")
+            assert ready_now(jobs) == [b"later still"]
+
+    @pytest.mark.parametrize("overfull", [False, True])
+    async def test_what_is_dropped_is_never_the_message_that_it_is_dropped_for(
+        self, path: Path, tasks: Tasks, *, overfull: bool
+    ) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs, max_messages=2, overflow="drop_oldest", sync="always") as jobs:
+            await fill(jobs, numbered(2))
+            gate = fs.gate("sync", match=".seg")
+            putting = tasks.start(jobs.put(b"2"))
+            await gate.wait()
+            assert jobs.depth == 2
+            held = await take(jobs, 1 + overfull)
+            gate.open()
+            await soon(putting)
+            assert jobs.depth == 2 + overfull, "until one of those in flight is settled"
+            assert ready_now(jobs) == [b"2"]
+            for message in held:
+                await message.ack()
+
+    async def test_a_batch_that_is_over_the_bound_itself_is_whole(self, path: Path) -> None:
+        async with queue(path, max_messages=3, overflow="drop_oldest") as jobs:
+            await fill(jobs, numbered(3))
+            await soon(jobs.put_many(numbered(5, start=3)))
+            assert (jobs.depth, jobs.stats().dropped) == (5, 3)
+            await soon(jobs.put(b"8"))
+            assert await drain(jobs) == numbered(3, start=6)
 
     async def test_what_was_dropped_takes_no_memory(self, path: Path) -> None:
         async with queue(path, max_messages=5, overflow="drop_oldest", sync="os") as jobs:

@@ -77,21 +77,37 @@ class BacklogBound:
             return False
         return not self._look()[0]
 
-    def too_deep(self, messages: int) -> bool:
-        """Return whether this many messages exceed the bound on messages; otherwise they exceed that on bytes."""
+    @property
+    def excess(self) -> int:
+        """How many messages the deepest backlog has over the bound on messages."""
         most = self._engine.options.max_messages
-        return most is not None and self._look()[0] + messages - self.credit > most
+        return 0 if most is None else max(self._look()[0] - self.credit - most, 0)
 
-    def stuck(self, messages: int) -> bool:
-        """Return whether this many messages exceed the bound together with the messages in flight, which stay."""
-        flying = max((one.state.flying for one in self._engine.retention.holding() if one.state), default=0)
-        most = self._engine.options.max_messages
-        return bool(flying) and most is not None and flying + messages - self.credit > most
+    def admits_without(self, messages: int, cost: int) -> bool:
+        """Return whether there is room, as `admits` says, without the oldest messages that are not in flight."""
+        options, states = self._engine.options, self._states()
+        flying = max((state.flying for state in states), default=0)
+        if options.max_messages is not None and flying + messages - self.credit > options.max_messages:
+            return False
+        floor = self._look()[1]
+        if options.max_bytes is None or self._bytes_fit(floor, options.max_bytes - cost):
+            return True
+        # No bytes are free before the first message that is in flight is settled.
+        held = any(state.floor == floor and state.delivery(floor) is not None for state in states)
+        return cost <= options.max_bytes and not held
+
+    @property
+    def idle(self) -> bool:
+        """Whether no message is in flight."""
+        return not any(state.flying for state in self._states())
+
+    def _states(self) -> list[ChannelState]:
+        return [one.state for one in self._engine.retention.holding() if one.state is not None]
 
     def _look(self) -> tuple[int, int]:
         """Return the depth of the deepest channel, and the lowest floor of any."""
         engine = self._engine
-        states = [one.state for one in engine.retention.holding() if one.state is not None]
+        states = self._states()
         if not states:
             self.forget()
             begin = engine.log.begin

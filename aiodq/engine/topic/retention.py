@@ -468,22 +468,28 @@ class TopicRetention:
         engine.put_buffer.freed()
         return max(counts) if counts else sum(segment.records for segment in gone)
 
-    def drop_oldest(self, count: int, *, furthest: bool) -> int:
+    def may_drop(self) -> bool:
+        """Return whether `drop_oldest` may drop anything now; if not, waiting puts go on as soon as it may."""
+        if not self._engine.effective_options.acting:
+            self._engine.effective_options.used()
+            return False
+        # Until clients have claimed what they hold, it is not known what is in flight.
+        return not (self._host.reclaiming and self.holding())
+
+    def drop_oldest(self, count: int, until: int, *, furthest: bool) -> int:
         """Settle up to `count` of the oldest messages of some channels; return the most that one of them lost.
 
         Args:
             count: how many, and none that is in flight.
+            until: none from this offset on.
             furthest: of those furthest behind, up to the first message in flight: no bytes are free before that one
                 is settled. Else of those with the deepest backlog.
         """
-        if not self._engine.effective_options.acting:
-            self._engine.effective_options.used()
-            return 0  # waiting puts go on as soon as the options are on disk
+        if not self.may_drop():
+            return 0
         channel_engines = self.holding()
         if not channel_engines:
-            return self._skip(count)
-        if self._host.reclaiming:
-            return 0  # what is in flight is not known yet; waiting puts go on once it is
+            return self._skip(count, until)
         states = [(one, one.state) for one in channel_engines if one.state is not None]
         deepest = max((state.depth for _, state in states), default=0)
         floor = min((state.floor for _, state in states), default=0)
@@ -494,7 +500,7 @@ class TopicRetention:
             oldest = state.floor
             if oldest > floor if furthest else state.depth < deepest:
                 continue
-            gone = state.drop(count, spare=furthest)
+            gone = state.drop(count, until=until, spare=furthest)
             dropped = max(dropped, len(gone))
             for offset in gone:
                 channel_engine.source.requeue_cache.discard(offset)
@@ -504,11 +510,11 @@ class TopicRetention:
             channel_engine.wake()
         return dropped
 
-    def _skip(self, count: int) -> int:
+    def _skip(self, count: int, until: int) -> int:
         """Drop the oldest messages of a topic without channels."""
         log = self._engine.real_log()
         before = log.begin
-        log.skip_to(min(before + count, self._engine.visible))
+        log.skip_to(max(before, min(before + count, until, self._engine.visible)))
         full = islice(log.segments, len(log.segments) - 1)
         gone = self._unpinned(tuple(takewhile(lambda segment: segment.end <= log.begin, full)))
         if gone:

@@ -7,6 +7,7 @@ from unittest import mock
 
 from aiodq.engine.channel.acks.ack_persister import AckPersister
 from aiodq.engine.store.opening import open_channel
+from aiodq.engine.topic.puts.put_buffer import PutBuffer
 from aiodq.engine.topic.retention import TopicRetention
 from aiodq.format.journal import decode_blocks, decode_checkpoint, encode_checkpoint
 from aiodq.storage.io.durable_io import replace_file, sync_directory, write_all
@@ -84,6 +85,14 @@ def a_channel_made_again_has_what_its_namesake_settled() -> Patch:
 
 _UNWRITTEN = "tests/queue/test_unwritten_acks.py"
 
+change(
+    "a message is dropped for one that may never be on disk",
+    PutBuffer._has_room_without_oldest,
+    "if not self._engine.retention.may_drop():",
+    "if not self._engine.retention.drop_oldest(messages, self._engine.visible, furthest=False):",
+    test="tests/queue/test_overflow.py::TestDropOldest"
+    "::test_no_power_cut_takes_what_was_dropped_for_a_message_that_it_takes_too",
+)
 change(
     "a sync counts acks that could not be written",
     AckPersister._ready_for,

@@ -424,9 +424,9 @@ change(
 )
 change(
     "what may be in a hand is dropped for room by a new owner",
-    TopicRetention.drop_oldest,
-    "if self._host.reclaiming:",
-    "if False:",
+    TopicRetention.may_drop,
+    "not (self._host.reclaiming and self.holding())",
+    "True",
     test=IN_HAND + "is_in_a_hand_is_not_dropped_for_room_when_the_owner_ends",
 )
 change(

@@ -50,12 +50,14 @@ class PutBuffer(Acceptance):
         cost: their cost in bytes of memory.
         shut: whether nothing more is accepted.
         bounded: whether the backlog has a bound.
+        drops: whether old messages are dropped for new ones that would exceed it.
+        dropped: how many were.
         bound: the bound of the backlog.
     """
 
     __slots__ = (
         "_closed", "_engine", "_limit", "_loop", "_options", "_over", "_waiting", "batch", "bound", "bounded", "cost",
-        "dropped", "pending", "shut",
+        "dropped", "drops", "pending", "shut",
     )  # fmt: skip
 
     def __init__(self, engine: BoundedTopic) -> None:
@@ -79,6 +81,7 @@ class PutBuffer(Acceptance):
         self._options = self._engine.options
         self._limit = self._options.memory_bytes // 2
         self.bounded: bool = self._options.max_messages is not None or self._options.max_bytes is not None
+        self.drops: bool = self.bounded and self._options.overflow == "drop_oldest"
 
     # --- accepting
 
@@ -265,6 +268,8 @@ class PutBuffer(Acceptance):
         """Stop counting a part, as it is visible or has failed."""
         self.pending -= len(part.columns.bodies)
         self.cost -= part.cost
+        if self.drops:
+            self._drop_oldest(part)
         if self._waiting.line:
             self._waiting.freed()
         self._tell_of_the_end()
@@ -276,11 +281,6 @@ class PutBuffer(Acceptance):
                 channel_engine.wake()
 
     # --- room
-
-    @property
-    def drops(self) -> bool:
-        """Whether old messages are dropped to make room."""
-        return self.bounded and self._options.overflow == "drop_oldest"
 
     @property
     def at_rest(self) -> bool:
@@ -343,8 +343,9 @@ class PutBuffer(Acceptance):
             raise again(self._over)
         if self.has_room(messages, cost):
             return
-        if self.bounded and self._options.overflow == "drop_oldest" and not self.buffer_full(cost):
-            self._drop_oldest(messages, cost)
+        if self.drops and not self.buffer_full(cost):
+            if not self._has_room_without_oldest(messages, cost):
+                raise QueueFull("the backlog is full of messages in flight or not yet written")
             return
         if self.bounded and not self._within_bounds(messages, cost):
             raise QueueFull("the backlog's bound is reached (max_messages, max_bytes)")
@@ -363,17 +364,30 @@ class PutBuffer(Acceptance):
             return True
         return not self.pending and self.bound.empty
 
-    def _drop_oldest(self, messages: int, cost: int) -> None:
-        """Settle the oldest ready messages of every channel that is over the bound, until there is room."""
-        step = messages
-        while not self._within_bounds(messages, cost):
-            deep = self.bound.too_deep(self.pending + messages)
-            # INVARIANT: nothing is dropped if the messages in flight leave no room anyway.
-            stuck = deep and self.bound.stuck(self.pending + messages)
-            dropped = 0 if stuck else self._engine.retention.drop_oldest(step, furthest=not deep)
+    def _has_room_without_oldest(self, messages: int, cost: int) -> bool:
+        """Return whether so many messages fit if the oldest ones are dropped as soon as these are visible."""
+        if not self._engine.retention.may_drop():
+            return False
+        if self.bound.admits_without(self.pending + messages, self.cost + cost):
+            return True
+        return not self.pending and self.bound.idle
+
+    def _drop_oldest(self, part: Part) -> None:
+        """Settle the oldest messages of every channel over the bound, as a part is visible that has made it so.
+
+        A part that has failed is not visible, and has none dropped.
+        """
+        step = len(part.columns.bodies)
+        if part.columns.transaction is not None and self._options.max_bytes is None and self.bound.credit >= step:
+            return  # as `reserve` says: the transaction is about to settle as many
+        # CRASH: messages are dropped for others only once those are as durable as the policy makes them. Otherwise a
+        # power cut, or a full disk, would take both.
+        while not self.bound.admits(0, 0):
+            excess = self.bound.excess
+            dropped = self._engine.retention.drop_oldest(excess or step, part.first, furthest=not excess)
             self.dropped += dropped
             if not dropped:
-                raise QueueFull("the backlog is full of messages in flight or not yet written")
+                return  # the rest is in flight by now
             step *= 2
 
     # --- ending
