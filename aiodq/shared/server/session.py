@@ -10,11 +10,11 @@ from aiodq.errors import AiodqError, ProtocolError
 from aiodq.names import check_name, check_topic_name
 from aiodq.shared.encoding.options_json import State, read_channel_options, read_topic_options
 from aiodq.shared.requests.calls import call_store, call_topic, whole, whole_numbers
-from aiodq.shared.requests.changes import Changes
 from aiodq.shared.requests.client_events import ClientEvents
 from aiodq.shared.requests.client_puts import ClientPuts, columns_of
 from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
 from aiodq.shared.requests.lending import Lending, answer
+from aiodq.shared.requests.sent_states import SentStates
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
 from aiodq.shared.server.outdated import Outdated
@@ -95,7 +95,7 @@ class Session:
         self.outdated: Outdated = Outdated()
         self._under_way = UnderWay(owner, wire)
         self._names: dict[str, int] = {}
-        self._changes = Changes(wire)
+        self._sent_states = SentStates(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
         self._earlier = Earlier()
         # Shares of earlier connections in channels, by handle, whose messages the client has not all claimed yet.
@@ -234,11 +234,11 @@ class Session:
                 return  # dropped since this was begun
             log = topic._engine.log  # noqa: SLF001 - a session is a topic's other half
             figures = Figures(handle, 0, 0, 0, log.begin, log.end, log.durable)
-            self._changes.look(handle, _state(topic))
+            self._sent_states.look(handle, _state(topic))
         else:
             lending.look()
             figures = lending.figures()
-            self._changes.look(handle, lending.state)
+            self._sent_states.look(handle, lending.state)
             # The client has corrected its counts by what it got and gave up, until it is sent new ones. Those may equal
             # the previous ones: a message that it gave back may be taken at once, one that timed out may be redelivered
             # to it.
@@ -268,7 +268,7 @@ class Session:
             return False
         self._figures.pop(handle, None)
         self.outdated.remove(handle)
-        self._changes.ended(handle, error)
+        self._sent_states.ended(handle, error)
         self._refuse(handle, error, name)
         return True
 
@@ -304,7 +304,7 @@ class Session:
                 named = engine.unnamed(packet.topic).effective_options.named_again(named)
             topic = self._topics[packet.handle] = Topic(engine, engine.engine(packet.topic, named))
             self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - a session is a topic's other half
-            facts = {"window": MOST_PENDING, "orderly": True, **self._changes.sent_state(packet.handle, _state(topic))}
+            facts = {"window": MOST_PENDING, "orderly": True, **self._sent_states.note(packet.handle, _state(topic))}
             self._wire.send(Done(None, facts), request)
             return
         self._check_topic(packet.topic)
@@ -334,7 +334,7 @@ class Session:
 
     async def _settled_in(self, handle: int, lending: Lending) -> Done:
         await lending.settled_in()
-        return Done(None, self._changes.sent_state(handle, lending.state))
+        return Done(None, self._sent_states.note(handle, lending.state))
 
     def _put(self, packet: Put, request: int) -> None:
         topic = self._topics.get(packet.handle)
@@ -470,7 +470,7 @@ class Session:
             self._under_way.check()
         handle = call.arguments.get("handle")
         if call.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
-            self._changes.ask(handle, request)
+            self._sent_states.ask(handle, request)
             self.outdated.note(handle)
         elif call.name == "forget":
             self._forget(whole(call.arguments, "request"))
@@ -508,7 +508,7 @@ class Session:
             return Done()
         await self._puts.settled(topic.name)
         done = await answer(call_topic(self._owner, topic, call.name, call.arguments))
-        self._changes.assumed(handle, call.name)
+        self._sent_states.assumed(handle, call.name)
         self.outdated.note(handle)
         if call.name in _SHOWN:
             self._send_figures(handle)
@@ -523,7 +523,7 @@ class Session:
             # INVARIANT: what a client holds since an earlier owner is not looked at: if it has expired, it is settled.
             await self._owner.reclaimed()
         done = await lending.called(call, self._send_figures)
-        self._changes.assumed(handle, call.name)
+        self._sent_states.assumed(handle, call.name)
         self.outdated.note(handle)
         if call.name in _MOVES:
             # INVARIANT: by the time of the answer, each client knows what it no longer holds, and will not claim it.

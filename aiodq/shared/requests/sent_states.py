@@ -1,4 +1,4 @@
-"""The options and pauses of a client's topics and channels: the owner notifies the client whenever they change."""
+"""The options and pauses of a client's topics and channels, as last sent to it; sent again whenever they change."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from aiodq.shared.encoding.options_json import State
     from aiodq.shared.requests.serving import Wire
 
-__all__ = ["Changes"]
+__all__ = ["SentStates"]
 
 _CHANGING: Final = frozenset({"configure", "name", "pause"})
 
 
-class Changes:
+class SentStates:
     """The state last sent to one client, by handle, and the request that a change will answer."""
 
     def __init__(self, wire: Wire) -> None:
@@ -25,7 +25,7 @@ class Changes:
         self._sent: dict[int, State] = {}
         self._requests: dict[int, int] = {}
 
-    def sent_state(self, handle: int, state: State) -> dict[str, Any]:
+    def note(self, handle: int, state: State) -> dict[str, Any]:
         """Note the state that is sent to a client now; return it as facts."""
         self._sent[handle] = state
         return state.facts()
@@ -38,7 +38,7 @@ class Changes:
         """Notify the client if there is a change and it has asked."""
         # Options are replaced, never modified: comparing an object with itself is cheap.
         if handle in self._requests and self._sent.get(handle) != state:
-            self._wire.send(Done(None, self.sent_state(handle, state)), self._requests.pop(handle))
+            self._wire.send(Done(None, self.note(handle, state)), self._requests.pop(handle))
 
     def assumed(self, handle: int, call: str) -> None:
         """Note that the client has made a call: if it assumes a change, it is sent the state afterwards."""
