@@ -10,8 +10,8 @@ from aiodq.cli.exits import CommandError
 from aiodq.errors import OwnerLostError, StoreLockedError
 from aiodq.names import is_ephemeral
 from aiodq.opening import open_to_tend
+from aiodq.shared.administration import look_anew
 from aiodq.shared.handles import SharedStore
-from aiodq.shared.tending import look_anew
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,12 +12,12 @@ import pytest
 
 import aiodq
 from aiodq.errors import ProtocolError
+from aiodq.shared.administration import visitors_of
 from aiodq.shared.connection import link
 from aiodq.shared.connection.rendezvous import connect, listen
 from aiodq.shared.encoding.answers import read_held, understood
 from aiodq.shared.encoding.options_json import topic_options
 from aiodq.shared.server import owner
-from aiodq.shared.tending import visitors_of
 from aiodq.wire.layout import VERSION
 from aiodq.wire.packets import Call, Done, Fail, Hello, Open, Ping, Pong, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet

@@ -19,7 +19,7 @@ from aiodq.cli.opening import check_parent
 from aiodq.cli.show import counted, print_json, stdout
 from aiodq.errors import OwnerLostError, OwnerStalledError
 from aiodq.opening import open_to_tend
-from aiodq.shared.tending import serves, visitors_of
+from aiodq.shared.administration import serves, visitors_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
