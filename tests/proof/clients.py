@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.shared.requests.placing import Placing, Underway
+    from aiodq.shared.requests.placing import Placing, PutsInProgress
     from aiodq.shared.requests.serving import Client
     from aiodq.storage.log.producer_table import Origin
     from tests.proof.world import World
@@ -58,7 +58,7 @@ class _Owning:
         self.own = 0
         self.epoch = epoch
         self.largest = _LARGEST
-        self.putting: Underway = {}
+        self.putting: PutsInProgress = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.waiting = WaitingBytes()
         self.changes = MadeChanges()

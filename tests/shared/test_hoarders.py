@@ -14,7 +14,7 @@ from aiodq.format.columns import Columns
 from aiodq.shared.connection import packet_protocol, rendezvous
 from aiodq.shared.requests import waiting_bytes
 from aiodq.shared.requests.lending import Lending
-from aiodq.shared.server import incoming, session, under_way
+from aiodq.shared.server import incoming, requests_in_progress, session
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Call, Done, Fail, Held, Open, Ping, Pong, Put, Resume, Txn
@@ -130,7 +130,7 @@ async def test_transactions_that_wait_count_as_well(tmp_path: Path, monkeypatch:
 
 
 async def test_requests_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_way, "_MOST", 9)
+    monkeypatch.setattr(requests_in_progress, "_MOST", 9)
     async with owned(tmp_path) as (store, _):
         await fill(store)
         client = await connected(tmp_path, 7)
@@ -149,7 +149,7 @@ async def test_requests_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytes
 
 async def test_what_is_claimed_from_a_new_owner_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a transaction that is repeated meanwhile would be refused, though it may be committed."""
-    monkeypatch.setattr(under_way, "_MOST", 9)
+    monkeypatch.setattr(requests_in_progress, "_MOST", 9)
     go_on = asyncio.Event()
     resume = Lending.resume
 
@@ -275,7 +275,7 @@ async def test_as_many_channels_as_may_be_open_ask_for_more_and_do_so_over_anoth
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_MOST_OPEN", 21)
-    monkeypatch.setattr(under_way, "_MOST", 21)
+    monkeypatch.setattr(requests_in_progress, "_MOST", 21)
     async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
         topic = client.topic("jobs")
         channels = [topic.channel(f"c{number}", aiodq.ChannelOptions(start="earliest")) for number in range(20)]

@@ -50,7 +50,7 @@ async def test_what_it_asks_is_not_read_either(tmp_path: Path, monkeypatch: pyte
             await asyncio.sleep(0)
         assert not transport.is_reading()
         connection = connection_of(owner)
-        await until(lambda: not connection.session._under_way._tasks)  # what had arrived is still answered
+        await until(lambda: not connection.session._in_progress._tasks)  # what had arrived is still answered
         before = transport.get_write_buffer_size()
         for _ in range(BURST):
             asked += [client.send(Call("store", {"after": ""})) for _ in range(BURST)]
@@ -74,7 +74,7 @@ async def test_counts_wait_until_it_reads(tmp_path: Path, monkeypatch: pytest.Mo
         asked = await fill(client, owner)
         connection = connection_of(owner)
         # What has arrived is still answered, however long that takes.
-        await until(lambda: connection.reader.packets == client.number and not connection.session._under_way._tasks)
+        await until(lambda: connection.reader.packets == client.number and not connection.session._in_progress._tasks)
         transport = connection._transport
         before = transport.get_write_buffer_size()
         for _ in range(PUTS):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.log.producer_table import Origin
 
-__all__ = ["Placing", "Underway"]
+__all__ = ["Placing", "PutsInProgress"]
 
 
 class Placing(PutResult):
@@ -77,5 +77,5 @@ class Placing(PutResult):
         return self._waiter
 
 
-Underway: TypeAlias = "dict[tuple[str, Origin], Placing | asyncio.Future[range]]"
+PutsInProgress: TypeAlias = "dict[tuple[str, Origin], Placing | asyncio.Future[range]]"
 """Puts in progress, by topic and origin: a put that arrives again meanwhile is not repeated."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiodq.shared.requests.claims import Claims
     from aiodq.shared.requests.lent import LentRun
     from aiodq.shared.requests.made_changes import MadeChanges
-    from aiodq.shared.requests.placing import Placing, Underway
+    from aiodq.shared.requests.placing import Placing, PutsInProgress
     from aiodq.shared.requests.waiting_bytes import WaitingBytes
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
@@ -83,7 +83,7 @@ class Owning(Protocol):
     own: int
     epoch: int
     largest: int
-    putting: Underway
+    putting: PutsInProgress
     transacting: dict[Origin, asyncio.Task[Any]]
     waiting: WaitingBytes
     changes: MadeChanges

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.shared.connection.link_wire import ReceivingLink
-    from aiodq.shared.requests.placing import Placing, Underway
+    from aiodq.shared.requests.placing import Placing, PutsInProgress
     from aiodq.storage.log.producer_table import Origin
     from aiodq.wire.packets import Hello, Packet
     from aiodq.wire.stream import Received
@@ -93,7 +93,7 @@ class Owner:
         self._noted.epoch = self.epoch
         self._known: Collection[int] | None = None
         self.largest: int = _LARGEST
-        self.putting: Underway = {}
+        self.putting: PutsInProgress = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.waiting: WaitingBytes = WaitingBytes()
         self.changes: MadeChanges = MadeChanges()

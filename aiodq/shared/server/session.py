@@ -19,7 +19,7 @@ from aiodq.shared.requests.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
 from aiodq.shared.server.outdated import Outdated
 from aiodq.shared.server.refusals import Refusals, deletion
-from aiodq.shared.server.under_way import UnderWay
+from aiodq.shared.server.requests_in_progress import RequestsInProgress
 from aiodq.storage.io.lock import lives
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
@@ -93,7 +93,7 @@ class Session:
         self._refusals = Refusals()
         self._figures: dict[int, Figures] = {}
         self.outdated: Outdated = Outdated()
-        self._under_way = UnderWay(owner, wire)
+        self._in_progress = RequestsInProgress(owner, wire)
         self._names: dict[str, int] = {}
         self._sent_states = SentStates(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
@@ -103,7 +103,7 @@ class Session:
         self._cut_off = CutOff()
         self._has_left = False
         waiting = ClientsBytes(owner.waiting)
-        self._puts = ClientPuts(owner, wire, self._under_way.start, self._under_way.fail, waiting)
+        self._puts = ClientPuts(owner, wire, self._in_progress.start, self._in_progress.fail, waiting)
         self._transactions = ClientTransactions(owner, waiting)
         self._events = ClientEvents(owner)
         self._handlers: dict[type[Any], Callable[[Any, int], None]] = {
@@ -144,7 +144,7 @@ class Session:
         except ProtocolError:
             raise
         except (AiodqError, asyncio.QueueEmpty, asyncio.QueueFull) as error:
-            self._under_way.fail(error, request)
+            self._in_progress.fail(error, request)
 
     def _welcome(self, packet: Hello, request: int) -> None:
         if not packet.oldest <= VERSION <= packet.newest:
@@ -182,7 +182,7 @@ class Session:
         """
         self._puts.end()
         self._transactions.end()
-        ending = self._under_way.end()
+        ending = self._in_progress.end()
         delivering = [lending.stop() for lending in self._lendings.values()]
         await asyncio.gather(*ending, *delivering, return_exceptions=True)
         is_dead = False
@@ -206,7 +206,7 @@ class Session:
     @property
     def comes_back(self) -> bool:
         """Whether the client holds messages, or waits for the outcome of settlements or claims."""
-        return self._under_way.settling or any(lending.holding for lending in self._lendings.values())
+        return self._in_progress.settling or any(lending.holding for lending in self._lendings.values())
 
     # --- counts
 
@@ -316,7 +316,7 @@ class Session:
         self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - as above
         if before := self._earlier.shares(lending.name):
             self._unclaimed[packet.handle] = before
-        self._under_way.start(self._settled_in(packet.handle, lending), request, returning=True)
+        self._in_progress.start(self._settled_in(packet.handle, lending), request, returning=True)
 
     def _begin_lending(self) -> None:
         if not self.lends and self.client is not None:
@@ -364,7 +364,7 @@ class Session:
         before = self._unclaimed.pop(handle, None)
         if before is not None:
             lending.begin_resume()
-            self._under_way.run(self._followed(lending, before), returning=True)
+            self._in_progress.run(self._followed(lending, before), returning=True)
 
     async def _followed(self, lending: Lending, before: Sequence[Share]) -> None:
         # INVARIANT: nothing newer is delivered meanwhile: messages in transit when a connection ended come first.
@@ -379,13 +379,13 @@ class Session:
         lending = self._lending(packet.handle)
         failure = lending.ack(packet.epoch, packet.ranges)
         if request:
-            self._under_way.answer_settled(lending.commit, request, failure)
+            self._in_progress.answer_settled(lending.commit, request, failure)
 
     def _release(self, packet: Release, request: int) -> None:
         lending = self._lending(packet.handle)
         lending.release(packet.epoch, packet.ranges)
         if request:
-            self._under_way.answer_settled(lending.commit, request)
+            self._in_progress.answer_settled(lending.commit, request)
 
     def _nack(self, packet: Nack, request: int) -> None:
         lending = self._lending(packet.handle)
@@ -401,7 +401,7 @@ class Session:
 
         _each(nack, packet.items)
         if request:
-            self._under_way.answer_settled(lending.commit, request)
+            self._in_progress.answer_settled(lending.commit, request)
 
     def _touch(self, packet: Touch, request: int) -> None:
         lending = self._lending(packet.handle)
@@ -418,13 +418,13 @@ class Session:
     def _reject(self, packet: Reject, request: int) -> None:
         lending = self._lending(packet.handle)
         message = lending.take(packet.epoch, packet.offset, packet.delivery)
-        self._under_way.start(lending.rejected(message, packet), request, settling=True)
+        self._in_progress.start(lending.rejected(message, packet), request, settling=True)
 
     def _resume(self, packet: Resume, request: int) -> None:
         lending = self._lending(packet.handle)
         lending.begin_resume()
         resuming = self._resumed(lending, packet.epoch, packet.held)
-        self._under_way.start(resuming, request, settling=bool(packet.held), returning=True)
+        self._in_progress.start(resuming, request, settling=bool(packet.held), returning=True)
 
     async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
         await self._transactions.over(self._puts.producer)
@@ -434,14 +434,14 @@ class Session:
     # --- transactions
 
     def _transact(self, packet: Txn, request: int) -> None:
-        self._under_way.check()
+        self._in_progress.check()
         origin = Origin(self._puts.producer, packet.sequence)
         if self._transactions.knows(origin):
             # Before its contents are decoded: for a committed transaction, that may no longer be possible.
             self._wire.send(Done(), request)
             return
         asked = Asked.read(packet, self._topic_engine, self._lending)
-        self._under_way.start(self._transacted(origin, asked), request, settling=True)
+        self._in_progress.start(self._transacted(origin, asked), request, settling=True)
 
     def _topic_engine(self, handle: int) -> TopicEngine:
         # A transaction names the topic, which is created again if it was deleted since it was opened.
@@ -467,7 +467,7 @@ class Session:
 
     def _call(self, call: Call, request: int) -> None:
         if call.name not in _ENDS:
-            self._under_way.check()
+            self._in_progress.check()
         handle = call.arguments.get("handle")
         if call.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
             self._sent_states.ask(handle, request)
@@ -476,17 +476,17 @@ class Session:
             self._forget(whole(call.arguments, "request"))
             self._wire.send(Done(), request)
         elif handle is None:
-            calling = self._under_way.start(self._called(call), request)
+            calling = self._in_progress.start(self._called(call), request)
             self._awaiting(call.name, calling, request)
         elif isinstance(handle, int) and handle in self._topics:
-            self._under_way.start(self._topic_called(handle, self._topics[handle], call), request)
+            self._in_progress.start(self._topic_called(handle, self._topics[handle], call), request)
         else:
             handle = handle if isinstance(handle, int) else -1
             lending = self._lending(handle)
             if call.name == "ended":
-                lending.ask_the_end(request, self._under_way.fail)
+                lending.ask_the_end(request, self._in_progress.fail)
                 return
-            calling = self._under_way.start(self._lending_called(handle, lending, call), request)
+            calling = self._in_progress.start(self._lending_called(handle, lending, call), request)
             self._awaiting(call.name, calling, request)
 
     def _awaiting(self, name: str, calling: asyncio.Task[None], request: int) -> None:
@@ -500,7 +500,7 @@ class Session:
         calling = self._awaited.pop(request, None)
         # INVARIANT: it is answered here: a cancelled task may not have begun, and the client waits for an answer.
         if calling is not None and calling.cancel():
-            self._under_way.fail(AiodqError("the caller of this was cancelled"), request)
+            self._in_progress.fail(AiodqError("the caller of this was cancelled"), request)
 
     async def _topic_called(self, handle: int, topic: Topic, call: Call) -> Done:
         if call.name == "withdraw":

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from aiodq.shared.requests.serving import Owning, Wire
 
-__all__ = ["UnderWay"]
+__all__ = ["RequestsInProgress"]
 
 _MOST: Final = 50_000
 """Requests of one client that are not answered yet, from which on the owner refuses more."""
 
 
-class UnderWay:
+class RequestsInProgress:
     """The requests of one client that are not answered yet."""
 
     def __init__(self, owner: Owning, wire: Wire) -> None:
