@@ -11,7 +11,7 @@ from typing import Any, Final, Self, SupportsIndex
 
 from aiodq.delivery.leases import ACKED, APART, MEASURED, SETTLED
 from aiodq.engine.batch.validation import span_ns
-from aiodq.engine.channel.dead_lettering.failure_causes import Course, Sequel, cause_of, reason_of
+from aiodq.engine.channel.dead_lettering.failure_causes import Consequence, Handling, cause_of, reason_of
 from aiodq.engine.channel.lease.in_flight import InFlight, message_of
 from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.channel.settling import SettlingChannel
@@ -60,7 +60,7 @@ class Message(AsyncBlock, InFlight):
     __slots__ = ()
 
     _run: MessageLease
-    _course: Course
+    _handling: Handling
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> str | tuple[Any, ...]:
         """Copy or pickle a message, which is allowed if it was only looked at.
@@ -252,13 +252,13 @@ class Message(AsyncBlock, InFlight):
         finally:
             self._renew_no_more()
 
-    def _own_course(self) -> Course | None:
-        """Return the `_course` of a message that `consume` processes; None for any other message."""
-        return getattr(self, "_course", None)
+    def _own_handling(self) -> Handling | None:
+        """Return the `_handling` of a message that `consume` processes; None for any other message."""
+        return getattr(self, "_handling", None)
 
     def _consumed(self, backoff: Backoff) -> None:
         """Note that `consume` processes the message, so that it waits after a failure in any block."""
-        self._course = Course(backoff)
+        self._handling = Handling(backoff)
 
     def _renew(self) -> None:
         """Keep the message from timing out, until `_renew_no_more` was called as many times."""
@@ -372,45 +372,46 @@ class Message(AsyncBlock, InFlight):
             with suppress(NotInFlightError, QueueShutDown, StoreFailedError):
                 self.release()
 
-    def _failed(self, error: BaseException, note: str = "") -> Sequel:
+    def _failed(self, error: BaseException, note: str = "") -> Consequence:
         """Settle the message after a failed attempt, unless it is settled; return what follows.
 
         Args:
             error: the exception that ended the attempt.
             note: see `Cause.note`.
         """
+        handling = self._own_handling()
         if not self._settled:
             try:
-                sequel = self._rejected(error) if isinstance(error, Reject) else self._retried(error, note)
+                consequence = self._rejected(error) if isinstance(error, Reject) else self._retried(error, note)
             except (NotInFlightError, QueueShutDown, StoreFailedError):
                 # That it was taken away meanwhile must not hide the exception under way.
-                return Sequel("it was taken away meanwhile")
+                return Consequence("it was taken away meanwhile")
             self._committed()
-            if (course := self._own_course()) is not None:
-                course.sequel = sequel
-            return sequel
-        return ((course := self._own_course()) and course.sequel) or Sequel("it was settled before that")
+            if handling is not None:
+                handling.consequence = consequence
+            return consequence
+        return (handling and handling.consequence) or Consequence("it was settled before that")
 
-    def _retried(self, error: BaseException, note: str) -> Sequel:
-        channel_engine, course = self._take(), self._own_course()
+    def _retried(self, error: BaseException, note: str) -> Consequence:
+        channel_engine, handling = self._take(), self._own_handling()
         wait = None
         if isinstance(error, Retry):
             try:
                 wait = span_ns(error.delay, "delay")
             except InvalidMessageError as invalid:  # it was set after it was checked: a failure as any other
                 error = invalid
-        if wait is None and course is not None and channel_engine.options.backoff is None:
-            wait = span_ns(next_wait(course.backoff, self.attempts), "a delay")
+        if wait is None and handling is not None and channel_engine.options.backoff is None:
+            wait = span_ns(next_wait(handling.backoff, self.attempts), "a delay")
         waits = channel_engine.nack(self._batch(), self._delivery, self.attempts, wait, cause_of(error, note))
-        return self._given_up() if waits is None else Sequel(f"again in {waits / 1_000_000_000:.3g} s")
+        return self._given_up() if waits is None else Consequence(f"again in {waits / 1_000_000_000:.3g} s")
 
-    def _rejected(self, rejection: Reject) -> Sequel:
+    def _rejected(self, rejection: Reject) -> Consequence:
         self._take().reject(self._batch(), self._delivery, self.attempts, reason_of(rejection), cause_of(rejection))
         return self._given_up()
 
-    def _given_up(self) -> Sequel:
+    def _given_up(self) -> Consequence:
         topic = self._take().options.dead_letter
-        return Sequel("given up and dropped" if topic is None else f"given up, into {topic!r}", final=True)
+        return Consequence("given up and dropped" if topic is None else f"given up, into {topic!r}", final=True)
 
     def _done(self) -> None:
         """Ack the message if it is not settled and can be, without waiting for the commit."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from anyio import CapacityLimiter, to_thread
 
 from aiodq.consuming.calling import Call
-from aiodq.engine.channel.dead_lettering.failure_causes import Sequel, cause_of, described, reason_of
+from aiodq.engine.channel.dead_lettering.failure_causes import Consequence, cause_of, described, reason_of
 from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
@@ -152,7 +152,7 @@ class Consumer:
         with suppress(NotInFlightError):
             message.nack_nowait(wait, count_attempt=False)
         if not waited:
-            self._say(message, Sequel(f"again in {wait:.3g} s"), "its process ended while it was in flight")
+            self._say(message, Consequence(f"again in {wait:.3g} s"), "its process ended while it was in flight")
         return True
 
     def _acquit(self, message: Message) -> None:
@@ -198,40 +198,40 @@ class Consumer:
     async def _settle(self, message: Message, error: BaseException | None, *, late: bool) -> None:
         if error is not None:
             note = f", the last for longer than {self._timeout:g} s" if late else ""
-            sequel = message._failed(error, note)  # noqa: SLF001 - as above
-            self._log(message, error, sequel)
+            consequence = message._failed(error, note)  # noqa: SLF001 - as above
+            self._log(message, error, consequence)
         elif not message.settled:
             try:
                 await message.ack()
             except AiodqError as refusal:
                 self._check_store()
-                self._log(message, refusal, Sequel("its handler was done with it"))
+                self._log(message, refusal, Consequence("its handler was done with it"))
 
     def _check_store(self) -> None:
         """Raise if the store has failed. If it was closed, that is a normal end: there is no next message."""
         with suppress(QueueShutDown):
             self._check()
 
-    def _log(self, message: Message, error: BaseException, sequel: Sequel) -> None:
+    def _log(self, message: Message, error: BaseException, consequence: Consequence) -> None:
         """Write a log line; with the traceback if there is no further attempt."""
         told = not isinstance(error, Reject) or error.__cause__ is not None
-        self._say(message, sequel, _line(error), error if sequel.final and told else None)
+        self._say(message, consequence, _line(error), error if consequence.final and told else None)
 
-    def _say(self, message: Message, sequel: Sequel, what: str, error: BaseException | None = None) -> None:
+    def _say(self, message: Message, consequence: Consequence, what: str, error: BaseException | None = None) -> None:
         _LOG.warning(
             "message %d of %s, attempt %d: %s; %s",
             message.offset,
             self._where,
             message.attempts,
             what,
-            sequel.text,
+            consequence.text,
             exc_info=error,
             extra={
                 "topic": message.topic,
                 "channel": message.channel,
                 "offset": message.offset,
                 "attempt": message.attempts,
-                "next": sequel.text,
+                "next": consequence.text,
             },
         )
 

@@ -1,4 +1,4 @@
-"""Why a message is given up, as text that fits into a header."""
+"""A failed attempt: its cause, as text that fits into a header, and its consequence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiodq.outcomes import Reject, Retry
 if TYPE_CHECKING:
     from aiodq.options import Backoff
 
-__all__ = ["NO_CAUSE", "Cause", "Course", "Sequel", "cause_of", "described", "header_text", "reason_of"]
+__all__ = ["NO_CAUSE", "Cause", "Consequence", "Handling", "cause_of", "described", "header_text", "reason_of"]
 
 _LONGEST: Final = 1024
 """Bytes of a text from outside; a message whose headers exceed what can be stored could never be given up."""
@@ -33,7 +33,7 @@ class Cause(NamedTuple):
 NO_CAUSE: Final = Cause()
 
 
-class Sequel(NamedTuple):
+class Consequence(NamedTuple):
     """The consequence of a failed attempt.
 
     Attributes:
@@ -46,17 +46,17 @@ class Sequel(NamedTuple):
 
 
 @dataclass(slots=True)
-class Course:
+class Handling:
     """How `consume` treats one message, and the outcome.
 
     Attributes:
         backoff: how long the message waits after a failure if its channel has no backoff: without any wait, one
             message that always fails would take all of the consumer's time.
-        sequel: the consequence of its failure, or None.
+        consequence: the consequence of its failure, or None.
     """
 
     backoff: Backoff
-    sequel: Sequel | None = None
+    consequence: Consequence | None = None
 
 
 def cause_of(error: BaseException, note: str = "") -> Cause:

@@ -28,10 +28,10 @@ class InFlight(StoredMessage):
     """A message that was handed out: the part of `Message` that runs for every message, and is compiled."""
 
     # As in `StoredMessage`: code that makes a message sets `_store_ref` as well, as `message_of` does.
-    __slots__ = ("_course", "_store_ref")
+    __slots__ = ("_handling", "_store_ref")
 
     _store_ref: object
-    _course: object
+    _handling: object
 
     def __getstate__(self) -> object:
         """As in `StoredMessage`; a message that holds a store open is not copied."""
