@@ -121,6 +121,15 @@ class RawClient:
         await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
 
 
+async def joined(directory: Path, producer: int = 7) -> RawClient:
+    """Return a client that has opened the topic `jobs` as handle 1, and its default channel as 2."""
+    client = await RawClient.connected(directory)
+    await client.hello(producer)
+    await client.open(1, "jobs")
+    await client.open(2, "jobs", "default")
+    return client
+
+
 @asynccontextmanager
 async def owned(
     directory: Path, options: aiodq.StoreOptions | None = None, *, reclaim: float = 1.0, clock: Clock | None = None

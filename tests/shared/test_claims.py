@@ -16,7 +16,7 @@ from aiodq.shared.connection.rendezvous import listen
 from aiodq.shared.requests.epochs import began_later, new_epoch
 from aiodq.storage.store_layout import CLIENTS
 from aiodq.wire.packets import Ack, Call, Done, Fail, Held, Item, Nack, Ping, Range, Reject, Release, Resume
-from tests.shared.support import PATIENCE, RawClient, owned, until
+from tests.shared.support import PATIENCE, RawClient, joined, owned, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,14 +62,6 @@ class Scene:
         """Have a client settle the message that it has in hand."""
         assert await client.ask(Ack(2, self.owner.epoch, (Range(0, number, 1),))) == Done()
         assert self.queue.depth == 0
-
-
-async def joined(path: Path, producer: int) -> RawClient:
-    client = await RawClient.connected(path)
-    await client.hello(producer)
-    await client.open(1, "jobs")
-    await client.open(2, "jobs", "default")
-    return client
 
 
 @asynccontextmanager

@@ -51,20 +51,12 @@ from aiodq.wire.packets import (
     Want,
 )
 from aiodq.wire.stream import Received, encode_packet
-from tests.shared.support import NO_PROCESS, PATIENCE, RawClient, owned, until
+from tests.shared.support import NO_PROCESS, PATIENCE, RawClient, joined, owned, until
 from tests.wire.support import EXAMPLES
 
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
-
-
-async def joined(path: Path, producer: int = 7) -> RawClient:
-    client = await RawClient.connected(path)
-    await client.hello(producer)
-    await client.open(1, "jobs")
-    await client.open(2, "jobs", "default")
-    return client
 
 
 async def test_a_client_puts_takes_and_acks(tmp_path: Path) -> None:
