@@ -113,7 +113,7 @@ def _recover_file(task: _Task) -> Segment | None:
     file = task.fs.open(task.path, write=True)
     try:
         if found.header_error is not None and found.tail is not None:
-            _report_header(task)
+            _quarantine_header(task)
             return sealed_segment(task.path, found, found.tail)
         found = found.without_zeros(file, task.path)
         task, context, durable_end = task._replace(found=found), found.header.context, task.durable_end
@@ -124,8 +124,8 @@ def _recover_file(task: _Task) -> Segment | None:
             _take_out(task.fs, task.path, found, task.result)
             return None
         if not found.torn(task.durable_end, last=task.last):
-            _report_header(task)
-        _report_lost(task, contents)
+            _quarantine_header(task)
+        _quarantine_lost(task, contents)
         return _cut(task, file, contents)
     finally:
         file.close()
@@ -161,15 +161,16 @@ def _take_out(fs: FileSystem, path: str, found: Inspection, result: Recovery) ->
     result.damages.append(Damage(target, 0, found.size, reason))
 
 
-def _report_header(task: _Task) -> None:
+def _quarantine_header(task: _Task) -> None:
+    """Quarantine and report a header that could not be read."""
     error, end = task.found.header_error, min(SEGMENT_HEADER.size, task.found.size)
     if error is not None:
         quarantine(task.fs, task.path, 0, end)
         task.result.damages.append(Damage(task.path, 0, end, error.message))
 
 
-def _report_lost(task: _Task, contents: Contents) -> None:
-    """Report what was durable and is missing, after quarantining the bytes."""
+def _quarantine_lost(task: _Task, contents: Contents) -> None:
+    """Quarantine the bytes of what was durable and is damaged; report it, and what is missing."""
     lost = [Damage(task.path, *item) for item in contents.lost]
     if contents.unfinished and not task.last:
         # The next segment began only after this one's footer was durable.
