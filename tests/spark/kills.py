@@ -56,7 +56,7 @@ class Carrying:
 
     Attributes:
         path: where everything is.
-        way, who: as above; "both" is the driver once, and then workers.
+        way, who: as above.
         master: Spark's.
         roots: the workers of a cluster, whose Python processes are killed, too.
         put: how many messages there are to carry by now.
@@ -82,7 +82,7 @@ class Carrying:
         while self.kills < kills:
             self._feed()
             with self._run() as child:
-                if self.who == "driver" or (self.who == "both" and not self.kills):
+                if self.who == "driver":
                     self._kill_driver(child)
                 else:
                     self._kill_workers(child, kills)

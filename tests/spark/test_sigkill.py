@@ -32,8 +32,8 @@ can_find_workers = pytest.mark.skipif(not (PROCESSES / "self" / "stat").exists()
 @can_find_workers
 def test_nothing_is_missing_and_nothing_is_twice(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    way, owned = rng.choice(WAYS), rng.random() < 0.5
-    job = carry(tmp_path / "run", way, "both", seed, 2, owned=owned, clustered=False)
+    way, who, owned = rng.choice(WAYS), rng.choice(WHO), rng.random() < 0.5
+    job = carry(tmp_path / "run", way, who, seed, 1, owned=owned, clustered=False)
     assert job.put > 0
 
 
