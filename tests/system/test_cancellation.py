@@ -985,20 +985,26 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 
-ON_ASYNCIO: Final = ({"task", "move_on_after"}, {"timeout", "scope"})
+SLOW_ON: Final = {"asyncio": pytest.mark.slow_on_asyncio, "uvloop": pytest.mark.slow_on_uvloop}
+ONCE: Final = ("task", "timeout")
+AGAIN: Final = ("move_on_after", "scope")
 
 
 def sampled() -> list[Any]:
-    """Return every scenario with every kind, two of them for each loop; exhaustive runs try all four on both.
+    """Return every scenario with every kind; exhaustive runs try all four on both loops, others one on each.
 
-    A task is cancelled once by a time-out as by `cancel`, and by either scope again and again:
-    each loop has one of each.
+    A task is cancelled once by a time-out as by `cancel`, and by either scope again and again: each scenario meets one
+    of each, and each kind meets every fourth scenario on either loop.
     """
     found = []
     for number, scenario in enumerate(SCENARIOS):
+        quick = {
+            (ONCE, AGAIN)[number % 2][number // 2 % 2]: "uvloop",
+            (AGAIN, ONCE)[number % 2][number // 2 % 2]: "asyncio",
+        }
         for kind in KINDS:
-            mark = pytest.mark.slow_on_uvloop if kind in ON_ASYNCIO[number % 2] else pytest.mark.slow_on_asyncio
-            found.append(pytest.param(scenario, kind, marks=mark, id=f"{scenario.__name__}-{kind}"))
+            slow = [mark for loop, mark in SLOW_ON.items() if quick.get(kind) != loop]
+            found.append(pytest.param(scenario, kind, marks=slow, id=f"{scenario.__name__}-{kind}"))
     return found
 
 
