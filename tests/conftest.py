@@ -19,7 +19,8 @@ import aiodq
 from aiodq.engine.stats import stats_publisher
 from aiodq.storage.io.filesystem import OsFile
 from tests.compiled import skip_what_needs_pure_python, skip_what_patches
-from tests.loops import LOOPS, loops_for
+from tests.loops import LOOPS, OF_FILES, loops_for
+from tests.sessions import scheduling, shares_a_session
 
 if TYPE_CHECKING:
     import asyncio
@@ -102,6 +103,15 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have one of several processes run all that shares a Spark session (a hook of pytest-xdist).
+
+    Each session is a Java of its own: half a minute of a core before it has answered its first question.
+    """
+    return scheduling(config, log) if config.option.dist == "loadfile" else None
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Hand the run's seed to a process that is to share the run (a hook of pytest-xdist)."""
     node.workerinput[SEED_VARIABLE] = node.config.stash[SEED]
@@ -122,14 +132,18 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     return LOOPS if named else loops_for(item.path.relative_to(TESTS).parts[0])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to the exhaustive runs what says the same on each loop slowly, and to pure Python what is its own."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not shares_a_session(item.nodeid))  # the longest piece of work begins first
     if aiodq.__compiled__:
         skip_what_needs_pure_python(items)
     for item in items:
         for loop in LOOPS:
             if item.get_closest_marker(f"slow_on_{loop}") and loop in item.name:
                 item.add_marker("slow")
+        if "uvloop" in item.name and item.path.relative_to(TESTS).as_posix() in OF_FILES:
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(trylast=True)

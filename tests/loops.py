@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-__all__ = ["BOTH", "LOOPS", "loops_for", "run_on"]
+__all__ = ["BOTH", "LOOPS", "OF_FILES", "loops_for", "run_on"]
 
 
 def _loops() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -29,6 +29,39 @@ They try what the engine does with tasks, futures, timers, threads and cancellat
 run callbacks. Elsewhere a loop only carries the test to code that does not know it (files, options, texts, Spark, a
 command line), or that these directories try on both: there asyncio's does. A mark on a test, or on a module by
 `pytestmark`, says otherwise: `@pytest.mark.asyncio(loop_factories=["asyncio", "uvloop"])`.
+"""
+
+OF_FILES: Final = frozenset(
+    {
+        "channels/test_cramped.py",
+        "channels/test_figures.py",
+        "channels/test_read_ahead.py",
+        "channels/test_requeue.py",
+        "channels/test_shared_log.py",
+        "queue/test_diskqueue_intent.py",
+        "queue/test_failures.py",
+        "queue/test_kept_options.py",
+        "queue/test_looking.py",
+        "queue/test_names.py",
+        "queue/test_newest.py",
+        "queue/test_open.py",
+        "queue/test_page_cache.py",
+        "queue/test_peer_issues.py",
+        "queue/test_purge.py",
+        "queue/test_reading.py",
+        "queue/test_restart.py",
+        "queue/test_retention.py",
+        "system/test_backup.py",
+        "system/test_flat.py",
+        "transactions/test_file.py",
+        "transactions/test_origins.py",
+        "transactions/test_recovery.py",
+    }
+)
+"""The modules in those directories that ask what is on disk, in which segments, by which options, or count steps.
+
+They run on uvloop only in exhaustive runs. How each loop runs what the engine has it do (batches and their syncs, work
+in threads, waits, timers, time-outs, cancellation, closing, loops that end) the modules beside them try on both.
 """
 
 

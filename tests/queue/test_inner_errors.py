@@ -209,6 +209,7 @@ async def whole(path: Path) -> None:
         assert all(stats.damages == 0 for stats in store.stats().topics.values())
 
 
+@pytest.mark.slow_on_uvloop  # what a loop makes of such an error, errors in the clock and in the threads show on both
 @pytest.mark.parametrize("place", PLACES)
 async def test_within_the_engine(path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     path.mkdir()
