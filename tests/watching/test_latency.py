@@ -49,7 +49,7 @@ class TestMeter:
         measured = at = 0
         for delivery in range(messages):
             if delivery >= at:
-                at = meter.delivered(delivery, clock.now_ns() - 5_000_000, 1)
+                at = meter.delivered(delivery, delivery, clock.now_ns() - 5_000_000, 1)
                 measured += 1
             if delivery in meter.open:
                 meter.acked(delivery)
@@ -58,7 +58,7 @@ class TestMeter:
 
     def test_few_are_all_measured(self) -> None:
         clock = FakeClock()
-        meter = LatencyMeter(clock)
+        meter = LatencyMeter(clock, lambda _offset, _delivery: True)
         assert self.feed(meter, clock, 200, 10) == 200
         for found in (meter.put_to_deliver(), meter.put_to_ack()):
             assert found is not None
@@ -67,7 +67,7 @@ class TestMeter:
 
     def test_of_many_a_sample_stands_for_all(self) -> None:
         clock = FakeClock()
-        meter = LatencyMeter(clock)
+        meter = LatencyMeter(clock, lambda _offset, _delivery: True)
         measured = self.feed(meter, clock, 100_000, 10)
         assert measured <= 15 * _SAMPLES
         found = meter.put_to_ack()
@@ -76,7 +76,7 @@ class TestMeter:
 
     def test_a_minute_later_nothing_is_left(self) -> None:
         clock = FakeClock()
-        meter = LatencyMeter(clock)
+        meter = LatencyMeter(clock, lambda _offset, _delivery: True)
         self.feed(meter, clock, 10, 1)
         clock.advance(31)
         assert meter.put_to_deliver() is not None
@@ -87,11 +87,11 @@ class TestMeter:
 
     def test_it_tells_whether_it_is_worth_asking(self) -> None:
         clock = FakeClock()
-        meter = LatencyMeter(clock)
+        meter = LatencyMeter(clock, lambda _offset, _delivery: True)
         seen = [meter.idle]
         for age in (0, 59, 2):
             if not age:
-                meter.delivered(1, clock.now_ns(), 1)
+                meter.delivered(1, 1, clock.now_ns(), 1)
             clock.advance(age)
             shown = meter.put_to_deliver()
             seen.append(meter.idle)
@@ -101,11 +101,28 @@ class TestMeter:
 
     def test_what_is_never_acked_takes_no_memory(self) -> None:
         clock = FakeClock()
-        meter = LatencyMeter(clock)
+        meter = LatencyMeter(clock, lambda _offset, _delivery: True)
         for delivery in range(20_000):
-            meter.delivered(delivery, clock.now_ns(), 1)
+            meter.delivered(delivery, delivery, clock.now_ns(), 1)
             clock.advance(1)
-        assert len(meter.open) <= 4096
+            assert len(meter.open) <= 4096
+        assert set(meter.open) == set(range(20_000 - len(meter.open), 20_000)), "the oldest are forgotten"
+
+    def test_what_is_no_longer_in_flight_is_forgotten_and_nothing_else(self) -> None:
+        clock, flying, looks = FakeClock(), set(range(50)), 0
+
+        def holds(offset: int, delivery: int) -> bool:
+            nonlocal looks
+            looks += 1
+            return delivery in flying and offset == 2 * delivery
+
+        meter = LatencyMeter(clock, holds)
+        for delivery in range(10_000):
+            meter.delivered(delivery, 2 * delivery, clock.now_ns(), 1)
+            clock.advance(1)
+            assert len(meter.open) <= 128
+        assert flying < set(meter.open)
+        assert looks < 30_000, "it costs each message the same"
 
 
 class TestStats:
@@ -143,6 +160,20 @@ class TestStats:
             await (await soon(jobs.get())).ack()
             found = jobs.stats()
             assert (rounded(found.put_to_deliver), rounded(found.put_to_ack)) == ((1, 1, 1), (1, 10, 10))
+
+    async def test_what_is_taken_and_never_acked_takes_no_memory(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs")
+            await jobs.put_many([b"slow", b"x"])
+            slow = await soon(jobs.get())
+            for _ in range(300):
+                await (await soon(jobs.get())).nack()
+                machine.clock.advance(0.1)
+            assert len(jobs._channel_engine.latency.open) <= 130
+            await slow.ack()
+            found = jobs.stats().put_to_ack
+            assert found is not None
+            assert found.messages >= 1, "what is in flight is remembered"
 
     async def test_an_ack_in_a_transaction_counts(self, machine: Machine) -> None:
         async with machine.store() as store:

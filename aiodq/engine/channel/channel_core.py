@@ -64,7 +64,7 @@ class ChannelCore:
         self.preview: int | None = None
         self.ack_waiters: list[asyncio.Future[None]] = []
         self.passed: int = 0
-        self.latency: LatencyMeter = LatencyMeter(clock)
+        self.latency: LatencyMeter = LatencyMeter(clock, self.holds)
         self.check_context: Callable[[], None] = host.check_context
         self.transactions: OpenTransactions = host.transactions
         self.crash_suspects: CrashSuspects = host.crash_suspects
@@ -105,6 +105,10 @@ class ChannelCore:
     def times(self) -> tuple[int, int]:
         """Return the wall time and the monotonic time, in nanoseconds, with which a state is noted."""
         return self._clock.now_ns(), monotonic_ns(self._clock)
+
+    def holds(self, offset: int, held: int) -> bool:
+        """Return whether a message is still in flight by that delivery number."""
+        return self._over is None and self.state is not None and self.state.delivery(offset) == held
 
     def set_timer(self, state: ChannelState) -> None:
         """Have the timer ring when the state has something to do next."""

@@ -145,7 +145,7 @@ class ChannelEngine(Settlement, Generic[M]):
         lease = MessageLease.of_apart(self._host.name, batch, number=number, attempts=attempts, channel_engine=self)
         while self._measure_at < number + len(lease.marks):
             at = max(self._measure_at - number, 0)
-            self._measure_at = self.latency.delivered(number + at, lease.since(at), attempts)
+            self._measure_at = self.latency.delivered(number + at, lease.first + at, lease.since(at), attempts)
         return messages_of(self.kind, lease, 0, batch.columns.bodies, store_ref)
 
     def _deadline(self, now: float) -> int | None:
@@ -250,7 +250,7 @@ class ChannelEngine(Settlement, Generic[M]):
             self._host.name, batch, number, number=delivery, attempts=attempts, channel_engine=self
         )
         if delivery >= self._measure_at:
-            self._measure_at = self.latency.delivered(delivery, lease.since(0), attempts)
+            self._measure_at = self.latency.delivered(delivery, offset, lease.since(0), attempts)
         return message_of(self.kind, lease, 0, batch.columns.bodies[number], store_ref)
 
     async def peek(self) -> M | None:

@@ -8,6 +8,8 @@ from aiodq.engine.loop.clock_timer import monotonic_ns
 from aiodq.stats import Latency
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiodq.clock import Clock
 
 __all__ = ["Histogram", "LatencyMeter"]
@@ -27,6 +29,9 @@ _STEEPEST: Final = 64
 
 _MOST_OPEN: Final = 4096
 """The most measured messages remembered until they are acked."""
+
+_FEW_OPEN: Final = 64
+"""So many are remembered without a look at whether they are still in flight."""
 
 
 class Histogram:
@@ -108,28 +113,38 @@ class LatencyMeter:
     If more messages come than are measured in a second, every n-th is measured, and counts for those in between.
 
     Attributes:
-        open: measured messages not yet acked: when each was put, and its weight, by delivery number.
+        open: measured messages not yet acked: when each was put, its weight and its offset, by delivery number.
         idle: whether there is nothing to be shown, as far as was looked.
     """
 
-    __slots__ = ("_acks", "_began", "_clock", "_deliveries", "_period", "_stride", "_used", "idle", "open")
+    __slots__ = (
+        "_acks", "_began", "_clock", "_deliveries", "_full", "_holds", "_period", "_stride", "_used", "idle", "open",
+    )  # fmt: skip
 
-    def __init__(self, clock: Clock) -> None:
-        """Start with nothing measured."""
-        self.open: Final[dict[int, tuple[int, int]]] = {}
+    def __init__(self, clock: Clock, holds: Callable[[int, int], bool]) -> None:
+        """Start with nothing measured.
+
+        Args:
+            clock: tells when a message is delivered and acked.
+            holds: returns whether a message, by its offset, is in flight by a delivery number.
+        """
+        self.open: Final[dict[int, tuple[int, int, int]]] = {}
         self.idle: bool = True
         self._clock = clock
+        self._holds = holds
+        self._full = _FEW_OPEN
         self._deliveries = _Window()
         self._acks = _Window()
         self._stride = 1
         self._used = 0
         self._period = self._began = monotonic_ns(clock)
 
-    def delivered(self, delivery: int, put_ns: int, attempts: int) -> int:
+    def delivered(self, delivery: int, offset: int, put_ns: int, attempts: int) -> int:
         """Measure a delivery; return the delivery number from which on the next one is to be measured.
 
         Args:
             delivery: its delivery number.
+            offset: the message's.
             put_ns: when it was put, or became due; wall time.
             attempts: how often it was delivered; only first deliveries count.
         """
@@ -137,10 +152,22 @@ class LatencyMeter:
         self.idle = False
         if attempts == 1:
             self._deliveries.add(max(self._clock.now_ns() - put_ns, 0), self._stride)
-        if len(self.open) >= _MOST_OPEN:
-            del self.open[next(iter(self.open))]  # the oldest: one not acked for long is not worth the memory
-        self.open[delivery] = (put_ns, self._stride)
+        if len(self.open) >= self._full:
+            self._forget()
+        self.open[delivery] = (put_ns, self._stride, offset)
         return delivery + self._stride
+
+    def _forget(self) -> None:
+        """Forget messages that are no longer in flight, but were not acked: requeued, purged or given up.
+
+        It is done again once there are twice as many as are left, so that it costs each message the same.
+        """
+        for delivery in [number for number, (_, _, offset) in self.open.items() if not self._holds(offset, number)]:
+            del self.open[delivery]
+        # The oldest of too many: one not acked for long is not worth the memory.
+        for delivery in [*self.open][: len(self.open) - _MOST_OPEN * 3 // 4]:
+            del self.open[delivery]
+        self._full = min(max(2 * len(self.open), _FEW_OPEN), _MOST_OPEN)
 
     def acked(self, delivery: int) -> None:
         """Measure an ack, if the delivery was measured."""

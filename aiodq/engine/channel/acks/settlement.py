@@ -313,10 +313,6 @@ class Settlement(ChannelCore):
             for number, offset in enumerate(range(start, stop), delivery):
                 self._in_flight(offset, number)
 
-    def holds(self, offset: int, held: int) -> bool:
-        """Return whether a message is still held by that number."""
-        return self._over is None and self.state is not None and self.state.delivery(offset) == held
-
     def holds_all(self, start: int, stop: int, held: int) -> bool:
         """Return whether all these messages are still held, by consecutive numbers from that one on."""
         return self._over is None and self.state is not None and self.state.is_in_flight(start, stop, held)

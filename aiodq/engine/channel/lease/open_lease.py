@@ -58,7 +58,7 @@ class OpenLease:
         lease = self.lease
         while (index := max(at - lease.number, lease.next)) < stop:
             lease.marks[index] = MEASURED
-            at = latency.delivered(lease.number + index, lease.since(index), 1)
+            at = latency.delivered(lease.number + index, lease.first + index, lease.since(index), 1)
         lease.limit = min(lease.room, at - lease.number)
         return at
 
