@@ -36,9 +36,9 @@ __all__ = ["spark"]
 spark: App = App(name="spark", help="Read, write and process stores with Spark (extra `spark`).")
 
 _HERE: Final = "local[*]"
-Master = Annotated[str, Parameter(help="where Spark runs: local[*] is all cores of this machine")]
-Conf = Annotated[list[str] | None, Parameter(help="a setting of Spark's, as KEY=VALUE; may be repeated", negative=())]
-Verbose = Annotated[bool, Parameter(help="show what Java, Spark and its workers write to standard error", negative=())]
+Master = Annotated[str, Parameter(help="Spark master; local[*] uses all cores of this machine")]
+Conf = Annotated[list[str] | None, Parameter(help="a Spark setting, KEY=VALUE; repeatable", negative=())]
+Verbose = Annotated[bool, Parameter(help="show the standard error of Java, Spark and its workers", negative=())]
 _SAID: Final = 3
 """Lines of what a Java said that could not be started."""
 
@@ -64,9 +64,7 @@ Offset = Annotated[int | None, Parameter(converter=whole)]
 Moment = Annotated[datetime | None, Parameter(validator=_zoned)]
 """A time, with its zone."""
 
-Topics = Annotated[
-    list[str] | None, Parameter(name="--topic", help="a topic, or a pattern of names; may be repeated", negative=())
-]
+Topics = Annotated[list[str] | None, Parameter(name="--topic", help="a topic name or pattern; repeatable", negative=())]
 
 
 def _pipelines() -> ModuleType:
@@ -251,7 +249,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     hold: str | None = None,
     lossy: bool = False,
     segments: Annotated[bool, Parameter(negative=())] = False,
-    master: Annotated[str | None, Parameter(help="where Spark runs; local[*], all cores here, if not said")] = None,
+    master: Annotated[str | None, Parameter(help="Spark master; default: local[*], all cores of this machine")] = None,
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
@@ -260,16 +258,16 @@ def archive(  # noqa: PLR0913 - what there is to say
     Args:
         store: the store's directory. It may be open in another process.
         target: a directory for the files.
-        topic: which.
-        once: end when all that is there is archived.
-        every: seconds between two batches; 10 if not said.
-        checkpoint: where the state is kept; TARGET/_checkpoint if not said.
-        hold: the name under which what is not archived yet is kept from retention.
-        lossy: leave out what is damaged or gone, instead of failing; with --segments only what was deleted.
-        segments: bring sealed segments, as they are, to TARGET, a URL of object storage, once and without Spark.
-        master: where Spark runs.
-        conf: Spark's settings.
-        verbose: show what Java, Spark and its workers write.
+        topic: the topics; default: all.
+        once: stop when everything there is archived.
+        every: seconds between micro-batches; default: 10.
+        checkpoint: the checkpoint's directory; default: TARGET/_checkpoint.
+        hold: the name of the hold that keeps messages from retention until they are archived.
+        lossy: skip damaged or deleted messages instead of failing; with --segments only deleted ones.
+        segments: copy sealed segments to TARGET, an object storage URL, once and without Spark.
+        master: the Spark master.
+        conf: Spark settings.
+        verbose: show the output of Java, Spark and its workers.
     """
     if segments:
         why = "--segments ships once, without Spark and without a checkpoint"
@@ -332,23 +330,23 @@ def replay(  # noqa: PLR0913 - likewise
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
-    """Put archived messages into topics again, in their order: all of them or none.
+    """Put archived messages back into topics, in order, all or none.
 
     Args:
         source: a directory that `aiodq spark archive` wrote.
         store: the store's directory; it may be open in another process, whose consumers receive them.
-        into: one topic for all of them; each goes into that of its name if not said.
+        into: one topic for all messages; default: each message's own topic.
         topic: only messages of these topics.
-        tag: only messages with one of these tags; may be repeated.
+        tag: only messages with one of these tags; repeatable.
         since: only messages put at that time or later, such as 2026-01-31T12:00:00+00:00.
         until: only messages put before that time.
         first: only messages from that offset on.
         stop: only messages before that offset.
-        txn_id: a name for this run; repeated under the same name, it adds nothing.
-        max_message_bytes: the largest body that topics take which do not exist yet; 16 MiB if not said.
-        master: where Spark runs.
-        conf: Spark's settings.
-        verbose: show what Java, Spark and its workers write.
+        txn_id: a name for this run; repeating it under the same name adds nothing.
+        max_message_bytes: the largest body that a new topic takes; default: 16 MiB.
+        master: the Spark master.
+        conf: Spark settings.
+        verbose: show the output of Java, Spark and its workers.
     """
     wanted = {"into": into, "topics": topic, "tags": tag, "since": since, "until": until, "first": first, "stop": stop}
     if not os.path.isdir(source):
@@ -382,20 +380,20 @@ def query(
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
-    """Ask the live backlog in SQL: the view `messages` is all of it, and each topic is a view of its own name.
+    """Query the live backlog with SQL: the view `messages` has all of it, and each topic has a view of its own name.
 
-    Columns are topic, offset, timestamp, tag, key, headers, body, and text, which is the body as UTF-8. Spark takes
-    names of views that differ only in upper and lower case for one: topics of such names are in `messages` only.
+    Columns are topic, offset, timestamp, tag, key, headers, body, and text, which is the body as UTF-8. Spark
+    ignores case in view names: topics whose names differ only in case are in `messages` only.
 
     Args:
-        stores: a store's directory, several with commas between, or a pattern.
+        stores: a store's directory, several separated by commas, or a pattern.
         sql: the query.
-        output: how the result is shown, a table if not said; in JSON a column that is NULL is there as null.
+        output: the format of the result; default: table. JSON shows NULL as null.
         parquet: write the result to this directory instead.
-        lossy: leave out what is damaged, or is deleted while it is read, instead of failing.
-        master: where Spark runs.
-        conf: Spark's settings.
-        verbose: show what Java, Spark and its workers write.
+        lossy: skip messages that are damaged, or deleted during the read, instead of failing.
+        master: the Spark master.
+        conf: Spark settings.
+        verbose: show the output of Java, Spark and its workers.
     """
     if parquet is not None:
         _refuse("--parquet writes the result and shows nothing", output=output)
@@ -443,16 +441,16 @@ def report(
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
-    """Describe a store in one HTML file with pictures: rates, sizes, tags, and what waits in each channel.
+    """Write an HTML report on a store, with charts: rates, sizes, tags, and the backlog of each channel.
 
     Args:
         store: the store's directory. It may be open in another process.
-        path: the file.
-        topic: which.
-        lossy: leave out what is damaged, or is deleted while it is counted, instead of failing.
-        master: where Spark runs.
-        conf: Spark's settings.
-        verbose: show what Java, Spark and its workers write.
+        path: the HTML file.
+        topic: the topics; default: all.
+        lossy: skip messages that are damaged, or deleted during the count, instead of failing.
+        master: the Spark master.
+        conf: Spark settings.
+        verbose: show the output of Java, Spark and its workers.
     """
     _check(store, topic, one_for="report")
     from aiodq.spark.pipelines.report import check_file  # noqa: PLC0415 - it is there now
@@ -477,17 +475,17 @@ def audit(
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
-    """Read every byte of every segment, in parallel, and look for gaps and repetitions of offsets.
+    """Check every byte of every segment, in parallel, and look for missing and repeated offsets.
 
-    The exit code is 1 where something is not as it was written.
+    The exit code is 1 if something is damaged, missing or repeated.
 
     Args:
-        stores: a store's directory, several with commas between, or a pattern.
-        topic: which.
+        stores: a store's directory, several separated by commas, or a pattern.
+        topic: the topics; default: all.
         json: print the findings as JSON.
-        master: where Spark runs.
-        conf: Spark's settings.
-        verbose: show what Java, Spark and its workers write.
+        master: the Spark master.
+        conf: Spark settings.
+        verbose: show the output of Java, Spark and its workers.
     """
     _check(stores, topic)
     with _session(master, conf, "audit", verbose=verbose) as (session, _):
@@ -519,20 +517,20 @@ def compact(  # noqa: PLR0913 - likewise
     conf: Conf = None,
     verbose: Verbose = False,
 ) -> int:
-    """Put the latest message of each key into another topic. Repeated with nothing new to read, it adds nothing.
+    """Put the latest message of each key into another topic. Repeated without new messages, it adds nothing.
 
     Args:
         store: the store's directory. It may be open in another process.
         topic: the topic to read; it stays as it is.
         into: the topic to write.
-        target: another store for it.
+        target: the store of INTO; default: the same store.
         drop_empty: leave out keys whose latest message is empty.
-        txn_id: a name for this run; under the same name it adds nothing, under a new one it adds whatever there is.
-        lossy: leave out what is damaged, or is deleted meanwhile, instead of failing; an earlier message of the same
-            key then counts as its latest.
-        master: where Spark runs.
-        conf: Spark's settings.
-        verbose: show what Java, Spark and its workers write.
+        txn_id: a name for this run; the same name again adds nothing, a new one adds the whole result.
+        lossy: skip messages that are damaged, or deleted meanwhile, instead of failing; the latest readable message of
+            a key then counts.
+        master: the Spark master.
+        conf: Spark settings.
+        verbose: show the output of Java, Spark and its workers.
     """
     _check(store, [topic], one_for="compact")
     from aiodq.spark.pipelines.compact import check_compact  # noqa: PLC0415 - it is there now
@@ -552,11 +550,11 @@ def compact(  # noqa: PLR0913 - likewise
 
 @spark.command
 def lag(checkpoint: Place, store: Place | None = None, /, *, json: bool = False) -> int:
-    """Show how far a query is behind: by topic the messages that it has not taken in yet. No Java is started.
+    """Show how far a streaming query is behind, in messages by topic. No Java is started.
 
     Args:
-        checkpoint: the query's directory. It may be running.
-        store: the directory of the store that it reads; of several, the checkpoint knows them itself.
+        checkpoint: the query's checkpoint directory; the query may be running.
+        store: the store that the query reads; not needed if it reads several, which the checkpoint names.
         json: print it as JSON.
     """
     found = _pipelines().lag(checkpoint, store)
