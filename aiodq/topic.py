@@ -224,6 +224,8 @@ class Topic(TopicHandle):
     ) -> AsyncIterator[Message]:
         """Iterate over the messages from `start` to before `stop`, without consuming them.
 
+        Messages that retention deletes before they are read are left out: their offsets are missing.
+
         Args:
             start: an offset; None for the earliest kept.
             stop: an offset; None for the end at the time of the call.

@@ -124,8 +124,8 @@ class _Aiodq(_Driver):
 
     async def _owner(self) -> int:
         """Return the owner's process."""
-        tending = importlib.import_module("aiodq.shared.tending")
-        found = await tending.visitors_of(cast("SharedStore", self._store))
+        administration = importlib.import_module("aiodq.shared.administration")
+        found = await administration.visitors_of(cast("SharedStore", self._store))
         return int(found["owner"]["pid"])
 
     async def _gap(self, pid: int, number: int, seconds: float) -> float:

@@ -100,6 +100,8 @@ class TopicAccess(Producer):
     def scan(self, start: int | None = None, stop: int | None = None, *, reverse: bool = False) -> Iterator[Message]:
         """Iterate over the messages from `start` to before `stop`, without consuming them.
 
+        Messages that retention deletes before they are read are left out: their offsets are missing.
+
         Args:
             start: an offset; None for the earliest kept.
             stop: an offset; None for the end at the time of the call.

@@ -158,7 +158,7 @@ async def test_a_read_only_mount_of_a_shared_store_is_refused_unless_its_owner_m
 
 SHARED_AS_SOMEBODY_ELSE = """
 import asyncio, os, sys
-import aiodq, aiodq.shared.handles
+import aiodq, aiodq.shared.handles, anyio._backends._asyncio
 
 async def main():
     # As above: all that is needed has been imported.
@@ -196,7 +196,7 @@ async def test_another_user_s_shared_store_is_refused_and_its_owner_is_not_distu
 
 ALONE_AS_SOMEBODY_ELSE = """
 import asyncio, os, sys
-import aiodq, aiodq.shared.handles
+import aiodq, aiodq.shared.handles, anyio._backends._asyncio
 
 async def main():
     # As above: all that is needed has been imported.

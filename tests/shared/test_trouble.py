@@ -246,7 +246,7 @@ async def test_who_begins_to_wait_once_nobody_serves_the_store_is_told_so_at_onc
             partial(queue.ack_many, messages[1:]),
         ]
         for doing in (*acks, queue.sync, store.aclose):
-            with pytest.raises(aiodq.OwnerLostError):
+            with pytest.raises(aiodq.OwnerLostError, match="or run aiodq serve"):
                 await doing()
 
 

@@ -513,7 +513,9 @@ class Link:
         await asyncio.sleep(_AGAIN)
 
     def _nobody(self) -> OwnerLostError:
-        return OwnerLostError(f"nobody has served the store for {self._failover:g} s", self._directory)
+        text = f"nobody has served the store for {self._failover:g} s"
+        hint = '; open it with mode="shared" in some process, or run aiodq serve' if self.epoch else ""
+        return OwnerLostError(text + hint, self._directory)
 
     async def _watch(self) -> None:
         """Notice an owner that does not answer."""
