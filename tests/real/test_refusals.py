@@ -156,15 +156,19 @@ async def test_a_read_only_mount_of_a_shared_store_is_refused_unless_its_owner_m
     assert await left(store) == [b"1", b"2", b"3", b"4", b"5"]
 
 
-SHARED_AS_SOMEBODY_ELSE = """
+AS_ANOTHER_USER: Final = """
 import asyncio, os, sys
 import aiodq, aiodq.shared.handles, anyio._backends._asyncio
 
+# From here on the interpreter's own files may be out of reach: all that is needed has been imported.
+os.setgroups([])
+os.setresgid(*[int(sys.argv[1])] * 3)
+os.setresuid(*[int(sys.argv[1])] * 3)
+"""
+"""The beginning of a script that runs as the user whose number is its first argument."""
+
+SHARED_AS_SOMEBODY_ELSE = f"""{AS_ANOTHER_USER}
 async def main():
-    # As above: all that is needed has been imported.
-    os.setgroups([])
-    os.setresgid(*[int(sys.argv[1])] * 3)
-    os.setresuid(*[int(sys.argv[1])] * 3)
     for path in sys.argv[2:]:
         for mode in ("shared", "client"):
             try:
@@ -194,15 +198,8 @@ async def test_another_user_s_shared_store_is_refused_and_its_owner_is_not_distu
     assert await left(theirs) == await left(half) == [b"0", b"1"]
 
 
-ALONE_AS_SOMEBODY_ELSE = """
-import asyncio, os, sys
-import aiodq, aiodq.shared.handles, anyio._backends._asyncio
-
+ALONE_AS_SOMEBODY_ELSE = f"""{AS_ANOTHER_USER}
 async def main():
-    # As above: all that is needed has been imported.
-    os.setgroups([])
-    os.setresgid(*[int(sys.argv[1])] * 3)
-    os.setresuid(*[int(sys.argv[1])] * 3)
     for path in sys.argv[2:]:
         try:
             await aiodq.open(path)
@@ -214,7 +211,7 @@ asyncio.run(main())
 
 
 async def test_another_user_is_told_truly_whether_a_store_is_shared(reachable: Path) -> None:
-    """Whoever may read the store, but not connect to its owner, was told to have the owner share it."""
+    """Another user may read the store, but not connect to its owner."""
     shared, alone = reachable / "shared", reachable / "alone"
     async with aiodq.open_queue(shared, mode="shared") as first, aiodq.open_queue(alone) as second:
         for queue in (first, second):
