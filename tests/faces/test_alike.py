@@ -189,7 +189,10 @@ class Step:
         return None
 
     async def deferred(self) -> object:
-        return [shown(each) for each in await self.face.all_of(self.channel.deferred_messages)]
+        found = await self.face.all_of(self.channel.deferred_messages)
+        assert [each.due for each in found] == sorted(each.due for each in found)
+        # A put's delay begins where it is called, a nack's at the owner: two that follow at once may change places.
+        return sorted((shown(each) for each in found), key=lambda each: each[:1])
 
     async def look(self) -> object:
         return [shown(each) for each in await self.face.all_of(self.topic.scan)]
