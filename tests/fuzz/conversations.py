@@ -52,7 +52,7 @@ from aiodq.wire.packets import (
     Welcome,
 )  # fmt: skip
 from aiodq.wire.stream import PacketReader, encode_packet
-from tests.shared.support import NO_PROCESS, NO_SOCKET, PATIENCE, RawClient
+from tests.shared.support import NO_PROCESS, NO_SOCKET, PATIENCE, RawClient, as_said
 from tests.wire.support import EXAMPLES
 
 if TYPE_CHECKING:
@@ -248,7 +248,8 @@ async def _store() -> AsyncIterator[tuple[Path, aiodq.Store, Owner]]:
             owner = Owner(store._store_engine)
             await owner.start()
             try:
-                yield directory, store, owner
+                with as_said():
+                    yield directory, store, owner
             finally:
                 await owner.close()
 

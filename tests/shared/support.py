@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest import mock
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.connection.rendezvous import connect
+from aiodq.shared.connection.rendezvous import connect, process_of
+from aiodq.shared.server import owner
 from aiodq.shared.server.owner import Owner
 from aiodq.wire.frames import decode_messages, encode_messages
 from aiodq.wire.packets import Deliver, Fail, Hello, Open, Put, Want, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     from aiodq.clock import Clock
@@ -31,6 +33,17 @@ NO_SOCKET = socket.socket()
 NO_SOCKET.close()
 QUICK = aiodq.StoreOptions(sync="os")
 TIME = 1_700_000_000_000_000_000
+
+
+@contextmanager
+def as_said() -> Iterator[None]:
+    """Have owners believe a `RawClient` that it is no process: its socket belongs to this one."""
+
+    def process(sock: socket.socket, said: int) -> int:
+        return said if said == NO_PROCESS else process_of(sock, said)
+
+    with mock.patch.object(owner, "process_of", process):
+        yield
 
 
 class RawClient:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiodq
+from aiodq.shared.connection.rendezvous import UNSEEN
 from aiodq.wire.layout import PREFETCHED
-from aiodq.wire.packets import Bye
+from aiodq.wire.packets import Bye, Call
 from tests.shared.support import PATIENCE, QUICK, RawClient, until
 
 if TYPE_CHECKING:
@@ -28,18 +31,33 @@ async def main():
         print(message.body.decode(), message.attempts, flush=True)
         if message.body == b"poison":
             os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(9)  # the first process of a PID namespace may ignore signals from inside
 
 asyncio.run(main())
 """
 
 
-async def test_a_message_that_kills_whoever_has_it_is_given_up(tmp_path: Path) -> None:
+def _in_a_container(command: list[str]) -> list[str]:
+    """Return the command that runs another in a PID namespace of its own, where its pid is 1."""
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    for prefix in (apart[:1] + apart[3:], apart):
+        with suppress(OSError, subprocess.CalledProcessError):
+            subprocess.run([*prefix, "true"], check=True, capture_output=True)
+            return [*prefix, *command]
+    pytest.skip("this user may make no PID namespace here (unshare)")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_message_that_kills_whoever_has_it_is_given_up(tmp_path: Path, *, apart: bool) -> None:
+    """Also if the pids that they know mean other processes where the owner is, as the first one of a container."""
+    command = [sys.executable, "-c", WORKER, str(tmp_path)]
+    command = _in_a_container(command) if apart else command
     async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
         jobs, dead = store.queue("jobs", COUNTED), store.queue("dead")
         await jobs.put_many([b"poison", b"good"])
         said = []
         for _ in range(4):
-            worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(tmp_path), stdout=-1)
+            worker = await asyncio.create_subprocess_exec(*command, stdout=-1)
             said.append((await worker.communicate())[0].split())
         assert said == [[b"poison", b"1"], [b"poison", b"2"], [b"poison", b"3"], [b"good", b"1"]]
         letter = await dead.get(PATIENCE)
@@ -113,6 +131,29 @@ async def test_nothing_counts_of_a_client_that_is_alive_and_does_not_come_back(
         await client.take(1, 1, 1)
         await client.close()
         assert (await jobs.get(PATIENCE)).attempts == 1
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_what_a_client_has_that_cannot_be_seen_counts_unless_it_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, comes_back: bool
+) -> None:
+    monkeypatch.setattr("aiodq.shared.server.owner.process_of", lambda *_: UNSEEN)
+    monkeypatch.setattr("aiodq.shared.server.cut_off._LONGEST", PATIENCE if comes_back else 0.0)
+    async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
+        jobs = store.queue("jobs", COUNTED)
+        await jobs.put(b"a")
+        client = await RawClient.connected(tmp_path)
+        await client.hello()
+        await client.open(1, "jobs", "default")
+        await client.take(1, 1, 1)
+        await client.close()
+        if comes_back:
+            client = await RawClient.connected(tmp_path)
+            await client.hello()
+            await client.open(1, "jobs", "default")
+            await client.ask(Call("back", {}))
+        assert (await jobs.get(PATIENCE)).attempts == (1 if comes_back else 2)
+        await client.close()
 
 
 async def test_without_max_attempts_nothing_is_counted(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.shared.connection.rendezvous import connect, listen
+from aiodq.shared.connection.rendezvous import UNSEEN, connect, listen
 from aiodq.shared.requests.epochs import began_later, new_epoch
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.noted_clients import NotedClients
@@ -550,7 +550,7 @@ def test_clients_are_noted_though_the_owner_is_killed_before_it_truncates_their_
         )
         with pytest.raises(KeyboardInterrupt):
             noted.write({8: 1})
-    assert (tmp_path / CLIENTS).read_bytes() == b"[[8, 1]] [8, 1]]"
+    assert (tmp_path / CLIENTS).read_bytes().count(b"]]") == 2, "the end of the longer text is still there"
     assert NotedClients(str(tmp_path)).read() == {8: 1}
 
 
@@ -568,6 +568,18 @@ def test_other_versions_step_over_the_epoch_that_an_owner_notes(tmp_path: Path, 
     rows = json.loads((tmp_path / CLIENTS).read_bytes())
     whole = all(isinstance(row, list) and [type(each) for each in row] == [int, int] for row in rows)
     assert ({producer: pid for producer, pid in rows if pid > 0} if whole else None) == clients, "as they read it"
+
+
+def test_pids_that_an_owner_in_another_container_noted_are_not_taken_for_those_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("aiodq.shared.server.noted_clients._namespace", lambda: 7)
+        NotedClients(str(tmp_path)).write({7: NO_PROCESS})
+        assert NotedClients(str(tmp_path)).read() == {7: NO_PROCESS}
+    assert NotedClients(str(tmp_path)).read() == {7: UNSEEN}
+    (tmp_path / CLIENTS).write_text(json.dumps([[7, NO_PROCESS]]))
+    assert NotedClients(str(tmp_path)).read() == {7: NO_PROCESS}, "an older version notes no namespace"
 
 
 @pytest.mark.parametrize("epoch", [1 << 62, -2, 99, "1", None])

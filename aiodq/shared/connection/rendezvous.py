@@ -28,7 +28,12 @@ from aiodq.storage.store_layout import NO_DIRECTORY, SOCKET
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Listening", "check_client", "check_room", "connect", "is_served", "listen", "owner_of"]
+__all__ = [
+    "UNSEEN", "Listening", "check_client", "check_room", "connect", "is_served", "listen", "owner_of", "process_of",
+]  # fmt: skip
+
+UNSEEN: Final = 1
+"""In the place of a process that cannot be seen from here, such as one in another container: always alive."""
 
 _LONGEST: Final = 107
 """Most bytes of a socket's path."""
@@ -203,6 +208,21 @@ def check_client(sock: socket.socket, path: str, user: int) -> None:
     _check_peer(keep_from_children(sock), path, user)
 
 
+def process_of(sock: socket.socket, said: int) -> int:
+    """Return the process at the other end by the pid that it has here, or `UNSEEN`.
+
+    Args:
+        sock: the connection.
+        said: its pid as it says; in another container, pids are counted apart.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return said
+    try:
+        return _peer(sock)[0] or UNSEEN
+    except OSError:
+        return UNSEEN  # disconnected
+
+
 def check_room(sock: socket.socket, directory: str) -> None:
     """Check that there are descriptors left for another client: without any, the owner could open no file.
 
@@ -235,9 +255,15 @@ def _check_kind(path: str) -> None:
 def _check_peer(sock: socket.socket, path: str, owner: int) -> None:
     if not hasattr(socket, "SO_PEERCRED"):
         return
-    _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    _, uid = _peer(sock)
     if uid not in {0, owner, os.geteuid()}:
         raise ProtocolError(f"the process at {path} is of user {uid}, and the store of user {owner}: {_ONE_USER}")
+
+
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    """Return the pid and the user of the process at the other end; as pid 0 if it cannot be seen from here."""
+    pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, uid
 
 
 @contextmanager

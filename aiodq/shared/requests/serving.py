@@ -129,6 +129,10 @@ class Wire(Protocol):
         """Take packets of any size from a client that was welcomed."""
         ...
 
+    def process(self, said: int) -> int:
+        """Return the client's process by the pid that it has here, where it says another one; see `process_of`."""
+        ...
+
     def send(self, packet: Packet, request: int = 0) -> None:
         """Send a packet."""
         ...

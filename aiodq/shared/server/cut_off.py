@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from aiodq.shared.connection.rendezvous import UNSEEN
 from aiodq.storage.io.lock import lives
 
 if TYPE_CHECKING:
@@ -33,14 +34,22 @@ class CutOff:
         """Stop waiting: the client is back, or has left, or the owner ends."""
         self._over.set()
 
-    async def wait(self, pid: int) -> None:
-        """Wait until `end` was called, the client's process has ended, or its time is over."""
+    async def wait(self, process: int) -> bool:
+        """Wait until `end` was called, the client's process has ended, or its time is over.
+
+        Args:
+            process: its pid, or `UNSEEN`.
+
+        Returns:
+            Whether it has ended. One that cannot be seen has, if it is not back in time.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + _LONGEST
-        while not self._over.is_set() and lives(pid) and loop.time() < end:
+        while not self._over.is_set() and lives(process) and loop.time() < end:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
                     await self._over.wait()
+        return not lives(process) or (process == UNSEEN and not self._over.is_set())
 
 
 class Earlier:

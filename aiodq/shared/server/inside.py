@@ -201,6 +201,10 @@ class OwnEnd:
     def welcomed(self) -> None:
         """See `Wire`. What the link sends is of any size from the first packet on."""
 
+    def process(self, said: int) -> int:
+        """Return this process."""
+        return said
+
     def send(self, packet: Packet, request: int = 0) -> None:
         """Send a packet to the link."""
         self._inside.answer(packet, request)

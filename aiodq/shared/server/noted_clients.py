@@ -1,7 +1,8 @@
 """The clients of a store's owner, as it notes them in `#clients` for the next one, with its own epoch.
 
-The file is a JSON list of the clients, `[producer, pid]`, and of one row `[epoch, -1]`, over which other versions step.
-If the owner does not know who its clients are, there is `null` in their place.
+The file is a JSON list of the clients, `[producer, pid]`, and of two rows over which other versions step: `[epoch, -1]`
+and `[number, -2]`, the number of the namespace in which the pids count, as each container has its own. If the owner
+does not know who its clients are, there is `null` in their place.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.shared.connection.rendezvous import UNSEEN
 from aiodq.storage.io.belonging import belong
 from aiodq.storage.store_layout import CLIENTS
 
@@ -23,6 +25,8 @@ _LARGEST: Final = 1 << 20
 _MODE: Final = 0o600
 _EPOCH: Final = -1
 """In the place of a process: it is the row of the owner's epoch."""
+_NAMESPACE: Final = -2
+"""The same, for the namespace of the pids."""
 
 # Without O_NOFOLLOW a link there would have another file overwritten, without O_NONBLOCK a FIFO would hang the loop.
 _SAFE: Final[int] = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC
@@ -47,13 +51,16 @@ class NotedClients:
         return self._written is not None
 
     def read(self) -> dict[int, int] | None:
-        """Return the clients of the previous owner, with their processes; None if it did not note them."""
+        """Return the clients of the previous owner, with their processes or `UNSEEN`; None if it did not note them."""
         rows = self._rows()
-        return {row[0]: row[1] for row in rows if row[1] > 0} if all(map(_is_row, rows)) else None
+        if not all(map(_is_row, rows)):
+            return None
+        foreign = _value(rows, _NAMESPACE) not in {0, _namespace()}
+        return {row[0]: UNSEEN if foreign else row[1] for row in rows if row[1] > 0}
 
     def read_epoch(self) -> int:
         """Return the epoch of the last owner that noted anything; 0 if it is not known."""
-        return next((row[0] for row in self._rows() if _is_row(row) and row[1] == _EPOCH), 0)
+        return _value(self._rows(), _EPOCH)
 
     def _rows(self) -> list[Any]:
         try:
@@ -80,7 +87,8 @@ class NotedClients:
 
     def _write(self, rows: list[list[int] | None]) -> bool:
         """Write the file; remove it if that fails, and return whether it was written."""
-        data = json.dumps([*rows, [self.epoch, _EPOCH]] if self.epoch else rows).encode()
+        about = [[value, kind] for value, kind in ((self.epoch, _EPOCH), (_namespace(), _NAMESPACE)) if value]
+        data = json.dumps([*rows, *about]).encode()
         # CRASH: a torn file is ignored, and the next owner waits as it does without a file.
         try:
             with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | _SAFE, _MODE), "wb", buffering=0) as file:
@@ -94,6 +102,18 @@ class NotedClients:
             with suppress(OSError):
                 os.unlink(self._path)
         return whole
+
+
+def _value(rows: list[Any], kind: int) -> int:
+    return next((row[0] for row in rows if _is_row(row) and row[1] == kind), 0)
+
+
+def _namespace() -> int:
+    """Return the number of the namespace in which this process's pid counts; 0 if it is unknown."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def _is_row(row: object) -> bool:

@@ -14,7 +14,7 @@ from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.connection.packet_protocol import PacketProtocol
-from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
+from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen, process_of
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.claims import Claims
@@ -266,9 +266,9 @@ class Owner:
             return  # there is another directory now, into which nothing must be written
         # A client that only puts, or asks for the list of clients, holds nothing; waiting for it would delay all
         # others.
-        clients = [session.client for session in self.clients if (session.comes_back if ending else session.lends)]
+        holders = [session for session in self.clients if (session.comes_back if ending else session.lends)]
         # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
-        those = self._expected | {client.producer: client.pid for client in clients if client is not None}
+        those = self._expected | {each.client.producer: each.process for each in holders if each.client is not None}
         those.pop(self.own, None)
         if self._reclaiming is not None and not self._expected:
             self._noted.forget()  # any client may hold something
@@ -465,6 +465,9 @@ class _Connection(PacketProtocol):
 
     def welcomed(self) -> None:
         self.reader.largest = self._owner.largest
+
+    def process(self, said: int) -> int:
+        return process_of(self._sock, said)
 
     def _handle(self, packets: Iterator[Received], *, whole: bool = False) -> None:
         try:

@@ -20,7 +20,6 @@ from aiodq.shared.server.cut_off import CutOff, Earlier
 from aiodq.shared.server.outdated import Outdated
 from aiodq.shared.server.refusals import Refusals, deletion
 from aiodq.shared.server.requests_in_progress import RequestsInProgress
-from aiodq.storage.io.lock import lives
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
 from aiodq.wire.layout import UNSET, VERSION
@@ -78,6 +77,7 @@ class Session:
 
     Attributes:
         client: its introduction; None before that.
+        process: its process by the pid that it has here, or `UNSEEN`; 0 before the introduction.
         lends: whether it has opened a channel, so that it may hold messages.
         outdated: the handles of which the client is to be told.
     """
@@ -85,6 +85,7 @@ class Session:
     def __init__(self, owner: Owning, wire: Wire) -> None:
         """Start with a new connection."""
         self.client: Hello | None = None
+        self.process: int = 0
         self.lends: bool = False
         self._owner = owner
         self._wire = wire
@@ -151,6 +152,7 @@ class Session:
             both = f"this owner speaks version {VERSION}, the client {packet.oldest} to {packet.newest}"
             raise ProtocolError(f"{both}: have all processes run one version of aiodq, or one and the next")
         self.client, self._puts.producer = packet, packet.producer
+        self.process = self._wire.process(packet.pid)
         owner = self._owner
         earlier = [each for each in owner.clients if each is not self and _is_same(each.client, packet)]
         self._earlier = Earlier(earlier)
@@ -187,8 +189,7 @@ class Session:
         await asyncio.gather(*ending, *delivering, return_exceptions=True)
         is_dead = False
         if self.client is not None and self.lends:
-            await self._cut_off.wait(self.client.pid)
-            is_dead = not lives(self.client.pid)
+            is_dead = await self._cut_off.wait(self.process)
         for lending in self._lendings.values():
             counted = self._has_left or is_dead
             await lending.give_back(lending.had(for_sure=not self._has_left) if counted else 0)
