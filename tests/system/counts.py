@@ -173,8 +173,10 @@ class Meter:
         """Note a call in a thread."""
         if self._on and event == "call":
             self._elsewhere.append(frame.f_code.co_filename)
-        elif event == "return" and frame.f_code is _SAY:
-            self._over.wait()  # or the loop would have its report to handle, too, whenever the thread is the faster
+        elif event == "return" and frame.f_code is _SAY and frame.f_locals["put"].answered:
+            # Or the loop would have its report to handle, too, whenever the thread is the faster. A put that the thread
+            # could not answer ends with that report.
+            self._over.wait()
 
     def _here(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call":

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from aiodq.shared.server.early_answers import EarlyAnswers
 from tests.system.counts import CEILINGS, FIELDS, ROWS, compiled, count, idle
 from tests.system.support import require_aio
 
@@ -28,3 +29,8 @@ def test_no_call_costs_more_than_its_ceiling(name: str) -> None:
 
 def test_every_row_has_a_ceiling() -> None:
     assert CEILINGS.keys() == ROWS.keys()
+
+
+def test_a_put_that_no_thread_may_answer_is_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EarlyAnswers, "allow", lambda _: None)  # the loop has to answer, as when it has more to send
+    assert count("put over the socket, always").frames
