@@ -293,6 +293,42 @@ async def test_what_was_given_anew_before_the_owner_went_is_not_asked_back(tmp_p
         assert (owner.held, owner.acked, owner.asked) == ([(0, 101)], [(0, 7)], [])
 
 
+class Noting(Owner):
+    """Is gone after message 0, does not answer RESUME before it may, and notes what is requeued."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nacked: list[Nack] = []
+        self.may_answer = asyncio.Event()
+
+    def _answers(self, said: Packet, request: int, epoch: int) -> list[tuple[Packet, int]]:
+        if isinstance(said, Nack):
+            self.nacked.append(said)
+        if isinstance(said, Resume) and not self.may_answer.is_set():
+            assert self._writer is not None
+            self._writer.close()
+            return []
+        return super()._answers(said, request, epoch)
+
+
+async def test_the_delay_of_a_nack_counts_from_the_call_even_if_its_owner_is_dead(tmp_path: Path) -> None:
+    owner = Noting()
+    async with (
+        served(tmp_path / "s", owner),
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path / "s", mode="client") as client,
+    ):
+        first = await client.queue("jobs").get()
+        await until(lambda: owner.epoch > 1)
+        first.nack_nowait(3600)
+        await asyncio.sleep(0.1)
+        owner.may_answer.set()
+        await until(lambda: owner.nacked)
+        (item,) = owner.nacked[0].items
+        # Half of the time slept: the loop's clock may be coarse.
+        assert item.span <= 3_600_000_000_000 - 50_000_000
+
+
 @pytest.mark.parametrize("how", ["ack", "ack_many", "reject"])
 async def test_what_was_taken_away_before_the_owner_went_is_not_settled_by_who_had_it(tmp_path: Path, how: str) -> None:
     async with hasty(tmp_path / "s") as (owner, queue):

@@ -317,12 +317,16 @@ class RemoteSettlement:
             delay = int(next_wait(options.backoff, attempts) * _SECOND)
         span = delay or 0
         self.check(batch.first, delivery)
+        self.check_context()
 
-        numbers = [_one(delivery)]
+        numbers, loop = [_one(delivery)], asyncio.get_running_loop()
+        began = loop.time()
 
         def make(handle: int) -> Packet:
+            # The owner counts from when it gets this, which may be long after the call: after an owner's death.
+            left = max(span - round((loop.time() - began) * _SECOND), 0)
             those = self._holdings.rows(numbers)
-            items = tuple(Item(one.offset, one.delivery, span, max(attempts, 0)) for one in those)
+            items = tuple(Item(one.offset, one.delivery, left, max(attempts, 0)) for one in those)
             return Nack(handle, self._epoch, items)
 
         self._settle(numbers, make, back=not span, final=False)
