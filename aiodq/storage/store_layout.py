@@ -76,6 +76,9 @@ OWN: Final = frozenset({
 })  # fmt: skip
 """What a store keeps beside its topics. No topic may have one of these names (`aiodq.names`)."""
 
+_UNFINISHED: Final = frozenset({ORIGINS + TEMPORARY, STORE_FILE + TEMPORARY, TRANSACTIONS + TEMPORARY})
+"""The unfinished replacements of files that only an owner writes, beside the topics; others write holds and commits."""
+
 _HARMLESS: Final = OWN | {"lost+found"}
 _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
 
@@ -345,7 +348,7 @@ def remove_channel_files(fs: FileSystem, directory: str) -> None:
 
 
 def sweep_deleted(fs: FileSystem, path: str) -> None:
-    """Remove what is left of topics whose deletion was interrupted: the first thing that an owner changes in a store.
+    """Remove what interrupted deletions of topics and replacements of files left: the first change of an owner.
 
     Raises:
         FormatVersionError: a file of the store has a newer version; nothing was touched.
@@ -357,8 +360,12 @@ def sweep_deleted(fs: FileSystem, path: str) -> None:
         for name in list_topics(fs, path):
             _refuse_newer_topic(fs, os.path.join(path, name))
         for name in fs.listdir(path):
-            if name.endswith(_DELETED) and fs.is_directory(os.path.join(path, name)):
-                remove_tree(fs, os.path.join(path, name))
+            at = os.path.join(path, name)
+            if name.endswith(_DELETED) and fs.is_directory(at):
+                remove_tree(fs, at)
+            elif name in _UNFINISHED and not fs.is_directory(at):
+                # CRASH: the file may be there again, and the next owner removes it.
+                fs.remove(at)
 
 
 def _refuse_newer_topic(fs: FileSystem, directory: str) -> None:
