@@ -22,10 +22,6 @@ _LASTING: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 )
 _ADVICE: Final = {
-    errno.ENOENT: (
-        "No such file or directory; if it was deleted or moved away, put it back, or close the store, see with "
-        "aiodq verify what is missing, and run aiodq repair or restore a backup"
-    ),
     errno.EMFILE: "this process has too many open files; raise its limit or open fewer stores",
     errno.ENFILE: "the system has too many open files",
     errno.EFBIG: "the file may not grow further (ulimit -f)",
