@@ -15,7 +15,7 @@ import pytest
 
 import aiodq
 from aiodq.cli.commands.serve import _Serving
-from aiodq.storage.io.lock import lock_holder
+from aiodq.storage.io.lock import LockHolder, lock_holder
 from tests.cli.support import PROGRAM, environment, fill, ok
 from tests.cli.support import aiodq as run
 from tests.processes import WATCHDOG, killed_at_last
@@ -184,7 +184,7 @@ def test_commands_that_change_a_store_work_beside_its_owner(store: Path, serving
     ok("delete-topic", store, "new", "--yes")
     assert aiodq.open_reader(store).topics() == ["jobs"]
     assert serving.poll() is None
-    assert lock_holder(str(store)) == serving.pid
+    assert lock_holder(str(store)) == LockHolder(serving.pid)
 
 
 def test_what_is_ephemeral_is_the_owner_s(store: Path, serving: subprocess.Popen[str]) -> None:

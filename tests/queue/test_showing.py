@@ -13,8 +13,10 @@ import pytest
 
 import aiodq
 from aiodq.engine.stats import stats_publisher as showing
+from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.state.owner_stats import FIGURES, ChannelFigures, read_figures, write_figures
 from aiodq.testing import FakeClock, WatchedFileSystem
+from tests.containers import in_a_container
 from tests.queue.support import fill, numbered, soon, store, take, turns, until
 
 if TYPE_CHECKING:
@@ -162,3 +164,19 @@ def test_what_an_owner_that_is_gone_left_behind_shows_nothing(path: Path) -> Non
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
     assert (path / FIGURES).exists()
     assert read_figures(WatchedFileSystem(), str(path)) is None
+
+
+def test_another_container_is_shown_them_as_long_as_there_is_an_owner(path: Path) -> None:
+    path.mkdir()
+    shown = {"t": {"c": ChannelFigures(1, 2, 3, 4, TOOK)}}
+    write_figures(WatchedFileSystem(), str(path), shown)
+    program = (
+        "import sys; from aiodq.storage.state.owner_stats import read_figures;"
+        "from aiodq.storage.io.filesystem import OsFileSystem; print(read_figures(OsFileSystem(), sys.argv[1]))"
+    )
+    look = in_a_container([sys.executable, "-c", program, str(path)], sees_others=False)
+    owner = StoreLock.acquire(str(path))
+    there = subprocess.run(look, capture_output=True, text=True, check=True).stdout
+    owner.release()
+    gone = subprocess.run(look, capture_output=True, text=True, check=True).stdout
+    assert (there.strip(), gone.strip()) == (str(shown), "None")

@@ -142,8 +142,9 @@ class Crowd:
         found: list[Child] = []
 
         def is_there() -> bool:
-            pid = lock_holder(str(self.path))
-            found[:] = [child for child in list(self.children.values()) if child.pid == pid and child.code is None]
+            owner = lock_holder(str(self.path))
+            alive = [child for child in list(self.children.values()) if child.code is None]
+            found[:] = [child for child in alive if owner and child.pid == owner.pid]
             return bool(found)
 
         self.wait(is_there)

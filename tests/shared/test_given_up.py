@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +13,7 @@ import aiodq
 from aiodq.shared.connection.rendezvous import UNSEEN
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Bye, Call
+from tests.containers import in_a_container
 from tests.shared.support import PATIENCE, QUICK, RawClient, until
 
 if TYPE_CHECKING:
@@ -37,21 +36,11 @@ asyncio.run(main())
 """
 
 
-def _in_a_container(command: list[str]) -> list[str]:
-    """Return the command that runs another in a PID namespace of its own, where its pid is 1."""
-    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
-    for prefix in (apart[:1] + apart[3:], apart):
-        with suppress(OSError, subprocess.CalledProcessError):
-            subprocess.run([*prefix, "true"], check=True, capture_output=True)
-            return [*prefix, *command]
-    pytest.skip("this user may make no PID namespace here (unshare)")
-
-
 @pytest.mark.parametrize("apart", [False, True])
 async def test_a_message_that_kills_whoever_has_it_is_given_up(tmp_path: Path, *, apart: bool) -> None:
     """Also if the pids that they know mean other processes where the owner is, as the first one of a container."""
     command = [sys.executable, "-c", WORKER, str(tmp_path)]
-    command = _in_a_container(command) if apart else command
+    command = in_a_container(command) if apart else command
     async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
         jobs, dead = store.queue("jobs", COUNTED), store.queue("dead")
         await jobs.put_many([b"poison", b"good"])

@@ -19,7 +19,7 @@ import aiodq
 from aiodq.engine.store import watch
 from aiodq.shared.client import remote_store
 from aiodq.shared.handles import SharedStore
-from aiodq.storage.io.lock import LOCK_NAME, lock_holder
+from aiodq.storage.io.lock import LOCK_NAME, LockHolder, lock_holder
 from tests.figures import figure
 from tests.processes import killed_at_last
 from tests.shared.child import TOPIC
@@ -70,7 +70,7 @@ def test_an_owner_that_is_stopped_and_goes_on_is_still_the_only_one(tmp_path: Pa
             children.start(f"q{number}")
             time.sleep(rng.random() * 0.3)  # for others to try
             os.kill(owner.pid, signal.SIGCONT)
-            assert lock_holder(str(tmp_path / "s")) == owner.pid
+            assert lock_holder(str(tmp_path / "s")) == LockHolder(owner.pid)
             if number % 2:
                 children.end(owner, signal.SIGKILL)
         children.end_all()

@@ -114,7 +114,7 @@ def test_whoever_is_killed_each_is_done_once_or_not_at_all(
             wait_for(children, rng.randint(1, 80))
             owner = lock_holder(str(path))
             alive = [child for child in children if child.alive]
-            victims = [child for child in alive if child.process.pid == owner] or alive
+            victims = [child for child in alive if owner and child.process.pid == owner.pid] or alive
             nobody_yet = len(alive) == len(children)
             if victims and (rng.random() < 0.8 or (nobody_yet and not left)):
                 victim = rng.choice(victims if rng.random() < 0.7 else alive)

@@ -13,7 +13,7 @@ from aiodq.cli.show import counted, figures_table, print_json, stdout
 from aiodq.errors import OwnerLostError
 from aiodq.shared.requests.visitors import ask_visitors
 from aiodq.storage.io.filesystem import OsFileSystem
-from aiodq.storage.io.lock import lock_holder
+from aiodq.storage.io.lock import LockHolder, lock_holder
 from aiodq.storage.store_layout import check_store_directory
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def who(store: Place, /, *, json: bool = False) -> int:
 async def facts_of(store: str) -> Mapping[str, Any]:
     """Return which processes have a store open, as `ask_visitors` does; `owner` is None if there is none.
 
-    An owner in mode "exclusive" has `"exclusive": true`, and no `lag`.
+    An owner in mode "exclusive" has `"exclusive": true`, and no `lag`; `host` only if it is elsewhere.
 
     Raises:
         OwnerStalledError: its owner does not answer.
@@ -56,8 +56,13 @@ async def facts_of(store: str) -> Mapping[str, Any]:
     try:
         return await ask_visitors(store)
     except OwnerLostError:
-        pid = lock_holder(store)
-        return {"owner": None if pid is None else {"pid": pid, "exclusive": True}, "clients": []}
+        holder = lock_holder(store)
+        return {"owner": holder and _exclusive(holder), "clients": []}
+
+
+def _exclusive(holder: LockHolder) -> Mapping[str, Any]:
+    facts = {"pid": holder.pid, "exclusive": True}
+    return {**facts, "host": holder.host} if holder.host else facts
 
 
 def table(facts: Mapping[str, Any]) -> RenderableType:
@@ -66,7 +71,7 @@ def table(facts: Mapping[str, Any]) -> RenderableType:
     if owner is None:
         return "no process has it open"
     if "lag" not in owner:
-        return f"process {owner['pid']} has it for itself"
+        return f"{LockHolder(owner['pid'], owner.get('host', ''))} has it for itself"
     others = [client for client in facts["clients"] if not client["owner"]]
     late = f"its loop is {owner['lag'] * 1000:.0f} ms late"
     number = len(others) + facts["unlisted"]

@@ -181,12 +181,12 @@ class RemoteStore:
         if not is_locked(self.path):
             text = f'{error.message}: a process in mode "client" never owns it; open it with mode="shared" in another'
             return OwnerLostError(f"{text}, or run aiodq serve", error.path)
-        pid = lock_holder(self.path)
+        holder = lock_holder(self.path)
         text = (
-            f'process {pid or "unknown"} has the store for itself, in mode "exclusive": write '
+            f'{holder or "an unknown process"} has the store for itself, in mode "exclusive": write '
             'aiodq.open(path, mode="shared") there as well, or stop it'
         )
-        return StoreLockedError(text, self.path, pid=pid)
+        return StoreLockedError(text, self.path, pid=holder and holder.pid)
 
     def _check_there(self) -> None:
         """Raise if there is no store.

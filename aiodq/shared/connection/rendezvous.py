@@ -194,9 +194,10 @@ def is_served(directory: str) -> bool:
 def owner_of(directory: str) -> int:
     """Return the process that owns a store, whether or not it serves others; 0 if it is unknown."""
     try:
-        return lock_holder(directory) or 0
+        holder = lock_holder(directory)
     except StorageError:
         return 0  # the directory is gone, for instance
+    return holder.pid if holder else 0
 
 
 def check_client(sock: socket.socket, path: str, user: int) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.shared.connection.rendezvous import UNSEEN
-from aiodq.storage.io.lock import lives
+from aiodq.storage.io.processes import lives
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

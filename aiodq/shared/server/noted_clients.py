@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.shared.connection.rendezvous import UNSEEN
 from aiodq.storage.io.belonging import belong
+from aiodq.storage.io.processes import pid_namespace
 from aiodq.storage.store_layout import CLIENTS
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class NotedClients:
         rows = self._rows()
         if not all(map(_is_row, rows)):
             return None
-        foreign = _value(rows, _NAMESPACE) not in {0, _namespace()}
+        foreign = _value(rows, _NAMESPACE) not in {0, pid_namespace()}
         return {row[0]: UNSEEN if foreign else row[1] for row in rows if row[1] > 0}
 
     def read_epoch(self) -> int:
@@ -87,7 +88,7 @@ class NotedClients:
 
     def _write(self, rows: list[list[int] | None]) -> bool:
         """Write the file; remove it if that fails, and return whether it was written."""
-        about = [[value, kind] for value, kind in ((self.epoch, _EPOCH), (_namespace(), _NAMESPACE)) if value]
+        about = [[value, kind] for value, kind in ((self.epoch, _EPOCH), (pid_namespace(), _NAMESPACE)) if value]
         data = json.dumps([*rows, *about]).encode()
         # CRASH: a torn file is ignored, and the next owner waits as it does without a file.
         try:
@@ -106,14 +107,6 @@ class NotedClients:
 
 def _value(rows: list[Any], kind: int) -> int:
     return next((row[0] for row in rows if _is_row(row) and row[1] == kind), 0)
-
-
-def _namespace() -> int:
-    """Return the number of the namespace in which this process's pid counts; 0 if it is unknown."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0
 
 
 def _is_row(row: object) -> bool:

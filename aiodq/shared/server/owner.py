@@ -27,7 +27,7 @@ from aiodq.shared.server.incoming import Incoming
 from aiodq.shared.server.inside import Inside, OwnEnd
 from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.shared.server.session import Session
-from aiodq.storage.io.lock import lives
+from aiodq.storage.io.processes import lives
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.store import Store
 from aiodq.wire.packets import Handover

@@ -18,7 +18,7 @@ import stat
 import threading
 import warnings
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
 from filelock import lock_descriptor, unlock_descriptor
@@ -26,6 +26,7 @@ from filelock import lock_descriptor, unlock_descriptor
 from aiodq.errors import NotAStoreError, StoreLockedError
 from aiodq.storage.io.belonging import belong
 from aiodq.storage.io.os_errors import os_errors
+from aiodq.storage.io.processes import lives
 from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCK_NAME",
     "RECORD_LIMIT",
+    "LockHolder",
     "StoreLock",
     "in_turn",
     "is_held_here",
     "is_locked",
     "is_owner_record",
-    "lives",
     "lock_holder",
 ]
 
@@ -288,12 +289,28 @@ def _read_owner(name: str, directory_fd: int | None) -> tuple[int | None, str]:
     return (int(pid) if known else None), host.decode("utf-8", "replace").strip()
 
 
-def lock_holder(directory: str) -> int | None:
+class LockHolder(NamedTuple):
+    """A process that owns a store's directory.
+
+    Attributes:
+        pid: its pid.
+        host: the host where that is its pid, as `LOCK` names it, if it cannot be seen from here; otherwise empty.
+    """
+
+    pid: int
+    host: str = ""
+
+    def __str__(self) -> str:
+        """Return it as part of a sentence."""
+        return f"process {self.pid} on {self.host}" if self.host else f"process {self.pid}"
+
+
+def lock_holder(directory: str) -> LockHolder | None:
     """Return the process that owns a store's directory, or None if there is none or it is unknown.
 
     The system is asked for its locks, which disturbs no process (Linux). Where it shows none for the directory, as on
-    file systems that report other inode numbers there, the process that `LOCK` names is the owner if it is alive and
-    the directory is locked, which is tested by trying to lock it for a moment.
+    file systems that report other inode numbers there, or if the owner is in another container, the owner is the
+    process that `LOCK` names if the directory is locked, which is tested by trying to lock it for a moment.
 
     Raises:
         StorageError: as mapped from the system's error.
@@ -302,9 +319,11 @@ def lock_holder(directory: str) -> int | None:
         found = os.stat(directory)
         shown = _shown_holder(f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}")
         if shown is not None:
-            return shown
-        named, _ = _read_owner(os.path.join(directory, LOCK_NAME), None)
-        return named if named is not None and lives(named) and is_locked(directory) else None
+            return LockHolder(shown)
+        named, host = _read_owner(os.path.join(directory, LOCK_NAME), None)
+        if named is None or not is_locked(directory):
+            return None
+        return LockHolder(named) if host == socket.gethostname() and lives(named) else LockHolder(named, host)
 
 
 def _shown_holder(place: str) -> int | None:
@@ -324,22 +343,6 @@ def is_held_here(directory: str, apart_from: StoreLock | None = None) -> bool:
         others = [lock for lock in _LIVE if lock is not apart_from and lock.held_here()]
         return any(os.path.samestat(mine, os.stat(lock.directory)) for lock in others)
     return False
-
-
-def lives(pid: int) -> bool:
-    """Return whether a process with that pid exists and has not ended, as far as can be seen from here."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True  # another user's
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state = file.read().rpartition(b") ")[2][:1]
-    except OSError:
-        return True  # no such files here
-    return state not in {b"Z", b"X"}  # one that has ended stays until its parent has asked how
 
 
 def is_locked(directory: str) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from aiodq.errors import StorageError
 from aiodq.stats import Latency
+from aiodq.storage.io.lock import is_locked
+from aiodq.storage.io.processes import lives, pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +53,9 @@ def write_figures(fs: FileSystem, store: str, figures: Figures) -> None:
         OSError: they were not published.
     """
     path = os.path.join(store, FIGURES)
-    text = json.dumps({"pid": os.getpid(), "topics": figures}, separators=(",", ":")).encode()
+    text = json.dumps(
+        {"pid": os.getpid(), "namespace": pid_namespace(), "topics": figures}, separators=(",", ":")
+    ).encode()
     file = fs.open(path, write=True) if fs.exists(path) else fs.open(path, create=True)
     try:
         data = b"%08x %b" % (zlib.crc32(text), text)
@@ -74,7 +78,7 @@ def remove_figures(fs: FileSystem, store: str) -> None:
 
 def read_figures(fs: FileSystem, store: str) -> Figures | None:
     """Return the figures of the store's owner; None if there is no owner, or it is writing them at this moment."""
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # whatever junk there may be
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, StorageError):  # whatever junk there may be
         file = fs.open(os.path.join(store, FIGURES))
         try:
             data = file.read_at(min(file.size(), _LARGEST), 0)
@@ -82,10 +86,15 @@ def read_figures(fs: FileSystem, store: str) -> Figures | None:
             file.close()
         text = data[_CHECKSUM:]
         found = json.loads(text) if int(data[:_CHECKSUM], 16) == zlib.crc32(text) else {}
-        if _lives(found["pid"]):
+        if _is_owned(store, found["pid"], found.get("namespace", 0)):
             topics = found["topics"].items()
             return {t: {c: _channel(*row) for c, row in rows.items()} for t, rows in topics}
     return None
+
+
+def _is_owned(store: str, pid: int, namespace: int) -> bool:
+    """Return whether the process that published the figures is still there, if need be by the store's lock."""
+    return lives(pid) if namespace in {0, pid_namespace()} else is_locked(store)
 
 
 def _channel(*row: Any) -> ChannelFigures:  # noqa: ANN401 - whatever junk there may be
@@ -96,16 +105,3 @@ def _channel(*row: Any) -> ChannelFigures:  # noqa: ANN401 - whatever junk there
 
 def _latency(row: Any) -> Latency | None:  # noqa: ANN401 - see above
     return None if row is None else Latency(int(row[0]), *map(float, row[1:]))
-
-
-def _lives(pid: int) -> bool:
-    """Return whether the process exists. On Windows, where asking would kill it, the answer is always yes."""
-    if sys.platform == "win32":
-        return True
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except ProcessLookupError:
-        return False
-    return pid > 0

@@ -21,7 +21,8 @@ from filelock import lock_descriptor
 
 from aiodq.errors import NotAStoreError, ReadOnlyError, StorageError, StoreLockedError
 from aiodq.storage.io import lock as lock_module
-from aiodq.storage.io.lock import LOCK_NAME, StoreLock, in_turn, is_locked, lives, lock_holder
+from aiodq.storage.io.lock import LOCK_NAME, LockHolder, StoreLock, in_turn, is_locked, lock_holder
+from tests.containers import in_a_container
 from tests.processes import environment, killed_at_last
 
 if TYPE_CHECKING:
@@ -694,10 +695,10 @@ def test_the_holder_is_told_without_a_lock_of_one_s_own(
     assert lock_holder(str(store)) is None
     with running(OWNER, store) as owner:
         assert line(owner) == "owned"
-        assert lock_holder(str(store)) == owner.pid
+        assert lock_holder(str(store)) == LockHolder(owner.pid)
     assert lock_holder(str(store)) is None
     mine = StoreLock.acquire(str(store))
-    assert lock_holder(str(store)) == os.getpid()
+    assert lock_holder(str(store)) == LockHolder(os.getpid())
     mine.release()
     (store / LOCK_NAME).write_text(f" {os.getpid()}\n")  # as of one that was killed, whose number another has by now
     assert lock_holder(str(store)) is None
@@ -710,10 +711,16 @@ def test_the_holder_of_what_is_not_there_is_an_error_of_ours(store: Path) -> Non
 
 
 @ONLY_LINUX
-def test_a_process_that_has_ended_lives_no_more_though_its_parent_has_not_asked_how(store: Path) -> None:
-    with running(OWNER, store) as process:
-        assert lives(process.pid)
-        process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert not lives(process.pid)
-    assert not lives(process.pid)
+def test_a_holder_in_another_container_is_told_with_its_host(store: Path) -> None:
+    program = "import sys; from aiodq.storage.io.lock import lock_holder; print(lock_holder(sys.argv[1]))"
+    look = in_a_container([sys.executable, "-c", program, str(store)], sees_others=False)
+
+    def told() -> str:
+        return subprocess.run(look, capture_output=True, text=True, check=True, env=environment()).stdout.strip()
+
+    with running(OWNER, store) as owner:
+        assert line(owner) == "owned"
+        assert told() == f"process {owner.pid} on {socket.gethostname()}"
+        owner.kill()
+        owner.wait()
+        assert told() == "None"
