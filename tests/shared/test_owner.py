@@ -574,7 +574,7 @@ def test_pids_that_an_owner_in_another_container_noted_are_not_taken_for_those_h
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("aiodq.shared.server.noted_clients._namespace", lambda: 7)
+        patch.setattr("aiodq.shared.server.noted_clients.pid_namespace", lambda: 7)
         NotedClients(str(tmp_path)).write({7: NO_PROCESS})
         assert NotedClients(str(tmp_path)).read() == {7: NO_PROCESS}
     assert NotedClients(str(tmp_path)).read() == {7: UNSEEN}
