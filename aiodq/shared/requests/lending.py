@@ -13,12 +13,13 @@ from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, not_in_flight
-from aiodq.shared.encoding.number_runs import GONE, NumberRuns
+from aiodq.shared.encoding.number_runs import GONE
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import call_channel
 from aiodq.shared.requests.claims import Claim, comes_too_late
 from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting, near_ones
+from aiodq.shared.requests.lent_messages import LentMessages
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
@@ -61,7 +62,6 @@ class Lending:
 
     Attributes:
         engine: the engine of the channel's topic.
-        changed: whether the client got or gave up messages since it was last sent the channel's counts.
     """
 
     def __init__(self, owner: Owning, wire: Wire, handle: int, topic: Topic, channel: Channel) -> None:
@@ -73,8 +73,7 @@ class Lending:
         self._channel = channel
         self._channel_engine = channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
         self.engine: TopicEngine = channel._engine  # noqa: SLF001 - as above
-        self._lent: NumberRuns[LentRun] = NumberRuns()
-        self.changed: bool = False
+        self._lent = LentMessages(owner.epoch)
         self._wanted = 0
         self._given = 0
         self._place = self._channel_engine.place
@@ -232,7 +231,7 @@ class Lending:
         return message
 
     def _deliver(self, runs: list[LentRun]) -> None:
-        self.changed = True
+        self._lent.changed = True
         packets = as_sent(runs)
         for packet in packets:
             first = packet[0]
@@ -244,34 +243,21 @@ class Lending:
             send = self._wire.send if packet is packets[-1] else self._wire.send_soon
             send(Deliver(self._handle, first.lease.attempts, first.offset, first.number, frames), 0)
 
-    def _find(self, epoch: int, offset: int, delivery: int) -> tuple[LentRun, int]:
-        found = self._lent.find(delivery) if epoch == self._owner.epoch else None
-        if found is None or found[0].offset + found[1] != offset:
-            raise not_in_flight(f"message {offset}")
-        return found
-
     def find(self, epoch: int, offset: int, delivery: int) -> Message:
         """Return a message that the client holds.
 
         Raises:
             NotInFlightError: it does not.
         """
-        run, place = self._find(epoch, offset, delivery)
+        run, place = self._lent.place_of(epoch, offset, delivery)
         return run.message(place)
 
     def take(self, epoch: int, offset: int, delivery: int) -> Message:
         """Take a message from the client to settle it; see `find`."""
-        run, place = self._find(epoch, offset, delivery)
+        run, place = self._lent.place_of(epoch, offset, delivery)
         message = run.message(place)
-        self._drop(run, place, place + 1)
+        self._lent.drop(run, place, place + 1)
         return message
-
-    def _drop(self, run: LentRun, start: int, stop: int) -> None:
-        """Drop messages that the client no longer holds."""
-        self.changed = True
-        if run.left > stop - start:
-            run.forget(start, stop)
-        self._lent.drop(run, start, stop)
 
     def release(self, epoch: int, ranges: Iterable[Range]) -> None:
         """Make ranges of messages ready again, as many as possible, as if they had never been lent.
@@ -281,11 +267,11 @@ class Lending:
         """
         failure: NotInFlightError | None = None
         for each in ranges:
-            parts, lost = self._held(epoch, each)
+            parts, lost = self._lent.held(epoch, each)
             for run, start, stop in parts:
                 for place in range(start, stop):
                     message = run.message(place)
-                    self._drop(run, place, place + 1)
+                    self._lent.drop(run, place, place + 1)
                     try:
                         message.release()
                     except NotInFlightError as error:
@@ -298,7 +284,7 @@ class Lending:
         """Settle ranges of messages, as many as possible, and tell the client which failed; return why, if any."""
         lost: list[Range] = []
         for each in ranges:
-            parts, missing = self._held(epoch, each)
+            parts, missing = self._lent.held(epoch, each)
             lost += missing
             for run, start, stop in parts:
                 lost += self._ack_part(run, start, stop)
@@ -307,27 +293,6 @@ class Lending:
         if epoch == self._owner.epoch:
             self._wire.send(Gone(self._handle, epoch, tuple(lost)))
         return not_in_flight(f"message {lost[0].first}")
-
-    def _held(self, epoch: int, each: Range) -> tuple[list[tuple[LentRun, int, int]], list[Range]]:
-        """Return the part of a range that the client holds, as (run, start, stop), and the rest."""
-        if epoch != self._owner.epoch:
-            return [], [each]
-        offset, delivery, count = each
-        found: list[tuple[LentRun, int, int]] = []
-        lost: list[Range] = []
-        at = delivery
-        # The client's count is not trusted: at most what is held is looked at.
-        for run, start, stop in self._lent.parts(range(delivery, delivery + count)):
-            if run.offset - run.number != offset - delivery:
-                continue
-            for first, last in run.parts(start, stop):
-                if run.number + first > at:
-                    lost.append(Range(offset + at - delivery, at, run.number + first - at))
-                found.append((run, first, last))
-                at = run.number + last
-        if at < delivery + count:
-            lost.append(Range(offset + at - delivery, at, delivery + count - at))
-        return found, lost
 
     def _ack_part(self, run: LentRun, start: int, stop: int) -> list[Range]:
         """Settle messages that the client holds; return those that are no longer in flight."""
@@ -340,7 +305,7 @@ class Lending:
                     run.message(place).ack_nowait()
                 except NotInFlightError:
                     lost.append(Range(run.offset + place, run.number + place, 1))
-        self._drop(run, start, stop)
+        self._lent.drop(run, start, stop)
         return lost
 
     # --- for transactions
@@ -352,10 +317,10 @@ class Lending:
             NotInFlightError: the client does not hold one.
         """
         for each in ranges:
-            parts, lost = self._held(epoch, each)
+            parts, lost = self._lent.held(epoch, each)
             for run, start, stop in parts:
                 part = run.cut(start, stop)
-                self._drop(run, start, stop)
+                self._lent.drop(run, start, stop)
                 yield part
             if lost:
                 raise not_in_flight(f"message {lost[0].first}")
@@ -367,11 +332,7 @@ class Lending:
             with suppress(AiodqError, QueueShutDown):
                 message.release()
         elif state is not None and state.delivery(message.offset) == number:
-            found = self._lent.restore(number)
-            if found is None:
-                self._lent.add(LentRun.of(message))
-            else:
-                found[0].bodies[found[1]] = message.body
+            self._lent.keep(message)
         else:
             self._wire.send(Gone(self._handle, self._owner.epoch, (Range(message.offset, number, 1),)))
 
@@ -442,7 +403,7 @@ class Lending:
                 for place in range(first, last) if not run.in_flight(first, last) else ():
                     offset, number = run.offset + place, run.number + place
                     if state.delivery(offset) != number:
-                        self._drop(run, place, place + 1)
+                        self._lent.drop(run, place, place + 1)
                         self._wire.send(Gone(self._handle, self._owner.epoch, (Range(offset, number, 1),)))
 
     def begin_resume(self) -> None:
@@ -452,12 +413,12 @@ class Lending:
 
     def hand_over(self, epoch: int, those: Range) -> tuple[list[LentRun], list[Range]]:
         """See `Share`."""
-        parts, lost = self._held(epoch, those)
+        parts, lost = self._lent.held(epoch, those)
         runs = [
             LentRun(run.lease, run.first + start, run.bodies[start:stop], run.store_ref) for run, start, stop in parts
         ]
         for run, start, stop in parts:
-            self._drop(run, start, stop)
+            self._lent.drop(run, start, stop)
         return runs, lost
 
     async def resume(self, epoch: int, held: Iterable[Held], before: Iterable[Share], *, missed: bool = False) -> Done:
@@ -565,6 +526,11 @@ class Lending:
         await asyncio.shield(rejecting)
         return await self.committed()
 
+    def has_changed(self) -> bool:
+        """Return whether the client got or gave up messages since the last call."""
+        changed, self._lent.changed = self._lent.changed, False
+        return changed
+
     def figures(self) -> Figures:
         """Return the channel's counts."""
         channel, log = self._channel, self.engine.log
@@ -594,7 +560,7 @@ class Lending:
                             run.message(place).nack_nowait(0)
                         else:
                             run.message(place).release()
-                    self._drop(run, place, place + 1)
+                    self._lent.drop(run, place, place + 1)
                     count += 1
                     if not count % _BACK_AT_ONCE:
                         await asyncio.sleep(0)

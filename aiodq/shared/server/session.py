@@ -243,8 +243,7 @@ class Session:
             # The client has corrected its counts by what it got and gave up, until it is sent new ones. Those may equal
             # the previous ones: a message that it gave back may be taken at once, one that timed out may be redelivered
             # to it.
-            always = always or lending.changed
-            lending.changed = False
+            always = lending.has_changed() or always
         if always or figures != self._figures.get(handle):
             self._figures[handle] = figures
             self._wire.send(figures)

@@ -22,6 +22,7 @@ from aiodq.shared.requests.client_puts import ClientPuts
 from aiodq.shared.requests.client_transactions import ClientTransactions
 from aiodq.shared.requests.lending import Lending
 from aiodq.shared.requests.lent import LentRun
+from aiodq.shared.requests.lent_messages import LentMessages
 from aiodq.shared.requests.made_changes import MadeChanges
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.shared.server.owner import Owner
@@ -141,15 +142,15 @@ change(
 )
 change(
     "a message is settled by what an owner before has delivered",
-    Lending._find,
-    "if epoch == self._owner.epoch else None",
+    LentMessages.place_of,
+    "if epoch == self._epoch else None",
     "",
     test=f"{_OWNER}::test_what_a_client_does_not_hold_it_cannot_settle",
 )
 change(
     "a message is acked by what an owner before has delivered",
-    Lending._held,
-    "if epoch != self._owner.epoch:",
+    LentMessages.held,
+    "if epoch != self._epoch:",
     "if epoch < 0:",
     test=f"{_OWNER}::test_what_a_client_does_not_hold_it_cannot_settle",
 )
@@ -253,8 +254,8 @@ change(
 )
 change(
     "the messages of a transaction that failed are in nobody's hands",
-    Lending.keep,
-    "self._lent.add(LentRun.of(message))",
+    LentMessages.keep,
+    "self.add(LentRun.of(message))",
     "None",
     test=f"{_TRANSACTIONS}::test_a_full_topic_refuses_it_and_nothing_is_done",
 )
@@ -281,9 +282,9 @@ change(
 )
 change(
     "of what is given back together nothing is ready where some was taken away",
-    Lending._held,
-    "for run, start, stop in self._lent.parts(range(delivery, delivery + count)):",
-    "for run, start, stop in self._lent.parts(range(delivery, delivery + count)) if count <= len(self._lent) else ():",
+    LentMessages.held,
+    "for run, start, stop in self.parts(range(delivery, delivery + count)):",
+    "for run, start, stop in self.parts(range(delivery, delivery + count)) if count <= len(self) else ():",
     test=f"{_LENDING}::test_of_what_is_given_back_together_the_rest_is_ready_though_some_was_taken_away",
 )
 change(

@@ -1,0 +1,80 @@
+"""The messages of one channel that a client holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.errors import not_in_flight
+from aiodq.shared.encoding.number_runs import NumberRuns
+from aiodq.shared.requests.lent import LentRun
+from aiodq.wire.packets import Range
+
+if TYPE_CHECKING:
+    from aiodq.message import Message
+
+__all__ = ["LentMessages"]
+
+
+class LentMessages(NumberRuns[LentRun]):
+    """The messages of one channel that a client holds, by their delivery numbers.
+
+    A client names a message by the epoch of the owner that delivered it, its offset and its delivery number.
+
+    Attributes:
+        changed: whether the client got or gave up messages since this was set to False.
+    """
+
+    __slots__ = ("_epoch", "changed")
+
+    def __init__(self, epoch: int) -> None:
+        """Start with none; `epoch` is that of this owner."""
+        super().__init__()
+        self._epoch = epoch
+        self.changed: bool = False
+
+    def place_of(self, epoch: int, offset: int, delivery: int) -> tuple[LentRun, int]:
+        """Return the run of a message that the client holds, and its index there.
+
+        Raises:
+            NotInFlightError: the client does not hold it.
+        """
+        found = self.find(delivery) if epoch == self._epoch else None
+        if found is None or found[0].offset + found[1] != offset:
+            raise not_in_flight(f"message {offset}")
+        return found
+
+    def held(self, epoch: int, each: Range) -> tuple[list[tuple[LentRun, int, int]], list[Range]]:
+        """Return the part of a range that the client holds, as (run, start, stop), and the rest."""
+        if epoch != self._epoch:
+            return [], [each]
+        offset, delivery, count = each
+        found: list[tuple[LentRun, int, int]] = []
+        lost: list[Range] = []
+        at = delivery
+        # The client's count is not trusted: at most what is held is looked at.
+        for run, start, stop in self.parts(range(delivery, delivery + count)):
+            if run.offset - run.number != offset - delivery:
+                continue
+            for first, last in run.parts(start, stop):
+                if run.number + first > at:
+                    lost.append(Range(offset + at - delivery, at, run.number + first - at))
+                found.append((run, first, last))
+                at = run.number + last
+        if at < delivery + count:
+            lost.append(Range(offset + at - delivery, at, delivery + count - at))
+        return found, lost
+
+    def drop(self, run: LentRun, start: int, stop: int) -> None:
+        """Drop messages that the client no longer holds."""
+        self.changed = True
+        if run.left > stop - start:
+            run.forget(start, stop)
+        super().drop(run, start, stop)
+
+    def keep(self, message: Message) -> None:
+        """Add a message that is in the client's hands again."""
+        found = self.restore(message._delivery)  # noqa: SLF001 - this and the message are two halves of one thing
+        if found is None:
+            self.add(LentRun.of(message))
+        else:
+            found[0].bodies[found[1]] = message.body
