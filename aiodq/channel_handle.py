@@ -13,12 +13,12 @@ from aiodq.consuming.acking import ack_all
 from aiodq.consuming.consumer import Consumer
 from aiodq.consuming.handlers import checked_concurrency, checked_handler, checked_hook
 from aiodq.consuming.iteration import iterate
-from aiodq.engine.channel.handing import HandingChannel
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
+from aiodq.engine.channel.open_channel import OpenChannel
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
 from aiodq.engine.stats.topic_stats import channel_standing
-from aiodq.engine.topic.puts.putting import OpenTopic
+from aiodq.engine.topic.puts.open_topic import OpenTopic
 from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, again
 from aiodq.message import Message
 from aiodq.onlyasync import AsyncIteration
@@ -33,9 +33,9 @@ class ChannelHandle(AsyncIteration):
     """A channel, whichever process owns its store; `Channel` adds what needs the channel's state in this process."""
 
     _engine: OpenTopic
-    _channel_engine: HandingChannel[Message]
+    _channel_engine: OpenChannel[Message]
 
-    def __init__(self, engine: OpenTopic, channel_engine: HandingChannel[Message]) -> None:
+    def __init__(self, engine: OpenTopic, channel_engine: OpenChannel[Message]) -> None:
         """Stand for this channel, and keep its store open."""
         self._engine = engine
         self._channel_engine = channel_engine

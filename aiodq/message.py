@@ -14,7 +14,7 @@ from aiodq.engine.batch.validation import span_ns
 from aiodq.engine.channel.dead_lettering.failure_causes import Consequence, Handling, cause_of, reason_of
 from aiodq.engine.channel.lease.in_flight import InFlight, message_of
 from aiodq.engine.channel.lease.message_lease import MessageLease
-from aiodq.engine.channel.settling import SettlingChannel
+from aiodq.engine.channel.settling_channel import SettlingChannel
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.transactions.task_transactions import Joinable
 from aiodq.errors import (

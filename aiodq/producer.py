@@ -14,7 +14,7 @@ from aiodq.engine.batch.put_batch import PLAIN, Accepted, columns_cost, columns_
 from aiodq.engine.batch.validation import list_bodies
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.commit.group_commit import GIVE_WAY
-from aiodq.engine.topic.puts.putting import OpenTopic
+from aiodq.engine.topic.puts.open_topic import OpenTopic
 from aiodq.engine.topic.puts.receipt import Receipt
 from aiodq.format.columns import Columns
 from aiodq.format.layout import BytesLike

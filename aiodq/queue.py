@@ -12,7 +12,7 @@ from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
 from aiodq.consuming.acking import own_delivery
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.engine.topic.puts.putting import OpenTopic
+from aiodq.engine.topic.puts.open_topic import OpenTopic
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import InvalidOptionTypeError
 from aiodq.message import Message

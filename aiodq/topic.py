@@ -14,7 +14,7 @@ from aiodq.engine.loop.futures import to_its_end
 from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.engine.store.channel_management import pause_topic
 from aiodq.engine.store.store_engine import StoreEngine
-from aiodq.engine.topic.puts.putting import OpenTopic
+from aiodq.engine.topic.puts.open_topic import OpenTopic
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import OffsetError
 from aiodq.message import Message, look_at

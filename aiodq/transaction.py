@@ -16,7 +16,7 @@ from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.channel.lease.held_runs import held_runs, mark_settled
 from aiodq.engine.channel.lease.in_flight import InFlight
 from aiodq.engine.channel.lease.message_lease import MessageLease
-from aiodq.engine.channel.settling import SettlingChannel
+from aiodq.engine.channel.settling_channel import SettlingChannel
 from aiodq.engine.transactions.participants import AckRun, Channel, Topic, joined_runs
 from aiodq.engine.transactions.pending_puts import Checked, PendingPuts, cost_of
 from aiodq.engine.transactions.task_transactions import Joinable, TransactionHost

@@ -12,13 +12,13 @@ from aiodq.values import several, shown_typed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aiodq.engine.channel.handing import HandingChannel
     from aiodq.engine.channel.lease.in_flight import InFlight
+    from aiodq.engine.channel.open_channel import OpenChannel
 
 __all__ = ["ack_all", "list_messages", "own_delivery"]
 
 
-def ack_all(channel_engine: HandingChannel[Message], messages: Iterable[Message]) -> None:
+def ack_all(channel_engine: OpenChannel[Message], messages: Iterable[Message]) -> None:
     """Settle messages of a channel: all of them, or none if one cannot be settled.
 
     Raises:
@@ -60,14 +60,14 @@ def list_messages(messages: Iterable[Message]) -> list[Message]:
     return list(found)
 
 
-def _divided(channel_engine: HandingChannel[Message], messages: list[Message]) -> tuple[HeldRuns, list[Message]]:
+def _divided(channel_engine: OpenChannel[Message], messages: list[Message]) -> tuple[HeldRuns, list[Message]]:
     """Return the runs of consecutive messages of leases, and all other messages."""
     if list(map(type, messages)).count(Message) != len(messages):
         return {}, messages
     return held_runs(messages, lambda lease: lease.channel_engine is channel_engine)
 
 
-def _delivery(channel_engine: HandingChannel[Message], message: object) -> int:
+def _delivery(channel_engine: OpenChannel[Message], message: object) -> int:
     if not isinstance(message, Message):
         raise InvalidOptionTypeError(
             f"what is acked is a message, not {shown_typed(message)}: write "
@@ -78,7 +78,7 @@ def _delivery(channel_engine: HandingChannel[Message], message: object) -> int:
     return delivery
 
 
-def own_delivery(channel_engine: HandingChannel[Message], message: Message) -> int:
+def own_delivery(channel_engine: OpenChannel[Message], message: Message) -> int:
     """Return the delivery number of a message that this channel has handed out.
 
     Raises:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from aiodq.consuming.calling import InThread
     from aiodq.consuming.handlers import Handler
-    from aiodq.engine.channel.handing import HandingChannel
+    from aiodq.engine.channel.open_channel import OpenChannel
     from aiodq.message import Message
 
 __all__ = ["Consumer"]
@@ -42,7 +42,7 @@ class Consumer:
 
     def __init__(
         self,
-        channel_engine: HandingChannel[Message],
+        channel_engine: OpenChannel[Message],
         check: Callable[[], None],
         handler: Handler,
         *,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Callable
 
-    from aiodq.engine.channel.handing import HandingChannel
     from aiodq.engine.channel.lease.held_by_task import HeldByTask, TakenByTask
+    from aiodq.engine.channel.open_channel import OpenChannel
     from aiodq.message import Message
 
 __all__ = ["iterate"]
@@ -24,7 +24,7 @@ _COMPILED: Final = not isinstance(Taking.next, FunctionType)
 
 
 def iterate(
-    channel_engine: HandingChannel[Message],
+    channel_engine: OpenChannel[Message],
     store_ref: object,
     handed: Callable[[Message], Message],
     held_by_task: HeldByTask[Message] | None,
@@ -41,7 +41,7 @@ def iterate(
 
 
 async def _called(
-    channel_engine: HandingChannel[Message],
+    channel_engine: OpenChannel[Message],
     store_ref: object,
     handed: Callable[[Message], Message],
     held_by_task: HeldByTask[Message] | None,
@@ -68,7 +68,7 @@ async def _called(
 # The bodies of other functions instead of calls: all of this runs for every message.
 # ruff: noqa: SLF001
 async def _inlined(
-    channel_engine: HandingChannel[Message],
+    channel_engine: OpenChannel[Message],
     store_ref: object,
     handed: Callable[[Message], Message],
     held_by_task: HeldByTask[Message] | None,

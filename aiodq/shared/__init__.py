@@ -21,7 +21,7 @@ When the owner changes:
 
 - A put is kept until it is answered, and sent again, in order and before anything newer. From its control frames
   (`aiodq.format.producers`) the log knows which puts it already has. A put that waits for room, and whose caller has
-  stopped waiting, is withdrawn and not sent again (`putting`).
+  stopped waiting, is withdrawn and not sent again (`sent_puts`).
 - Topics and channels are opened again, in turns of the loop, with the options on disk if they were stored
   (`reopening`).
 - A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was put before

@@ -24,13 +24,13 @@ from aiodq.wire.frames import decode_messages, encode_messages
 from aiodq.wire.payload import Held, Range
 from aiodq.wire.stream import Received
 from tests.proof.bodies import body_of, id_of
-from tests.proof.ledger import Committed, Committing, Found, Outliving, Put, Putting, Settled, Settlement
+from tests.proof.ledger import Committed, Committing, Found, Outliving, Put, SentPut, Settled, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.shared.requests.placing import Placing, PutsInProgress
+    from aiodq.shared.requests.client_put_result import ClientPutResult, PutsInProgress
     from aiodq.shared.requests.serving import Client
     from aiodq.storage.log.producer_table import Origin
     from tests.proof.world import World
@@ -58,7 +58,7 @@ class _Owning:
         self.own = 0
         self.epoch = epoch
         self.largest = _LARGEST
-        self.putting: PutsInProgress = {}
+        self.puts_in_progress: PutsInProgress = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.waiting = WaitingBytes()
         self.changes = MadeChanges()
@@ -193,16 +193,16 @@ class _Client:
         """It is no real one."""
         return said
 
-    def early(self, request: int) -> Callable[[Placing, int], None]:
+    def early(self, request: int) -> Callable[[ClientPutResult, int], None]:
         """Its puts are answered by who has synced them."""
 
-        def answer(put: Placing, first: int) -> None:
+        def answer(put: ClientPutResult, first: int) -> None:
             self.send(packets.Done((first, put.messages)), request)
             put.answered = True
 
         return answer
 
-    def answered(self, put: Placing) -> bool:
+    def answered(self, put: ClientPutResult) -> bool:
         """All is done by one thread here."""
         return put.answered
 
@@ -234,7 +234,7 @@ class _Unanswered:
     def look_at(self, note: object) -> None:
         """Take in the next note."""
         match note:
-            case Putting(topic, names) if names[0].startswith(_MARK):
+            case SentPut(topic, names) if names[0].startswith(_MARK):
                 self.puts[names[0]] = topic
             case Put(_, names) if names:
                 self.puts.pop(names[0], None)
@@ -336,7 +336,7 @@ class _Clients:
 
     async def _put(self, topic: str, name: str) -> None:
         producer, _, number = name.removeprefix(_MARK).split(":")
-        self._world.note(Putting(topic, (name,)))
+        self._world.note(SentPut(topic, (name,)))
         offset = await self._client(int(producer)).put(topic, int(number), body_of(name, _SIZE))
         put = Put(topic, (name,), (offset,))
         self._world.note(put if self._owning.engine.topics[topic].durably else Outliving(topic, put))

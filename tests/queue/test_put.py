@@ -1,4 +1,4 @@
-"""Putting: one, many, without waiting, what cannot be stored, and what each sync policy promises."""
+"""SentPut: one, many, without waiting, what cannot be stored, and what each sync policy promises."""
 
 from __future__ import annotations
 

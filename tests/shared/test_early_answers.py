@@ -18,7 +18,7 @@ from aiodq.engine.batch.put_batch import Part
 from aiodq.errors import StoreFailedError
 from aiodq.format.columns import Columns
 from aiodq.shared.connection.rendezvous import connect
-from aiodq.shared.requests.placing import Placing
+from aiodq.shared.requests.client_put_result import ClientPutResult
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.storage.io import durable_io
 from aiodq.storage.log import active_segment
@@ -45,9 +45,9 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-def asked() -> Placing:
+def asked() -> ClientPutResult:
     """Return a put that is to be answered."""
-    return Placing(1, lambda _: None, None)
+    return ClientPutResult(1, lambda _: None, None)
 
 
 def said(answers: EarlyAnswers, packet: bytes) -> bool:
@@ -210,7 +210,7 @@ def late(store: aiodq.Store) -> Iterator[None]:
     """Have the loop hear of nothing from threads, from when one of them tells a client to the end of the block."""
     loop, say = Late(asyncio.get_running_loop()), EarlyAnswers.send
 
-    def saying(answers: EarlyAnswers, packet: bytes, put: Placing) -> None:
+    def saying(answers: EarlyAnswers, packet: bytes, put: ClientPutResult) -> None:
         loop.deaf = True
         say(answers, packet, put)
 

@@ -366,4 +366,4 @@ async def test_of_puts_that_are_answered_nothing_is_kept(tmp_path: Path) -> None
         (session_of_it,) = owner.clients
         puts = session_of_it._puts
         # The client may hear of a put from the thread that has synced it, a moment before the owner's loop does.
-        await until(lambda: not any((puts._slow, puts._moving, puts._waiting, puts._withdrawn, owner.putting)))
+        await until(lambda: not any((puts._slow, puts._moving, puts._waiting, puts._withdrawn, owner.puts_in_progress)))

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiodq
-from aiodq.shared.connection.putting import Putting, TopicPuts
+from aiodq.shared.connection.sent_puts import SentPut, TopicPuts
 from aiodq.shared.requests import client_puts
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.log.topic_log import TopicLog
@@ -51,12 +51,12 @@ async def test_what_waits_for_room_is_repeated_before_anything_newer_though_its_
         await before.open(1, "jobs")
         for sequence in (1, 2):
             before.put(1, sequence, bodies[sequence - 1 : sequence])
-        await until(lambda: len(owner.putting) == 2)
+        await until(lambda: len(owner.puts_in_progress) == 2)
         client = await RawClient.connected(tmp_path / "s")
         await client.hello()
         await client.open(1, "jobs")
         asked = [client.put(1, sequence, bodies[sequence - 1 : sequence]) for sequence in (1, 2, 3)]
-        await until(lambda: len(owner.putting) == 3)
+        await until(lambda: len(owner.puts_in_progress) == 3)
         await before.close()
         await until(lambda: len(owner.clients) == 1)
         for body in (b"0", *bodies):
@@ -88,7 +88,7 @@ def test_no_more_puts_are_under_way_than_an_owner_remembers() -> None:
     sent, outcomes = list[int](), list[object]()
     puts = TopicPuts(lambda sequence, _: sent.append(sequence))
     for _ in range(MOST_PENDING + 2):
-        puts.put(Putting(b"", 1, each=False, on_done=outcomes.append, given_up=lambda: False))
+        puts.put(SentPut(b"", 1, each=False, on_done=outcomes.append, given_up=lambda: False))
     assert sent == list(range(1, MOST_PENDING + 1))
     puts.answered(1, Done((0, 1)))
     assert (sent[-1], len(sent), outcomes) == (MOST_PENDING + 1, MOST_PENDING + 1, [range(1)])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from aiodq.shared.connection.putting import Putting
+    from aiodq.shared.connection.sent_puts import SentPut
     from aiodq.wire.packets import Packet
 
 
@@ -381,7 +381,7 @@ async def test_to_settle_waits_for_what_was_put_before_and_no_longer(
         queue = client.queue("jobs")
         await queue.put(b"known")
         puts = queue._remote_topic.put_buffer  # type: ignore[attr-defined]  # as above
-        under_way: list[Putting] = []
+        under_way: list[SentPut] = []
         monkeypatch.setattr(puts._topic.link, "put", lambda _name, put: under_way.append(put))
         receipts = [queue.put_nowait(b"before"), queue.put_nowait(b"likewise")]
         settling = asyncio.ensure_future(puts.settled())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiodq.shared.consuming import unanswered
-from aiodq.shared.consuming.settlings import Settling
+from aiodq.shared.consuming.sent_settlements import SentSettlement
 from aiodq.shared.consuming.unanswered import Unanswered
 from aiodq.wire.packets import Reject
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import pytest
 
 
-def acking(*numbers: range) -> Settling:
-    return Settling(numbers, None)
+def acking(*numbers: range) -> SentSettlement:
+    return SentSettlement(numbers, None)
 
 
-def rejecting(number: int) -> Settling:
-    return Settling([range(number, number + 1)], lambda handle: Reject(handle, 1, 1, 0, number, "", ""))
+def rejecting(number: int) -> SentSettlement:
+    return SentSettlement([range(number, number + 1)], lambda handle: Reject(handle, 1, 1, 0, number, "", ""))
 
 
 def test_each_message_is_called_again_once() -> None:

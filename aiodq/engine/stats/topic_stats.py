@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
-    from aiodq.engine.channel.handing import HandingChannel
+    from aiodq.engine.channel.open_channel import OpenChannel
     from aiodq.engine.topic.topic_engine import TopicEngine
 
 __all__ = ["BacklogFigures", "backlogs", "channel_standing", "channel_stats", "state_of", "topic_stats"]
@@ -87,7 +87,7 @@ def _damages(engine: TopicEngine) -> int:
     return len(engine.log.damages) + sum(len(journal.damages) for journal in journals)
 
 
-def channel_standing(channel_engine: HandingChannel[Any]) -> str:
+def channel_standing(channel_engine: OpenChannel[Any]) -> str:
     """Return a channel's state as one word, for status displays; its topic is open."""
     if channel_engine.error is not None:
         return "deleted"

@@ -23,7 +23,7 @@ from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.commit.group_commit import NOT_NOW
 from aiodq.errors import again
 from aiodq.format.columns import Columns
-from aiodq.shared.connection.putting import Putting, WithdrawnError
+from aiodq.shared.connection.sent_puts import SentPut, WithdrawnError
 from aiodq.wire.frames import encode_messages
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ class RemotePuts(Acceptance):
             frames = encode_messages(part.columns, self._topic.clock.now_ns())
             on_done = partial(self._placed, part, number)
             given_up = partial(self._is_given_up, part)
-            self._topic.link.put(self._topic.name, Putting(frames, messages, not part.atomic, on_done, given_up))
+            self._topic.link.put(self._topic.name, SentPut(frames, messages, not part.atomic, on_done, given_up))
         except Exception as error:  # noqa: BLE001 - whatever it is, the waiters are told
             self._placed(part, number, error)
 

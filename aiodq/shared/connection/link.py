@@ -22,9 +22,9 @@ from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, Protocol
 from aiodq.shared.connection.handle_numbers import HandleNumbers
 from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.outbox import Outbox
-from aiodq.shared.connection.putting import PutsByTopic, check_size
 from aiodq.shared.connection.rendezvous import connect, owner_of
 from aiodq.shared.connection.reopening import Opened, Reopening
+from aiodq.shared.connection.sent_puts import PutsByTopic, check_size
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.answers import understood
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from aiodq.shared.connection.link_wire import LinkWire
     from aiodq.shared.connection.listener import Listener
-    from aiodq.shared.connection.putting import Putting, TopicPuts
+    from aiodq.shared.connection.sent_puts import SentPut, TopicPuts
     from aiodq.wire.packets import Packet
     from aiodq.wire.stream import Received
 
@@ -202,7 +202,7 @@ class Link:
 
     # --- puts
 
-    def put(self, topic: str, put: Putting) -> None:
+    def put(self, topic: str, put: SentPut) -> None:
         """Put messages; every later owner is sent them, until one has answered.
 
         Raises:
@@ -219,7 +219,7 @@ class Link:
         """Return the puts into a topic."""
         return self._topics.of(topic)
 
-    def _send_put(self, topic: str, sequence: int, put: Putting) -> None:
+    def _send_put(self, topic: str, sequence: int, put: SentPut) -> None:
         if self._ready or topic in self._repeated:
             packet = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
             self._send(packet, partial(self._topics[topic].answered, sequence))

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiodq.shared.consuming.remote_settlement import RemoteSettlement
-    from aiodq.shared.consuming.settlings import Settling, Together
+    from aiodq.shared.consuming.sent_settlements import SentSettlement, Together
 
 __all__ = ["ack_again", "acked_before", "not_answered"]
 
 
-def acked_before(channel: RemoteSettlement, messages: Iterable[object]) -> dict[Message, Settling]:
+def acked_before(channel: RemoteSettlement, messages: Iterable[object]) -> dict[Message, SentSettlement]:
     """Return those of these messages that were acked before without an answer, with what settles them."""
-    found: dict[Message, Settling] = {}
+    found: dict[Message, SentSettlement] = {}
     for message in messages if channel.unanswered else ():
         engine: object = message._channel_engine if isinstance(message, Message) else None  # noqa: SLF001 - its other half
         if isinstance(message, Message) and engine is channel:

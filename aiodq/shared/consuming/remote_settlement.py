@@ -17,7 +17,7 @@ from aiodq.errors import AiodqError, NotInFlightError, again, not_in_flight
 from aiodq.options import ChannelOptions, next_wait
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import SETTLING, Holdings, Reserved
-from aiodq.shared.consuming.settlings import Settling, Together
+from aiodq.shared.consuming.sent_settlements import SentSettlement, Together
 from aiodq.shared.consuming.timeouts import Timeouts
 from aiodq.shared.consuming.unanswered import Unanswered
 from aiodq.shared.encoding.number_runs import marked_ranges, neighbours
@@ -110,11 +110,11 @@ class RemoteSettlement:
         self._dirty: list[Lease] = []
         self._resumed = True
         self._asked = 0
-        self._settling: dict[Settling, None] = {}
+        self._settling: dict[SentSettlement, None] = {}
         self._claimers: dict[asyncio.Future[None], None] = {}
-        self._unsent: list[Settling] = []
+        self._unsent: list[SentSettlement] = []
         self._sending = False
-        self._last: Settling | None = None
+        self._last: SentSettlement | None = None
         self.unanswered: Unanswered = Unanswered()
         self._together: Together | None = None
         self._timeouts = Timeouts(
@@ -167,7 +167,7 @@ class RemoteSettlement:
         numbers = [range(lease.number + first, lease.number + stop) for first, stop in acked]
         for each in numbers:
             self._counted.take(each, SETTLING)
-        self._begin(Settling(numbers, None))
+        self._begin(SentSettlement(numbers, None))
 
     @property
     def in_hand(self) -> int:
@@ -278,7 +278,7 @@ class RemoteSettlement:
             return
         if self.error is not None or not self._holdings.take_one(offset, delivery):
             self.check(offset, delivery)
-        self._begin(Settling([_one(delivery)], None))
+        self._begin(SentSettlement([_one(delivery)], None))
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
         """Settle messages: all of them, or none if one cannot be settled."""
@@ -428,14 +428,14 @@ class RemoteSettlement:
 
     def _settle(
         self, numbers: Sequence[range], make: Callable[[int], Packet] | None, *, back: bool = False, final: bool = True
-    ) -> Settling:
+    ) -> SentSettlement:
         """Have this owner or a later one settle messages, until one confirms it."""
         self.check_context()
         for each in numbers:
             self._holdings.take(each, SETTLING)
-        return self._begin(Settling(numbers, make, back=back, final=final))
+        return self._begin(SentSettlement(numbers, make, back=back, final=final))
 
-    def _begin(self, settling: Settling) -> Settling:
+    def _begin(self, settling: SentSettlement) -> SentSettlement:
         self._last, settling.awaited = settling, self._awaited
         if self._together is not None:
             self._together.those.append(settling)
@@ -444,7 +444,7 @@ class RemoteSettlement:
             self._send(settling)
         return settling
 
-    def _send(self, settling: Settling) -> None:
+    def _send(self, settling: SentSettlement) -> None:
         make = settling.make
         if make is None:
             self._unsent.append(settling)
@@ -468,7 +468,7 @@ class RemoteSettlement:
         unsent, self._unsent = self._unsent, []
         if not self._resumed:
             return  # they are sent once the next owner has left them here
-        together: list[Settling] = []
+        together: list[SentSettlement] = []
         ranges: list[Range] = []
         for settling in unsent:
             if settling.over:
@@ -482,7 +482,7 @@ class RemoteSettlement:
             answer = self._request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
             answer.add_done_callback(lambda done: self._answered(together, done.result()))
 
-    def _answered(self, together: list[Settling], answer: Packet) -> None:
+    def _answered(self, together: list[SentSettlement], answer: Packet) -> None:
         if isinstance(answer, Fail) and is_lost(answer):
             return  # it is sent again to the next owner
         refusal = error_of(answer) if isinstance(answer, Fail) else None
@@ -491,7 +491,7 @@ class RemoteSettlement:
         for settling in together:
             self._end(settling, None if reported and not settling.lost else copy(refusal))
 
-    def _end(self, settling: Settling, refusal: Exception | None) -> None:
+    def _end(self, settling: SentSettlement, refusal: Exception | None) -> None:
         if settling.over:
             return
         self._settling.pop(settling, None)
@@ -511,12 +511,12 @@ class RemoteSettlement:
             self._tell(settling, error)
         release(self._claimers)
 
-    def _tell(self, settling: Settling, error: Exception) -> None:
+    def _tell(self, settling: SentSettlement, error: Exception) -> None:
         if settling.final and settling.waiters:
             self.unanswered.note(settling)
         settling.tell(error)
 
-    def _awaited(self, settling: Settling) -> None:
+    def _awaited(self, settling: SentSettlement) -> None:
         """Fail the tasks, too, that began to wait after the others were told that no owner answers."""
         if (failure := self._topic.link.failure) is not None:
             asyncio.get_running_loop().call_soon(self._tell, settling, failure)
@@ -532,7 +532,7 @@ class RemoteSettlement:
             lease.marks[index] = SETTLED
             number = lease.number + index
             self._holdings.take(_one(number), SETTLING)
-            self._begin(Settling([_one(number)], None))
+            self._begin(SentSettlement([_one(number)], None))
         if self._last is not None:
             await self._last.wait()
 
@@ -566,7 +566,7 @@ def _one(number: int) -> range:
     return range(number, number + 1)
 
 
-async def _outcome(settling: Settling) -> None:
+async def _outcome(settling: SentSettlement) -> None:
     """Wait until an owner has answered, whatever the answer."""
     try:
         await settling.wait()
@@ -575,7 +575,7 @@ async def _outcome(settling: Settling) -> None:
             raise
 
 
-def _ending(settling: Settling) -> asyncio.Future[Any]:
+def _ending(settling: SentSettlement) -> asyncio.Future[Any]:
     """Return a future that ends with a settlement, and that need not be awaited."""
     ending = asyncio.ensure_future(settling.wait())
     ending.add_done_callback(mark_retrieved)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aiodq.errors import NotInFlightError
-from aiodq.shared.consuming.settlings import Settling
+from aiodq.shared.consuming.sent_settlements import SentSettlement
 
 __all__ = ["Unanswered"]
 
@@ -13,24 +13,24 @@ _MOST: Final = 10_000
 """Messages of which it is remembered."""
 
 
-class Unanswered(dict[int, Settling]):
+class Unanswered(dict[int, SentSettlement]):
     """The unanswered acks and rejections of a channel, by message number; their callers may call again.
 
     A repeated call does not settle the message again: it waits for the answer to the first call.
     """
 
-    def note(self, settling: Settling) -> None:
+    def note(self, settling: SentSettlement) -> None:
         """Remember an ack or a rejection."""
         self.update((number, settling) for each in settling.numbers for number in each)
         while len(self) > _MOST:
             del self[next(iter(self))]
 
-    def find(self, number: int, *, rejected: bool = False) -> Settling | None:
+    def find(self, number: int, *, rejected: bool = False) -> SentSettlement | None:
         """Return the ack of a message, or its rejection, if no owner has answered it."""
         settling = self.get(number)
         return settling if settling is not None and settling.rejects is rejected else None
 
-    def take(self, number: int, *, rejected: bool = False) -> Settling | None:
+    def take(self, number: int, *, rejected: bool = False) -> SentSettlement | None:
         """Return what `find` does, as the message is acked or rejected again."""
         settling = self.find(number, rejected=rejected)
         if settling is not None:

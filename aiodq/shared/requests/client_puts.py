@@ -10,7 +10,7 @@ from aiodq.awaited import mark_retrieved
 from aiodq.engine.batch.put_batch import Part, columns_cost
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.format.columns import Columns
-from aiodq.shared.requests.placing import Placing
+from aiodq.shared.requests.client_put_result import ClientPutResult
 from aiodq.storage.log.producer_table import Origin
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.wire.frames import decode_lone, decode_messages
@@ -96,9 +96,9 @@ class ClientPuts:
     async def settled(self, topic: str) -> None:
         """Wait until the earlier puts of this client into a topic are answered, except those that wait for room."""
         underway: list[asyncio.Future[Any]] = [
-            placing.waiter()
-            for (name, origin), placing in self._owner.putting.items()
-            if name == topic and origin.producer == self.producer and isinstance(placing, Placing)
+            result.waiter()
+            for (name, origin), result in self._owner.puts_in_progress.items()
+            if name == topic and origin.producer == self.producer and isinstance(result, ClientPutResult)
         ]
         moving = [moved for moved, name in self._moving.items() if name == topic]
         if underway or moving:
@@ -134,8 +134,8 @@ class ClientPuts:
     def _place_now(self, engine: TopicEngine, origin: Origin, columns: Columns, request: int) -> bool:
         """Place a put at once, if it has to wait only for the log; return whether it was placed."""
         put_buffer, commit, log = engine.put_buffer, engine.group_commit, engine.log
-        putting, key = self._owner.putting, (engine.name, origin)
-        if key in putting or not isinstance(log, TopicLog) or log.producers.find(origin) is not None:
+        in_progress, key = self._owner.puts_in_progress, (engine.name, origin)
+        if key in in_progress or not isinstance(log, TopicLog) or log.producers.find(origin) is not None:
             return False
         if not (commit.lone or commit.inline):  # these imply it
             engine.check()
@@ -145,26 +145,26 @@ class ClientPuts:
         if min(sizes) < options.min_message_bytes or max(sizes) > options.max_message_bytes:
             return False  # it is refused
         answer = self._wire.early(request) if engine.durably else None
-        placing = Placing(len(sizes), partial(self._told, engine, key, request), answer)
-        part = Part(columns, [placing], atomic=True, cost=columns_cost(columns), origin=origin)
+        result = ClientPutResult(len(sizes), partial(self._told, engine, key, request), answer)
+        part = Part(columns, [result], atomic=True, cost=columns_cost(columns), origin=origin)
         # INVARIANT: no other task has run since the check: a put that arrives twice at once is placed once.
-        putting[key] = placing
+        in_progress[key] = result
         delay = commit.delay if engine.durably else None
         try:
             # If other producers are likely to put soon, too, all of them are to share a sync.
             if (delay is not None and delay.expected) or not commit.place(part):
                 put_buffer.accept_part(part)
         except asyncio.QueueFull:
-            del putting[key]
+            del in_progress[key]
             return False  # it waits for room, or is refused, by the options
         except BaseException:
-            putting.pop(key, None)
+            in_progress.pop(key, None)
             raise
         return True
 
-    def _told(self, engine: TopicEngine, key: Key, request: int, placed: Placing) -> None:
+    def _told(self, engine: TopicEngine, key: Key, request: int, placed: ClientPutResult) -> None:
         """Answer a put that was placed at once, whose outcome is known."""
-        del self._owner.putting[key]
+        del self._owner.puts_in_progress[key]
         delay = engine.group_commit.delay if engine.durably else None  # no sync, nobody to share it
         if delay is not None and not (self._closing or self._ending):
             delay.answered(self)
@@ -194,10 +194,10 @@ class ClientPuts:
 
     async def _place(self, engine: TopicEngine, key: Key, columns: Columns, moved: asyncio.Future[None]) -> Done:
         engine.check()
-        putting, (_, origin) = self._owner.putting, key
+        in_progress, (_, origin) = self._owner.puts_in_progress, key
         while True:
-            placing = putting.get(key)
-            if placing is None:
+            result = in_progress.get(key)
+            if result is None:
                 known = engine.log.producers.find(origin) if isinstance(engine.log, TopicLog) else None
                 if known is not None:
                     return Done((known.start, len(known)))
@@ -213,17 +213,17 @@ class ClientPuts:
                 loop = asyncio.get_running_loop()
                 self._waiting[key] = loop.create_future()
                 task = loop.create_task(entering)
-                placing = putting[key] = task
+                result = in_progress[key] = task
                 if key in self._waiting:  # a loop with eager tasks may be past that already
                     self._waiting[key] = task
                 task.add_done_callback(partial(self._placed, key, cost))
             try:
                 # INVARIANT: an accepted put stays accepted if its connection ends: it may arrive again over another.
-                placed = await asyncio.shield(placing.waiter() if isinstance(placing, Placing) else placing)
+                placed = await asyncio.shield(result.waiter() if isinstance(result, ClientPutResult) else result)
             except asyncio.CancelledError:
-                if self._closing and isinstance(placing, asyncio.Future) and placing.cancelled():
+                if self._closing and isinstance(result, asyncio.Future) and result.cancelled():
                     raise QueueShutDown("the store is closed") from None
-                if self._ending or isinstance(placing, Placing) or not placing.cancelled():
+                if self._ending or isinstance(result, ClientPutResult) or not result.cancelled():
                     raise
                 continue  # it was withdrawn, or belonged to another connection, which is gone
             return Done((placed.start, len(placed)))
@@ -245,7 +245,7 @@ class ClientPuts:
             self._moved(moved)
 
     def _placed(self, key: Key, cost: int, done: asyncio.Future[range]) -> None:
-        del self._owner.putting[key]
+        del self._owner.puts_in_progress[key]
         self._kept.drop(cost, key[0])
         self._waiting.pop(key, None)
         mark_retrieved(done)  # perhaps its client is gone

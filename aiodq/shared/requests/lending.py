@@ -18,8 +18,8 @@ from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import call_channel
 from aiodq.shared.requests.claims import Claim, comes_too_late
-from aiodq.shared.requests.lent import LentRun, as_sent, columns_of, extended, fitting, near_ones
 from aiodq.shared.requests.lent_messages import LentMessages
+from aiodq.shared.requests.lent_runs import LentRun, as_sent, columns_of, extended, fitting, near_ones
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range

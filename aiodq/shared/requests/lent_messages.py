@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiodq.errors import not_in_flight
 from aiodq.shared.encoding.number_runs import NumberRuns
-from aiodq.shared.requests.lent import LentRun
+from aiodq.shared.requests.lent_runs import LentRun
 from aiodq.wire.packets import Range
 
 if TYPE_CHECKING:

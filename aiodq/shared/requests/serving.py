@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.shared.requests.claims import Claims
-    from aiodq.shared.requests.lent import LentRun
+    from aiodq.shared.requests.client_put_result import ClientPutResult, PutsInProgress
+    from aiodq.shared.requests.lent_runs import LentRun
     from aiodq.shared.requests.made_changes import MadeChanges
-    from aiodq.shared.requests.placing import Placing, PutsInProgress
     from aiodq.shared.requests.waiting_bytes import WaitingBytes
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
@@ -71,7 +71,7 @@ class Owning(Protocol):
         own: the producer of the client that belongs to the owner; 0 for none.
         epoch: the owner's epoch.
         largest: bytes of the largest packet.
-        putting: puts in progress that may be repeated, by topic and origin.
+        puts_in_progress: puts in progress that may be repeated, by topic and origin.
         transacting: transactions in progress that may be repeated.
         waiting: the puts and transactions that wait for room.
         changes: the changes that clients have asked for, each of which is made once.
@@ -83,7 +83,7 @@ class Owning(Protocol):
     own: int
     epoch: int
     largest: int
-    putting: PutsInProgress
+    puts_in_progress: PutsInProgress
     transacting: dict[Origin, asyncio.Task[Any]]
     waiting: WaitingBytes
     changes: MadeChanges
@@ -141,11 +141,11 @@ class Wire(Protocol):
         """Send a packet in the next turn of the loop, or before anything else is sent."""
         ...
 
-    def early(self, request: int) -> Callable[[Placing, int], None] | None:
+    def early(self, request: int) -> Callable[[ClientPutResult, int], None] | None:
         """Return a function that answers a put from any thread, with its first offset; None if only the loop may."""
         ...
 
-    def answered(self, put: Placing) -> bool:
+    def answered(self, put: ClientPutResult) -> bool:
         """Return whether a thread has answered a put; from here on none will. On the loop."""
         ...
 

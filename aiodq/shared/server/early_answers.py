@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from aiodq.shared.requests.placing import Placing
+    from aiodq.shared.requests.client_put_result import ClientPutResult
 
 __all__ = ["EarlyAnswers"]
 
@@ -50,7 +50,7 @@ class EarlyAnswers:
         self.forbid()
         self._over = True
 
-    def send(self, packet: bytes, put: Placing) -> None:
+    def send(self, packet: bytes, put: ClientPutResult) -> None:
         """Send the answer to a put, from any thread. If it cannot be sent now, the loop has to send it."""
         with self._lock:
             if not self._allowed or put.answered:
@@ -64,7 +64,7 @@ class EarlyAnswers:
             if sent < len(packet):
                 self._allowed, self.rest = False, packet[sent:]
 
-    def over(self, put: Placing) -> bool:
+    def over(self, put: ClientPutResult) -> bool:
         """Return whether a thread has answered a put; from here on none will. On the loop."""
         # INVARIANT: an answered client's next packet, and the report of its put, may come before `send` returns.
         with self._lock:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.shared.connection.link_wire import ReceivingLink
-    from aiodq.shared.requests.placing import Placing
+    from aiodq.shared.requests.client_put_result import ClientPutResult
     from aiodq.shared.requests.serving import Owning
 
 __all__ = ["Inside", "OwnEnd"]
@@ -214,7 +214,7 @@ class OwnEnd:
     def early(self, _request: int) -> None:
         """Return None: only the loop answers."""
 
-    def answered(self, _put: Placing) -> bool:
+    def answered(self, _put: ClientPutResult) -> bool:
         """Return False: the loop answers everything."""
         return False
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.shared.connection.link_wire import ReceivingLink
-    from aiodq.shared.requests.placing import Placing, PutsInProgress
+    from aiodq.shared.requests.client_put_result import ClientPutResult, PutsInProgress
     from aiodq.storage.log.producer_table import Origin
     from aiodq.wire.packets import Hello, Packet
     from aiodq.wire.stream import Received
@@ -93,7 +93,7 @@ class Owner:
         self._noted.epoch = self.epoch
         self._known: Collection[int] | None = None
         self.largest: int = _LARGEST
-        self.putting: PutsInProgress = {}
+        self.puts_in_progress: PutsInProgress = {}
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.waiting: WaitingBytes = WaitingBytes()
         self.changes: MadeChanges = MadeChanges()
@@ -531,16 +531,16 @@ class _Connection(PacketProtocol):
             if self.clogged:
                 self._pause_if_unread()
 
-    def early(self, request: int) -> Callable[[Placing, int], None] | None:
+    def early(self, request: int) -> Callable[[ClientPutResult, int], None] | None:
         if self._soon or self._transport.is_closing() or self._transport.get_write_buffer_size():
             return None
         self._early.allow()
         return partial(self._answer, request)
 
-    def _answer(self, request: int, put: Placing, first: int) -> None:
+    def _answer(self, request: int, put: ClientPutResult, first: int) -> None:
         self._early.send(encode_placed(first, put.messages, request), put)
 
-    def answered(self, put: Placing) -> bool:
+    def answered(self, put: ClientPutResult) -> bool:
         answered = self._early.over(put)
         if self._early.rest:
             self._send_now()

@@ -12,7 +12,7 @@ from aiodq.engine.topic.retention import TopicRetention
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.shared.connection import inherited
 from aiodq.shared.connection.link import Link
-from aiodq.shared.connection.putting import TopicPuts
+from aiodq.shared.connection.sent_puts import TopicPuts
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.consuming.holdings import Holdings
 from aiodq.shared.consuming.remote_channel import RemoteChannel
@@ -21,8 +21,8 @@ from aiodq.shared.encoding.number_runs import NumberRuns
 from aiodq.shared.requests.client_puts import ClientPuts
 from aiodq.shared.requests.client_transactions import ClientTransactions
 from aiodq.shared.requests.lending import Lending
-from aiodq.shared.requests.lent import LentRun
 from aiodq.shared.requests.lent_messages import LentMessages
+from aiodq.shared.requests.lent_runs import LentRun
 from aiodq.shared.requests.made_changes import MadeChanges
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.shared.server.owner import Owner

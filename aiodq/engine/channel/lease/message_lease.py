@@ -13,7 +13,7 @@ from aiodq.format.frame import Batch
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aiodq.engine.channel.settling import SettlingChannel
+    from aiodq.engine.channel.settling_channel import SettlingChannel
     from aiodq.engine.loop.home_loop import HomeLoop
 
 __all__ = ["MessageLease"]

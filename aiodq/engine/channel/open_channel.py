@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from aiodq.engine.channel.settling import SettlingChannel
+from aiodq.engine.channel.settling_channel import SettlingChannel
 from aiodq.engine.graceful_stop import StoppableChannel
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from aiodq.engine.channel.lease.open_lease import OpenLease
     from aiodq.engine.channel.loop_turn import LoopTurn
 
-__all__ = ["HandingChannel"]
+__all__ = ["OpenChannel"]
 
 M = TypeVar("M")
 
 
-class HandingChannel(SettlingChannel, StoppableChannel, Protocol[M]):
+class OpenChannel(SettlingChannel, StoppableChannel, Protocol[M]):
     """A channel that hands out messages: `aiodq.engine.channel.channel_engine.ChannelEngine` is one.
 
     Attributes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aiodq.wire.packets import Packet
 
-__all__ = ["PutsByTopic", "Putting", "TopicPuts", "WithdrawnError", "check_size"]
+__all__ = ["PutsByTopic", "SentPut", "TopicPuts", "WithdrawnError", "check_size"]
 
 _LARGEST: Final = (64 << 20) - 4096
 """Most bytes of the frames of a put: an owner takes no larger packet."""
@@ -32,7 +32,7 @@ class WithdrawnError(AiodqError):
     """A put was not stored, because all its callers were cancelled."""
 
 
-class Putting(NamedTuple):
+class SentPut(NamedTuple):
     """A put on its way into a topic.
 
     Attributes:
@@ -50,7 +50,7 @@ class Putting(NamedTuple):
     given_up: Callable[[], bool]
 
 
-def check_size(put: Putting) -> None:
+def check_size(put: SentPut) -> None:
     """Raise if the messages do not fit into a packet.
 
     Raises:
@@ -64,7 +64,7 @@ def check_size(put: Putting) -> None:
 class PutsByTopic(dict[str, "TopicPuts"]):
     """The puts of one process, by topic."""
 
-    def __init__(self, send: Callable[[str, int, Putting], None]) -> None:
+    def __init__(self, send: Callable[[str, int, SentPut], None]) -> None:
         """Start without any; `send` sends one by its topic and sequence, if there is an owner."""
         super().__init__()
         self._send = send
@@ -99,15 +99,15 @@ class TopicPuts:
         queued: the puts after them, which are not sent yet.
     """
 
-    def __init__(self, send: Callable[[int, Putting], None], sequence: int = 0) -> None:
+    def __init__(self, send: Callable[[int, SentPut], None], sequence: int = 0) -> None:
         """Start without any after this sequence; `send` sends one by its sequence, if there is an owner."""
         self.sequence: int = sequence
-        self.pending: dict[int, Putting] = {}
-        self.queued: deque[Putting] = deque()
+        self.pending: dict[int, SentPut] = {}
+        self.queued: deque[SentPut] = deque()
         self._send = send
         self._given_up: set[int] = set()
 
-    def put(self, put: Putting) -> None:
+    def put(self, put: SentPut) -> None:
         """Send a put, or queue it after others."""
         if self.queued or len(self.pending) >= MOST_PENDING:
             self.queued.append(put)

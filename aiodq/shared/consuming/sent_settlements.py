@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from aiodq.wire.packets import Packet
 
-__all__ = ["Settling", "Together"]
+__all__ = ["SentSettlement", "Together"]
 
 
-class Settling:
+class SentSettlement:
     """A settlement of messages, until an owner confirms it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Settling:
         self.over: bool = False
         self.refusal: Exception | None = None
         self.waiters: list[asyncio.Future[None]] = []
-        self.awaited: Callable[[Settling], None] | None = None
+        self.awaited: Callable[[SentSettlement], None] | None = None
 
     @property
     def rejects(self) -> bool:
@@ -102,7 +102,7 @@ class Together(Awaited[None]):
 
     def __init__(self) -> None:
         """Start without settlements."""
-        self.those: list[Settling] = []
+        self.those: list[SentSettlement] = []
         self.unanswered: Callable[[], None] | None = None
 
     def __await__(self) -> Generator[Any, None, None]:

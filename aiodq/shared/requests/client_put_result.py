@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from aiodq.storage.log.producer_table import Origin
 
-__all__ = ["Placing", "PutsInProgress"]
+__all__ = ["ClientPutResult", "PutsInProgress"]
 
 
-class Placing(PutResult):
+class ClientPutResult(PutResult):
     """A put that waits only for the log: the client is told in the step in which the outcome is known.
 
     Attributes:
@@ -26,7 +26,10 @@ class Placing(PutResult):
     """
 
     def __init__(
-        self, messages: int, on_done: Callable[[Placing], None], answer: Callable[[Placing, int], None] | None
+        self,
+        messages: int,
+        on_done: Callable[[ClientPutResult], None],
+        answer: Callable[[ClientPutResult, int], None] | None,
     ) -> None:
         """Start without an outcome.
 
@@ -77,5 +80,5 @@ class Placing(PutResult):
         return self._waiter
 
 
-PutsInProgress: TypeAlias = "dict[tuple[str, Origin], Placing | asyncio.Future[range]]"
+PutsInProgress: TypeAlias = "dict[tuple[str, Origin], ClientPutResult | asyncio.Future[range]]"
 """Puts in progress, by topic and origin: a put that arrives again meanwhile is not repeated."""
