@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from aiodq.engine.channel.lease.claim import Claim, is_claimed
 from aiodq.engine.channel.lease.held_runs import HeldRuns, held_runs, is_in
 from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFlightError
 from aiodq.message import Message
@@ -12,10 +13,12 @@ from aiodq.values import several, shown_typed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.channel.open_channel import OpenChannel
+    from aiodq.engine.channel.lease.in_flight import InFlight
 
 __all__ = ["ack_all", "list_messages", "own_delivery"]
+
+_Alone: TypeAlias = tuple[Message, int]
 
 
 def ack_all(channel_engine: OpenChannel[Message], messages: Iterable[Message]) -> None:
@@ -27,23 +30,57 @@ def ack_all(channel_engine: OpenChannel[Message], messages: Iterable[Message]) -
         InvalidOptionError: these are no messages; a `TypeError` too.
     """
     found = list_messages(messages)
-    runs, apart = _divided(channel_engine, found)
-    claimed: dict[int, tuple[Message, int]] = {}
-    for message in apart:
-        delivery = _delivery(channel_engine, message)
-        if message.offset in claimed or is_in(message._index, runs.get(message._run, ())):  # noqa: SLF001 - its place in its lease
-            raise AlreadySettledError(f"message {message.offset} of {message.topic!r} is named twice; none was settled")
-        claimed[message.offset] = message, delivery
-    channel_engine.ack_many([(offset, delivery) for offset, (_, delivery) in claimed.items()])
-    for lease, those in runs.items():
-        for first, count in those:
-            channel_engine.ack_run(lease, first, count)
+    claim: Claim[Message] = Claim(channel_engine)
+    try:
+        if list(map(type, found)).count(Message) == len(found):
+            claim.take(found)
+        else:
+            claim.others = found
+        apart = _checked(channel_engine, claim.others) if claim.others else None
+    except BaseException:
+        claim.give_back()
+        raise
+    claim.settle()
+    if apart is not None:
+        _settle_apart(channel_engine, *apart)
     settled: Sequence[InFlight] = found
     for one in settled:
         one._store_ref = None  # noqa: SLF001 - it is settled here instead of by its own methods
-    for message in apart:
-        message._committed()  # noqa: SLF001 - as above
     channel_engine.held_by_task.settled(found)
+
+
+def _checked(channel_engine: OpenChannel[Message], messages: list[Message]) -> tuple[HeldRuns, dict[int, _Alone]]:
+    """Return the runs of messages that are in no claim, and all others by offset: each with its delivery number.
+
+    Raises:
+        As for `ack_all`.
+    """
+    runs: HeldRuns = {}
+    if list(map(type, messages)).count(Message) == len(messages):
+        runs, messages = held_runs(messages, lambda lease: lease.channel_engine is channel_engine)
+    alone: dict[int, _Alone] = {}
+    for message in messages:
+        if isinstance(message, Message) and is_claimed(message):
+            raise _named_twice(message)
+        delivery = _delivery(channel_engine, message)
+        if message.offset in alone or is_in(message._index, runs.get(message._run, ())):  # noqa: SLF001 - its place in its lease
+            raise _named_twice(message)
+        alone[message.offset] = message, delivery
+    return runs, alone
+
+
+def _settle_apart(channel_engine: OpenChannel[Message], runs: HeldRuns, alone: dict[int, _Alone]) -> None:
+    """Settle what `_checked` has returned."""
+    channel_engine.ack_many([(offset, delivery) for offset, (_, delivery) in alone.items()])
+    for lease, those in runs.items():
+        for first, count in those:
+            channel_engine.ack_run(lease, first, count)
+    for message, _ in alone.values():
+        message._committed()  # noqa: SLF001 - as in `ack_all`
+
+
+def _named_twice(message: Message) -> AlreadySettledError:
+    return AlreadySettledError(f"message {message.offset} of {message.topic!r} is named twice; none was settled")
 
 
 def list_messages(messages: Iterable[Message]) -> list[Message]:
@@ -58,13 +95,6 @@ def list_messages(messages: Iterable[Message]) -> list[Message]:
             f"ack_many takes a list of messages, not {shown_typed(messages)}: write await message.ack() for one"
         )
     return list(found)
-
-
-def _divided(channel_engine: OpenChannel[Message], messages: list[Message]) -> tuple[HeldRuns, list[Message]]:
-    """Return the runs of consecutive messages of leases, and all other messages."""
-    if list(map(type, messages)).count(Message) != len(messages):
-        return {}, messages
-    return held_runs(messages, lambda lease: lease.channel_engine is channel_engine)
 
 
 def _delivery(channel_engine: OpenChannel[Message], message: object) -> int:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "ACKED", "APART", "HELD", "IN_FLIGHT", "LONGEST", "MEASURED", "SETTLED", "TAKEN_AWAY", "Lease", "Leases", "indexes",
+    "ACKED", "APART", "CLAIMED", "HELD", "IN_FLIGHT", "LONGEST", "MEASURED", "SETTLED", "TAKEN_AWAY", "Lease",
+    "Leases", "indexes",
 ]  # fmt: skip
 
 LONGEST: Final = 1000
@@ -33,6 +34,8 @@ ACKED: Final = 4
 """Acked, and not counted yet. This and larger marks mean that the consumer has settled it."""
 SETTLED: Final = 5
 """Settled by its consumer, and counted."""
+CLAIMED: Final = 6
+"""In flight, in the lease, within a call that settles it unless it fails."""
 
 IN_FLIGHT: Final = bytes([HELD, MEASURED])
 """The marks of messages in flight."""

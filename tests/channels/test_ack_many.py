@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
+from aiodq.engine.channel.acks.settlement import Settlement
 from tests.channels.support import Machine, counts, ready
+
+if TYPE_CHECKING:
+    from aiodq.delivery.leases import Lease
 
 
 async def test_a_run_is_settled_when_called_and_durable_when_awaited(machine: Machine) -> None:
@@ -186,3 +190,67 @@ async def test_those_that_do_not_follow_each_other_are_settled_in_runs_too(
         random.Random(seed).shuffle(again)
         await jobs.ack_many(again)
         assert counts(jobs) == (0, 0, 0)
+
+
+async def test_of_any_messages_all_are_settled_or_none(machine: Machine, seed: int) -> None:
+    """Beside a plain model: in flight in leases or apart, measured, settled before, given twice, or another's."""
+    rng = random.Random(seed)
+    async with machine.jobs(max_in_flight=10_000) as jobs:
+        engine = jobs._channel_engine
+        engine.latency._stride = 7
+        others = jobs.topic.channel("others", aiodq.ChannelOptions(start="earliest"))
+        await jobs.put_many([b"x"] * 300)
+        messages = list[aiodq.Message]()
+        for count in (1, 100, 10, 100, 50):
+            messages += await jobs.get_many(count)
+            messages.append(await jobs.get())
+        for message in rng.sample(messages, 20):
+            await message.touch()
+        for message in rng.sample(messages, 10):
+            await message.nack()
+            messages.remove(message)
+        messages += await jobs.get_many(10)
+        strangers = await others.get_many(20)
+        left = set(messages)
+        for _ in range(60):
+            begin = rng.randrange(len(messages))
+            given = messages[begin : begin + rng.choice([5, 50])]
+            if rng.random() < 0.5:
+                given = rng.sample(messages, rng.randrange(1, 40))
+            wrong = rng.choice(["", "", "twice", "settled", "stranger"])
+            if wrong != "settled":
+                given = [message for message in given if message in left]
+            if wrong == "twice" and given:
+                given.insert(rng.randrange(len(given) + 1), rng.choice(given))
+            elif wrong == "stranger":
+                given.insert(rng.randrange(len(given) + 1), rng.choice(strangers))
+            marks = [message._run.marks[message._index] for message in messages]
+            if len(set(given)) == len(given) and left.issuperset(given):
+                await jobs.ack_many(given)
+                left -= set(given)
+            else:
+                with pytest.raises((aiodq.AlreadySettledError, aiodq.NotInFlightError)):
+                    jobs.ack_many(given)
+                assert [message._run.marks[message._index] for message in messages] == marks
+            assert [message.settled for message in messages] == [message not in left for message in messages]
+            assert jobs.in_flight() == len(left)
+        assert jobs.stats().acked == len(messages) - len(left)
+        await jobs.ack_many(left)
+        assert engine.latency.open.keys().isdisjoint(message._delivery for message in messages), "each was measured"
+
+
+async def test_those_out_of_order_cost_no_call_each(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    ack_run = Settlement.ack_run
+
+    def counted(channel: Settlement, lease: Lease, first: int, count: int) -> None:
+        runs.append(first)
+        ack_run(channel, lease, first, count)
+
+    monkeypatch.setattr(Settlement, "ack_run", counted)
+    async with machine.jobs(max_in_flight=10_000) as jobs:
+        await jobs.put_many([b"x"] * 2000)
+        messages = await jobs.get_many(2000)
+        jobs.ack_many(messages[::2])
+        assert counts(jobs) == (0, 1000, 0)
+        assert len(runs) < 300  # of those whose latency is measured: the more, the fewer were delivered before

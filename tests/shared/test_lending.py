@@ -231,6 +231,24 @@ async def test_of_what_is_settled_in_part_the_owner_keeps_the_rest_alone(tmp_pat
                 await asyncio.sleep(0.002)
 
 
+async def test_those_out_of_order_are_settled_by_one_call(tmp_path: Path, seed: int) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        channel = client.topic("jobs").channel("c", aiodq.ChannelOptions(max_in_flight=10_000))
+        await client.topic("jobs").put_many([b"x"] * 2000)
+        messages: list[aiodq.Message] = []
+        while len(messages) < 2000:
+            messages += await channel.get_many(1000)
+        given = random.Random(seed).sample(messages, 1000)
+        with pytest.raises(aiodq.AlreadySettledError):
+            channel.ack_many([*given, given[3]])
+        assert not any(message.settled for message in messages)
+        done: Any = channel.ack_many(given)
+        assert len(done.those) <= len({message._run for message in given})
+        assert sum(message.settled for message in messages) == 1000
+        await done
+        assert await counts(channel) == (0, 1000, 0)
+
+
 async def test_of_what_is_lent_already_other_options_take_nothing_and_they_hold_for_what_comes(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         await owner.topic("jobs").put_many([b"%d" % n for n in range(30)])

@@ -381,6 +381,17 @@ async def _get_many(meter: Meter, channel: aiodq.Channel) -> Count:
     return meter.end(_MANY)
 
 
+async def _ack_out_of_order(meter: Meter, channel: aiodq.Channel) -> Count:
+    await channel.ack_many(await channel.get_many(_WARM))
+    messages: list[aiodq.Message] = []
+    while len(messages) < _MANY:
+        messages += await channel.get_many(_MANY - len(messages))
+    meter.begin()
+    await channel.ack_many(messages[::2])
+    await channel.ack_many(messages[1::2])
+    return meter.end(_MANY)
+
+
 async def _transact(meter: Meter, path: Path) -> Count:
     """Take messages and put others in transactions: what a worker does whose results are exact."""
     async with _open(path, _options("os")) as store:
@@ -462,6 +473,7 @@ ROWS: Final[dict[str, Row]] = {
     "get_many + ack_many of 1000, tags": _of_a_kind(_get_many, aiodq.ChannelOptions(tags=["a"]), tag="a"),
     "get_many + ack_many of 1000, ttl": _of_a_kind(_get_many, aiodq.ChannelOptions(), ttl=60),
     "get_many + ack_many of 1000, redelivered": _of_a_kind(_again, aiodq.ChannelOptions(max_in_flight=10_000)),
+    "ack_many of every other": _of_a_kind(_ack_out_of_order, aiodq.ChannelOptions(max_in_flight=10_000)),
     "get_many, ack_many and put_many of 1000 in a transaction": _transact,
     "async for + ack_nowait, max_attempts": _of_a_kind(_iterate, aiodq.ChannelOptions(max_attempts=5)),
     "await ack, os": _await_ack("os"),
@@ -499,6 +511,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "get_many + ack_many of 1000, tags": Count(0.4, 0.45, 0, 0, 0),
     "get_many + ack_many of 1000, ttl": Count(0.41, 0.45, 0, 0, 0),
     "get_many + ack_many of 1000, redelivered": Count(2.54, 2.59, 0, 0, 0.12),
+    "ack_many of every other": Count(0.76, 1.33, 0, 0, 0.14),
     "get_many, ack_many and put_many of 1000 in a transaction": Count(0.92, 1.15, 0.05, 0.05, 0.68),
     "async for + ack_nowait, max_attempts": Count(48, 51, 0, 0, 0.19),
     "await ack, os": Count(70, 110, 1, 2, 0),

@@ -78,6 +78,10 @@ class SettlingChannel(Protocol):
         """Settle `count` messages of a lease."""
         ...
 
+    def ack_marked(self, lease: Lease) -> None:
+        """Settle the messages of a lease that the caller has marked as acked."""
+        ...
+
     def nack(
         self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
     ) -> int | None:

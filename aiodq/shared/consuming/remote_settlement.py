@@ -305,6 +305,13 @@ class RemoteSettlement:
         self._settle([numbers], None)
         lease.marks[first : first + count] = bytes([SETTLED]) * count
 
+    def ack_marked(self, lease: Lease) -> None:
+        """Settle the messages of a lease that are marked as acked."""
+        self.check_context()
+        if lease.clean:
+            self._dirty.append(lease)
+        self._count_all()
+
     def nack(
         self, batch: Batch, delivery: int, attempts: int, delay: int | None = None, cause: Cause = NO_CAUSE
     ) -> int | None:

@@ -151,6 +151,11 @@ class Settlement(ChannelCore):
         if lease.clean:
             self.acked(lease)
 
+    def ack_marked(self, lease: Lease) -> None:
+        """Settle the messages of a lease that are marked as acked."""
+        if lease.clean:
+            self.acked(lease)
+
     def _ack_apart(self, lease: Lease, first: int, count: int) -> None:
         start, number = lease.first + first, lease.number + first
         self._in_flight(start, number).ack(start, start + count)

@@ -9,11 +9,11 @@ from aiodq.delivery.leases import APART, HELD, MEASURED, SETTLED, indexes
 from aiodq.engine.channel.lease.in_flight import InFlight, neighbours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.engine.channel.lease.message_lease import MessageLease
 
-__all__ = ["HeldRuns", "held_runs", "is_in", "mark_settled"]
+__all__ = ["HeldRuns", "held_runs", "in_pieces", "is_in", "mark_settled"]
 
 M = TypeVar("M", bound=InFlight)
 
@@ -37,7 +37,7 @@ def held_runs(messages: list[M], belongs: Callable[[MessageLease], bool]) -> tup
     """
     runs: HeldRuns = {}
     apart: list[M] = []
-    pieces, end = (_counted if _COMPILED else _compared)([*messages])
+    pieces, end = in_pieces(messages)
     rest = messages[end:]
     for lease, first, at, stop in pieces:
         if lease in runs:
@@ -47,6 +47,11 @@ def held_runs(messages: list[M], belongs: Callable[[MessageLease], bool]) -> tup
         else:
             apart += messages[at:stop]
     return runs, [*apart, *_in_no_order(rest, runs, belongs)]
+
+
+def in_pieces(messages: Sequence[InFlight]) -> tuple[list[_Piece], int]:
+    """Return the runs of messages, as `get_many` gives them, and where the first message is that is in none."""
+    return (_counted if _COMPILED else _compared)([*messages])
 
 
 def mark_settled(messages: Iterable[InFlight]) -> None:
@@ -99,7 +104,7 @@ def _runs_of(places: list[int]) -> list[tuple[int, int]]:
 
 
 def _counted(messages: list[InFlight]) -> tuple[list[_Piece], int]:
-    """Do as `_compared`, with a step for each message: the quickest if it is compiled."""
+    """Do as `in_pieces` says, with a step for each message: the quickest if it is compiled."""
     pieces: list[_Piece] = []
     at = 0
     while at < len(messages):
@@ -110,10 +115,9 @@ def _counted(messages: list[InFlight]) -> tuple[list[_Piece], int]:
 
 
 def _compared(messages: list[InFlight]) -> tuple[list[_Piece], int]:
-    """Return the runs of messages, as `get_many` gives them, and where the first message is that is in none.
-
-    With all of a run compared at once: the quickest otherwise.
-    """
+    """Do as `in_pieces` says, with all of a run compared at once: the quickest otherwise."""
+    if not _begin_with_a_run(messages):
+        return [], 0
     leases: list[MessageLease] = [each._run for each in messages]  # noqa: SLF001 - as in `_in_no_order`
     places = [each._index for each in messages]  # noqa: SLF001 - as above
     pieces: list[_Piece] = []
@@ -127,3 +131,13 @@ def _compared(messages: list[InFlight]) -> tuple[list[_Piece], int]:
         pieces.append((lease, first, at, stop))
         at = stop
     return pieces, at
+
+
+def _begin_with_a_run(messages: list[InFlight]) -> bool:
+    """Return whether messages may begin with a run, to be found out before all of them are looked at."""
+    if not messages:
+        return False
+    lease: MessageLease = messages[0]._run  # noqa: SLF001 - as in `_in_no_order`
+    first = messages[0]._index  # noqa: SLF001 - as above
+    last = messages[min(len(lease.marks) - first, len(messages)) - 1]
+    return last._run is lease and last._index - first < len(messages)  # noqa: SLF001 - as above
