@@ -13,8 +13,8 @@ from aiodq.values import several, shown_typed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aiodq.engine.channel.open_channel import OpenChannel
     from aiodq.engine.channel.lease.in_flight import InFlight
+    from aiodq.engine.channel.open_channel import OpenChannel
 
 __all__ = ["ack_all", "list_messages", "own_delivery"]
 

@@ -10,7 +10,7 @@ from aiodq.engine.channel.lease.in_flight import InFlight
 
 if TYPE_CHECKING:
     from aiodq.engine.channel.lease.message_lease import MessageLease
-    from aiodq.engine.channel.settling import SettlingChannel
+    from aiodq.engine.channel.settling_channel import SettlingChannel
 
 __all__ = ["Claim", "is_claimed"]
 
