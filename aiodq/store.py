@@ -15,6 +15,7 @@ from aiodq.by_name import STORE_QUEUE, STORE_TOPIC, known_as
 from aiodq.consuming.handlers import checked_choice
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.monitoring.events import Events
+from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.engine.store.health import health
 from aiodq.engine.store.store_engine import StoreEngine
 from aiodq.engine.topic.topic_engine import TopicEngine
@@ -278,7 +279,7 @@ class Store(StoreHandle):
         """Return the store's statistics. No I/O."""
         failure = self._store_engine.failure
         topics = {
-            name: Topic(self._store_engine, engine).stats()
+            name: topic_stats(engine)
             for name, engine in sorted(self._store_engine.topics.items())
             if engine.creation.exists or engine.creation.failed
         }

@@ -329,5 +329,4 @@ class Topic(TopicHandle):
 
     def stats(self) -> TopicStats:
         """Return the topic's statistics. No I/O."""
-        self._engine.note_synced()
         return topic_stats(self._engine)

@@ -42,8 +42,9 @@ def backlogs(engine: TopicEngine, now_ns: int) -> Iterator[BacklogFigures]:
     for channel_engine in list(engine.channel_engines.values()):
         state = channel_engine.state
         if state is not None:
-            oldest = _oldest(engine, channel_engine, state) if state.depth else None
-            yield BacklogFigures(channel_engine.name, state.depth, _age(oldest, now_ns))
+            depth = state.depth
+            oldest = _oldest(engine, channel_engine, state.floor) if depth else None
+            yield BacklogFigures(channel_engine.name, depth, _age(oldest, now_ns))
     if not engine.channel_engines:
         depth = engine.visible - engine.log.begin
         oldest = next((one.oldest_ns for one in engine.log.segments if one.records), None) if depth else None
@@ -56,7 +57,11 @@ def _age(put_ns: int | None, now_ns: int) -> float | None:
 
 def topic_stats(engine: TopicEngine) -> TopicStats:
     """Return a topic's statistics."""
-    log = engine.log
+    engine.note_synced()
+    log, channel_engines = engine.log, engine.channel_engines
+    channels = {name: channel_stats(engine, channel_engines[name]) for name in sorted(channel_engines)}
+    # A channel that is being created does not count yet.
+    bytes_of = [channels[name].backlog_bytes for name, one in channel_engines.items() if one.state is not None]
     return TopicStats(
         engine.name,
         log.begin,
@@ -64,19 +69,16 @@ def topic_stats(engine: TopicEngine) -> TopicStats:
         log.durable,
         engine.put_buffer.pending,
         len(log.segments),
-        sum(segment.size for segment in log.segments),
+        sum([segment.size for segment in log.segments]),
         engine.syncer.count,
         engine.reader.bytes_read,
         engine.put_buffer.dropped,
         _damages(engine),
         log.cut_bytes,
-        {
-            name: channel_stats(engine, channel_engine)
-            for name, channel_engine in sorted(engine.channel_engines.items())
-        },
+        channels,
         _held(engine),
         _failed(engine),
-        _backlog_bytes(engine),
+        max(bytes_of) if bytes_of else _bytes_from(engine, log.begin, engine.visible - log.begin),
         log.lost,
     )
 
@@ -96,23 +98,11 @@ def channel_standing(channel_engine: OpenChannel[Any]) -> str:
     return "shut down" if channel_engine.shut else "open"
 
 
-def _backlog_bytes(engine: TopicEngine) -> int:
-    log, states = (
-        engine.log,
-        [
-            channel_engine.state
-            for channel_engine in engine.channel_engines.values()
-            if channel_engine.state is not None
-        ],
-    )
-    if not states:
-        return engine.backlog_bytes.of(log.segments, log.begin, engine.visible - log.begin)
-    return max(engine.backlog_bytes.of(log.segments, state.floor, state.depth) for state in states)
-
-
 def _held(engine: TopicEngine) -> tuple[HeldSegment, ...]:
     """Return the full segments that channels or holds keep, with the names of those."""
     segments = engine.log.segments[:-1]
+    if not segments:
+        return ()
     ends = [segment.end for segment in segments]
     # By the index of a segment: the holders of it and of all later ones, and those that have settled it nevertheless.
     begin: dict[int, list[str]] = {}
@@ -147,15 +137,17 @@ def _failed(engine: TopicEngine) -> str | None:
 
 def channel_stats(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> ChannelStats:
     """Return a channel's statistics; zeros if it has no state yet."""
-    state = state_of(engine, channel_engine) or ChannelState(0, 0, 1)
-    counters = state.counters
+    state, latency = state_of(engine, channel_engine) or ChannelState(0, 0, 1), channel_engine.latency
+    counters, floor, depth, flying, deferred = (
+        state.counters, state.floor, state.depth, state.flying, len(state.deferred),
+    )  # fmt: skip
     return ChannelStats(
         channel_engine.name,
-        state.ready,
-        state.flying,
-        len(state.deferred),
-        state.depth,
-        state.floor,
+        depth - flying - deferred,
+        flying,
+        deferred,
+        depth,
+        floor,
         counters.delivered,
         counters.redelivered,
         counters.acked,
@@ -167,18 +159,24 @@ def channel_stats(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> Ch
         counters.dropped,
         counters.lost,
         channel_engine.paused,
-        _oldest(engine, channel_engine, state) if state.depth else None,
-        engine.backlog_bytes.of(engine.log.segments, state.floor, state.depth),
-        channel_engine.latency.put_to_deliver(),
-        channel_engine.latency.put_to_ack(),
+        _oldest(engine, channel_engine, floor) if depth else None,
+        _bytes_from(engine, floor, depth),
+        None if latency.idle else latency.put_to_deliver(),
+        None if latency.idle else latency.put_to_ack(),
         counters.cancelled,
     )
 
 
-def _oldest(engine: TopicEngine, channel_engine: ChannelEngine[Any], state: ChannelState) -> int | None:
-    put = channel_engine.source.put_at(state.floor)
+def _bytes_from(engine: TopicEngine, floor: int, depth: int) -> int:
+    """See `BacklogBytes.of`."""
+    return engine.backlog_bytes.of(engine.log.segments, floor, depth) if depth > 0 else 0
+
+
+def _oldest(engine: TopicEngine, channel_engine: ChannelEngine[Any], floor: int) -> int | None:
+    """Return when a channel's first unsettled message was put, which is at its floor."""
+    put = channel_engine.source.put_at(floor)
     if put is None:
-        segment = segment_at(engine.log.segments, state.floor)
+        segment = segment_at(engine.log.segments, floor)
         return None if segment is None else segment.oldest_ns
     return put
 

@@ -51,7 +51,7 @@ class BacklogBytes:
             # All but the last are full, so their sizes no longer change.
             self._before = list(accumulate((segment.raw_bytes for segment in segments[:-1]), initial=0))
             self._segments = segments
-        at = max(bisect_right(segments, offset, key=lambda segment: segment.base) - 1, 0)
+        at = max(bisect_right(segments, offset, key=lambda segment: segment.base) - 1, 0) if len(segments) > 1 else 0
         return self._before[-1] + segments[-1].raw_bytes - self._before[at] - _below(segments[at], offset)
 
 
