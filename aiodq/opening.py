@@ -250,7 +250,8 @@ def open(  # noqa: PLR0913 - each by its name
             takes over. "client": as "shared", but this process never owns it, and waits for a missing store instead
             of creating it.
         failover: seconds, or a `timedelta`, to look for an owner, when opening and after an owner has ended; then
-            waiting calls fail. In mode "shared" and "client".
+            waiting calls fail. In mode "shared" and "client". Where a process in mode "exclusive" has the store,
+            opening waits as long for its end; after 1 s the logger `aiodq.store` warns of that.
         fs: the file system; for tests.
         clock: the clocks; for tests.
         executor: the threads for blocking work, instead of the store's own; it is shut down with the store; for tests.

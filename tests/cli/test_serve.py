@@ -236,3 +236,19 @@ def test_an_owner_that_serves_nobody_is_named(store: Path) -> None:
         done = run("put", store, "jobs", stdin=b"x\n")
     assert done.code == 2
     assert str(child.pid) in done.err
+
+
+def test_serve_says_on_standard_error_that_it_waits_for_an_exclusive_owner(store: Path) -> None:
+    with killed_at_last([sys.executable, "-c", EXCLUSIVE, store], env=environment(), stdout=-1) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        command = [*PROGRAM, "serve", str(store), "--json"]
+        with killed_at_last(command, env=environment(), stdout=-1, stderr=-1, text=True) as child:
+            assert child.stderr is not None
+            said = child.stderr.readline()
+            owner.kill()
+            assert heard(child) == {"store": str(store), "owner": child.pid, "serving": True}
+            child.send_signal(signal.SIGTERM)
+            assert child.communicate(timeout=WATCHDOG)[1] == ""
+    assert said.startswith(f'aiodq: process {owner.pid} has {store} for itself, in mode "exclusive"')
+    assert "up to 30 s" in said

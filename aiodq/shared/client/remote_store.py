@@ -32,6 +32,7 @@ from aiodq.errors import (
 )
 from aiodq.message import Message
 from aiodq.options import ChannelOptions, StoreOptions
+from aiodq.shared.client.long_wait import warn_of_long_wait
 from aiodq.shared.client.remote_events import RemoteEvents
 from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.shared.client.remote_transactions import RemoteCommitter
@@ -99,9 +100,10 @@ class RemoteStore:
         self._given = options
         self._seams = seams
         self._create = create
+        self._failover = failover
         self._owner: Owner | None = None
         self._kept_open: object = None
-        self._may_own = False
+        self._may_own = self._taking = False
         self._locked: StoreLockedError | None = None
         self._failed_at: float | None = None
         self._closing = False
@@ -153,6 +155,9 @@ class RemoteStore:
         self._looking = self.loop.create_task(self._look())
 
     async def _find_owner(self) -> None:
+        warning = self.loop.create_task(
+            warn_of_long_wait(self.path, self._failover, lambda: self._taking), name=f"aiodq wait {self.path}"
+        )
         try:
             await self.link.start()
         except OwnerLostError as error:
@@ -164,6 +169,8 @@ class RemoteStore:
                 f'{self._locked.message}; it serves no other process: it has the store for itself, in mode "exclusive"'
             )
             raise StoreLockedError(text, self.path, pid=self._locked.pid) from error
+        finally:
+            warning.cancel()
 
     def _nobody_serves(self, error: OwnerLostError) -> StorageError:
         """Return the error for a client that has found no owner.
@@ -207,6 +214,13 @@ class RemoteStore:
         await self._let_go_of_failed()
         if self._locked is not None and is_locked(self.path):
             return False  # a look costs a fiftieth of an attempt, and frequent looks notice soon that the lock is free
+        self._taking = True
+        try:
+            return await self._take()
+        finally:
+            self._taking = False
+
+    async def _take(self) -> bool:
         engine = StoreEngine(self.path, self._given, self._seams)
         engine.reclaiming = engine.served = True
         try:
