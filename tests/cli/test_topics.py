@@ -219,7 +219,7 @@ class TestDeleteTopic:
         done = aiodq("get", tmp_path, "t")  # opens it
         assert (done.code, "is damaged" in done.err) == (0, True)
         assert any(".damaged-" in name for name in tree(tmp_path))
-        (line,) = ok("delete-topic", tmp_path, "t", "--yes").lines
+        (line,) = aiodq("delete-topic", tmp_path, "t", "--yes").lines
         assert line.endswith(b" and 1 quarantined file")
         assert not any(".damaged-" in name for name in tree(tmp_path))
 
