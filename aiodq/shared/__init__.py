@@ -41,6 +41,8 @@ When the owner changes:
   is not committed, and whose messages this process no longer holds, fails like a stale ack.
 - A `seek`, `pause` or `configure` is sent until an owner has answered it. Its number is on disk in the write that makes
   the change, so no later owner makes it again over what others have changed since (`made_changes`).
+- A deletion is sent until an owner has answered it. An owner makes none twice, and a later one none of a topic that was
+  made since. Who deletes something does not open it again meanwhile, which would make it anew.
 - A forked child keeps nothing of its parent (`inherited`): the store of a killed process is free, whatever children it
   has started.
 - A directory that was renamed is not used under its old name, and none is created in its place (`store_directory`).

@@ -353,12 +353,14 @@ class SharedTopic(Topic):
         await to_its_end(self._delete_channel(name))
 
     async def _delete_channel(self, name: str) -> None:
-        await self._ask("delete_channel", read_nothing, {"channel": name})
-        self._remote.link.forget(self.name, name)
-        channel = self._remote.channel_engines.pop(name, None)
-        if channel is not None:
-            channel.refused(QueueShutDown(f"channel {name!r} was deleted"))
-        self._store.forget_channel(self.name, name)
+        link = self._remote.link
+        with link.opened.left_out(self.name, name, link.open_left):
+            await self._ask("delete_channel", read_nothing, _change({"channel": name}))
+            link.forget(self.name, name)
+            channel = self._remote.channel_engines.pop(name, None)
+            if channel is not None:
+                channel.refused(QueueShutDown(f"channel {name!r} was deleted"))
+            self._store.forget_channel(self.name, name)
 
     async def read(self, offset: int) -> Message:
         """See `Topic.read`."""
@@ -470,15 +472,17 @@ class SharedStore(Store):
 
     async def _delete(self, name: str) -> None:
         again = await self._remote.threads.call(_which, self._remote, name)
-        try:
-            await self._remote.link.call("delete_topic", {"topic": name}, again=again)
-        except (OwnerLostError, OwnerStalledError, StoreFailedError):
-            raise
-        except StorageError:
-            # The owner has ended it nevertheless: naming it again raises what is left of it.
+        link = self._remote.link
+        with link.opened.left_out(name, "", link.open_left):
+            try:
+                await link.call("delete_topic", {"topic": name}, again=again)
+            except (OwnerLostError, OwnerStalledError, StoreFailedError):
+                raise
+            except StorageError:
+                # The owner has ended it nevertheless: naming it again raises what is left of it.
+                self._remote.forget(name)
+                raise
             self._remote.forget(name)
-            raise
-        self._remote.forget(name)
 
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None

@@ -14,7 +14,8 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.connection import handle_numbers, sent_puts
+from aiodq.shared.connection import handle_numbers, putting
+from aiodq.shared.requests import calls
 from aiodq.shared.server import refusals
 from aiodq.shared.server.refusals import Refusals
 from aiodq.testing import WatchedFileSystem
@@ -25,7 +26,7 @@ from aiodq.wire.stream import Received
 from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, owned, two, until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from aiodq.shared.requests.lending import Lending
@@ -184,7 +185,7 @@ async def test_a_client_forgets_channels_that_another_process_deleted(
 async def test_a_client_forgets_the_puts_into_topics_that_it_uses_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sent_puts, "_MANY", 3)
+    monkeypatch.setattr(putting, "_MANY", 3)
     async with two(tmp_path / "s", QUICK) as (owner, client):
         remote: Any = client._store_engine
         for number in range(20):
@@ -196,10 +197,10 @@ async def test_a_client_forgets_the_puts_into_topics_that_it_uses_no_more(
 
 
 def test_puts_that_are_under_way_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_puts, "_MANY", 2)
+    monkeypatch.setattr(putting, "_MANY", 2)
     sent: list[tuple[str, int]] = []
-    puts = sent_puts.PutsByTopic(lambda topic, sequence, _: sent.append((topic, sequence)))
-    put = sent_puts.SentPut(b"", 1, each=False, on_done=lambda _: None, given_up=lambda: False)
+    puts = putting.PutsByTopic(lambda topic, sequence, _: sent.append((topic, sequence)))
+    put = putting.SentPut(b"", 1, each=False, on_done=lambda _: None, given_up=lambda: False)
     for topic in ("idle", "idle", "busy"):
         puts.of(topic).put(put)
     puts.of("idle").answered(1, Done((0, 1)))
@@ -264,13 +265,13 @@ async def test_a_topic_that_another_process_deleted_can_be_put_into_anew(tmp_pat
 async def test_a_deletion_that_is_repeated_leaves_a_topic_alone_that_was_made_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, calls = aiodq.Store.delete_topic, 0
+    plain, tried = aiodq.Store.delete_topic, 0
 
     async def deleting(store: aiodq.Store, name: str) -> None:
-        nonlocal calls
-        calls += 1
+        nonlocal tried
+        tried += 1
         await plain(store, name)
-        if calls == 1:
+        if tried == 1:
             await store.topic(name).put(b"new")
             client._store_engine.link._wire.abort()  # type: ignore[attr-defined]  # before the answer is sent
 
@@ -279,9 +280,82 @@ async def test_a_deletion_that_is_repeated_leaves_a_topic_alone_that_was_made_si
         monkeypatch.setattr(aiodq.Store, "delete_topic", deleting)
         await client.delete_topic("jobs")
         assert [message.body async for message in owner.topic("jobs").scan()] == [b"new"]
-        assert calls == 1
+        assert tried == 1
         await client.delete_topic("jobs")
         assert "jobs" not in client.topics()
+
+
+def answer_is_lost(monkeypatch: pytest.MonkeyPatch, kind: str, client: aiodq.Store, then: Callable[[], Any]) -> None:
+    """Have the client's connection cut after the owner's first deletion and `then`, before the answer is sent."""
+    table: dict[str, Any] = getattr(calls, kind)
+    name = "delete_channel" if kind == "_TOPIC" else "delete_topic"
+    left = [then]
+
+    async def delete(*given: Any) -> None:
+        await table[name](*given)
+        if left:
+            await left.pop()()
+            client._store_engine.link._wire.abort()  # type: ignore[attr-defined]  # it stands in its place
+
+    monkeypatch.setattr(calls, kind, {**table, name: delete})
+
+
+async def test_a_deletion_that_is_repeated_leaves_a_channel_alone_that_was_made_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        await topic.channel("c").refresh()
+
+        async def make() -> None:
+            await owner.topic("jobs").channel("c").refresh()
+            await owner.topic("jobs").put(b"new")
+
+        answer_is_lost(monkeypatch, "_TOPIC", client, make)
+        await topic.delete_channel("c")
+        assert (await owner.topic("jobs").channel("c").get()).body == b"new"
+        await topic.delete_channel("c")
+        assert "c" not in topic.channels()
+
+
+@pytest.mark.parametrize("kind", ["_TOPIC", "_STORE"])
+async def test_who_deletes_something_makes_it_not_anew_by_opening_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        await topic.put(b"x")
+        await topic.channel("c").refresh()
+        answer_is_lost(monkeypatch, kind, client, partial(asyncio.sleep, 0))
+        await (topic.delete_channel("c") if kind == "_TOPIC" else client.delete_topic("jobs"))
+        engines = owner._store_engine.owner.engine.topics  # type: ignore[attr-defined]  # as above
+        assert [name for name, engine in engines.items() if "c" in engine.channel_engines] == []
+        assert ("jobs" in engines) == (kind == "_TOPIC")
+        await client.topic("jobs").channel("c").refresh()  # a new one
+
+
+async def test_what_could_not_be_deleted_is_open_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        channel = topic.channel("c")
+        await channel.refresh()
+        table = calls._TOPIC
+        tried: list[int] = []
+
+        async def refuse(*_: Any) -> None:
+            tried.append(1)
+            if len(tried) == 1:
+                client._store_engine.link._wire.abort()  # type: ignore[attr-defined]  # as above
+            raise aiodq.StorageError("no", "path")
+
+        monkeypatch.setattr(calls, "_TOPIC", {**table, "delete_channel": refuse})
+        getting = asyncio.create_task(channel.get())
+        await asyncio.sleep(0)
+        with pytest.raises(aiodq.StorageError, match="no"):
+            await topic.delete_channel("c")
+        assert len(tried) == 2
+        await topic.put(b"x")
+        assert (await getting).body == b"x"
 
 
 async def test_a_topic_that_could_not_be_deleted_is_one_again_once_it_was(tmp_path: Path) -> None:

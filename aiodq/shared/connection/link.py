@@ -109,7 +109,7 @@ class Link:
         self._own = own
         self._failover = failover
         self._tick = (_STALL if stall is None else stall) / _TICKS
-        self._silent = self._refused = 0
+        self._silent = self._refused = self._request = 0
         self._inside = inside
         self._wire: LinkWire | None = None
         self._welcomed = self._ready = self._begun = self._closed = False
@@ -119,7 +119,6 @@ class Link:
         self._handles = HandleNumbers()
         self._listeners: dict[int, Listener] = {}
         self._answers: dict[int, tuple[Callable[[Packet], None], bool]] = {}
-        self._request = 0
         self._loop = asyncio.get_running_loop()
         self._since: float | None = None
         self._lost = asyncio.Event()
@@ -137,10 +136,9 @@ class Link:
 
         Cancellation: the search ends.
         """
-        loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._run(), name=f"aiodq link {self._directory}"),
-            loop.create_task(self._watch(), name=f"aiodq watch {self._directory}"),
+            self._loop.create_task(self._run(), name=f"aiodq link {self._directory}"),
+            self._loop.create_task(self._watch(), name=f"aiodq watch {self._directory}"),
         ]
         try:
             await self.connected()
@@ -165,8 +163,7 @@ class Link:
         for opened in list(self.opened.values()):
             opened.listener.leave()
         self._fail(QueueShutDown("the store is closed"))
-        wire = self._wire
-        if wire is not None:
+        if (wire := self._wire) is not None:
             wire.send(Bye(), 0)  # so that what is held here goes back at once
             wire.close()
             try:
@@ -244,6 +241,11 @@ class Link:
         self.opened.pop((topic, channel), None)
         handle = self._handles.pop((topic, channel), 0)
         self._listeners.pop(handle, None)
+
+    def open_left(self) -> None:
+        """Have the owner open what was left out, as it was being deleted, and what is there nevertheless."""
+        for key in self.opened.unopened(self._handles) if self._ready else ():
+            self._open_now(*key)
 
     def detach(self, topic: str, channel: str, listener: Listener) -> None:
         """Have no later owner open what `listener` knows is deleted or refused, and tell it of nothing any more."""
@@ -419,9 +421,8 @@ class Link:
 
     async def _find(self) -> LinkWire:
         """Return a connection to the owner, which this process may have become."""
-        loop = asyncio.get_running_loop()
-        self._since = loop.time() if self._since is None else self._since
-        pause, own_at = _FIRST_WAIT, loop.time()
+        self._since = self._loop.time() if self._since is None else self._since
+        pause, own_at = _FIRST_WAIT, self._loop.time()
         while True:
             self._place.check()
             if self._inside is not None and (inside := self._inside(self)) is not None:
@@ -431,17 +432,17 @@ class Link:
                 sock = connect(self._directory)
             except BlockingIOError:
                 # Somebody owns it: trying to own it too would only slow the owner down.
-                busy, sock, own_at = True, None, loop.time() + _LONGEST_WAIT
+                busy, sock, own_at = True, None, self._loop.time() + _LONGEST_WAIT
             if sock is not None:
-                _, wire = await loop.create_unix_connection(lambda: SocketWire(self), sock=sock)
+                _, wire = await self._loop.create_unix_connection(lambda: SocketWire(self), sock=sock)
                 return wire
-            haste = loop.time() < self._since + _HASTE
-            if loop.time() >= own_at:
+            haste = self._loop.time() < self._since + _HASTE
+            if self._loop.time() >= own_at:
                 if await self._own():
                     continue
-                own_at = loop.time() + pause * random.uniform(0.5, 1)  # noqa: S311 - no secret
+                own_at = self._loop.time() + pause * random.uniform(0.5, 1)  # noqa: S311 - no secret
                 pause = min(2 * pause, _OWN if haste else _LONGEST_WAIT)
-            now = loop.time()
+            now = self._loop.time()
             # An owner that listens, and accepts nobody, has as long as one that does not answer.
             if now > self._since + (max(self._failover, self._tick * _TICKS) if busy else self._failover):
                 self._since = None
@@ -473,7 +474,7 @@ class Link:
     def _steps(self, wire: LinkWire) -> Iterator[None]:
         """Open all channels again, then repeat the puts that they are to see; meanwhile users may open and put more."""
         while self._wire is wire:
-            if unopened := [key for key in self.opened if key not in self._handles]:
+            if unopened := self.opened.unopened(self._handles):
                 for key in unopened:
                     yield
                     if self._wire is wire and key in self.opened and key not in self._handles:
@@ -567,8 +568,7 @@ class Link:
             if then is not None:
                 then(packet)
         elif isinstance(packet, (Deliver, Gone, Figures)):
-            listener = self._listeners.get(packet.handle)
-            if listener is not None:
+            if (listener := self._listeners.get(packet.handle)) is not None:
                 listener.receive(packet, self.epoch)
         elif isinstance(packet, Handover) and self._wire is not None:
             self._wire.close()

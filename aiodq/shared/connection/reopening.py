@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiodq.names import is_ephemeral
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Container, Iterator, Mapping
 
     from aiodq.shared.connection.listener import Listener
 
@@ -24,6 +26,32 @@ class Opened(NamedTuple):
 
 class Reopening(dict[tuple[str, str], Opened]):
     """What is opened, by the names of the topic and the channel; the channel's is empty for the topic itself."""
+
+    def __init__(self) -> None:
+        """Start with nothing that is opened."""
+        super().__init__()
+        self._left_out: Counter[tuple[str, str]] = Counter()
+
+    @contextmanager
+    def left_out(self, topic: str, channel: str, then: Callable[[], None]) -> Iterator[None]:
+        """Have no owner open a channel, or a topic with all of its channels, while the block deletes it.
+
+        An owner that finds it deleted, as the previous one did that and ended, would make it anew. At the end,
+        `then` opens what is still to be opened, as the deletion failed.
+        """
+        key = topic, channel
+        self._left_out[key] += 1
+        try:
+            yield
+        finally:
+            self._left_out[key] -= 1
+            self._left_out += Counter()  # without those that are 0
+            then()
+
+    def unopened(self, handles: Container[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return what the owner is to open, and has not been asked to."""
+        left = self._left_out
+        return [key for key in self if key not in handles and not (left and (key in left or (key[0], "") in left))]
 
     def tell(self, error: Exception) -> None:
         """Tell all listeners why nothing can be asked now."""

@@ -241,8 +241,15 @@ async def _name_topic(owner: Owning, topic: Topic, arguments: Arguments) -> None
     owner.engine.engine(topic.name, read_topic_options(_facts(arguments, "options")))
 
 
-async def _delete_channel(_owner: Owning, topic: Topic, arguments: Arguments) -> None:
-    await topic.delete_channel(check_name(_text(arguments, "channel"), "channel"))
+async def _delete_channel(owner: Owning, topic: Topic, arguments: Arguments) -> None:
+    name, number = check_name(_text(arguments, "channel"), "channel"), _change(arguments)
+
+    async def delete() -> None:
+        await topic.delete_channel(name)
+
+    # A later owner deletes it again: those who still had it open, as the first owner could not tell them, would
+    # otherwise have made it anew.
+    await owner.changes.make(number, delete, known=False)
 
 
 async def _offset_at(_owner: Owning, topic: Topic, arguments: Arguments) -> int:
