@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiodq.spark.java import prepare
+from tests.spark.clusters import BRISK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 
-# A session that lives for seconds ends before a compiler that takes its time pays; what tests start inherits it.
 for _options in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault(_options, BRISK)  # what tests start inherits it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
