@@ -14,7 +14,7 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.connection import handle_numbers, putting
+from aiodq.shared.connection import handle_numbers, sent_puts
 from aiodq.shared.requests import calls
 from aiodq.shared.server import refusals
 from aiodq.shared.server.refusals import Refusals
@@ -185,7 +185,7 @@ async def test_a_client_forgets_channels_that_another_process_deleted(
 async def test_a_client_forgets_the_puts_into_topics_that_it_uses_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(putting, "_MANY", 3)
+    monkeypatch.setattr(sent_puts, "_MANY", 3)
     async with two(tmp_path / "s", QUICK) as (owner, client):
         remote: Any = client._store_engine
         for number in range(20):
@@ -197,10 +197,10 @@ async def test_a_client_forgets_the_puts_into_topics_that_it_uses_no_more(
 
 
 def test_puts_that_are_under_way_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(putting, "_MANY", 2)
+    monkeypatch.setattr(sent_puts, "_MANY", 2)
     sent: list[tuple[str, int]] = []
-    puts = putting.PutsByTopic(lambda topic, sequence, _: sent.append((topic, sequence)))
-    put = putting.SentPut(b"", 1, each=False, on_done=lambda _: None, given_up=lambda: False)
+    puts = sent_puts.PutsByTopic(lambda topic, sequence, _: sent.append((topic, sequence)))
+    put = sent_puts.SentPut(b"", 1, each=False, on_done=lambda _: None, given_up=lambda: False)
     for topic in ("idle", "idle", "busy"):
         puts.of(topic).put(put)
     puts.of("idle").answered(1, Done((0, 1)))
