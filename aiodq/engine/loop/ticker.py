@@ -15,7 +15,7 @@ __all__ = ["Ticker", "Ticks"]
 _TOGETHER: Final = 0.05
 """Seconds by which a topic may tick early, together with another one."""
 
-_AT_ONCE: Final = 100
+_AT_ONCE: Final = 25
 """Topics that tick in one turn of the loop: about a millisecond."""
 
 _MANY: Final = 1000
