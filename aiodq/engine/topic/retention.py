@@ -57,6 +57,8 @@ _WATCH: Final = 30
 _ASKED: Final = 64
 """Segments after one still needed that are checked in one look for being consumed as a whole."""
 
+_PURGED_AT_ONCE: Final = 100
+"""Channels purged in one turn of the loop: about a millisecond."""
 _FRESH: Final = 0.5
 """Seconds from the reading of the holds in which segments may be deleted by them. Making a hold takes longer."""
 
@@ -437,9 +439,15 @@ class TopicRetention:
         if not self._engine.creation.exists:
             return 0
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        counts: dict[ChannelEngine[Any], int | None] = {}
 
         def finish(end: int, error: Exception | None) -> None:
-            settle(done, None if error is not None else self._purged(end), error)
+            if error is not None:
+                settle(done, None, error)
+            elif self._purge_some(end, counts):
+                settle(done, self._purged(end, counts), None)
+            else:
+                self._engine.submit(lambda: end, finish)
 
         self._engine.submit(self._purge_files, finish)
         return await done
@@ -451,22 +459,30 @@ class TopicRetention:
         log.description.give_up(log.end)
         return log.end
 
-    def _purged(self, end: int) -> int:
-        """Drop everything below `end`; return the number of messages."""
-        engine = self._engine
-        channel_engines = list(engine.channel_engines.values())
-        counts = [
-            channel_engine.state.purge() for channel_engine in channel_engines if channel_engine.state is not None
-        ]
-        for channel_engine in channel_engines:
+    def _purge_some(self, end: int, counts: dict[ChannelEngine[Any], int | None]) -> bool:
+        """Drop everything below `end` from channels that are not in `counts` yet, and add them; return whether all are.
+
+        What a channel delivers before its turn comes is as if it had been delivered before the purge.
+        """
+        if not counts:
+            self._engine.tail.clear()
+        left = [one for one in self._engine.channel_engines.values() if one not in counts]
+        for channel_engine in left[:_PURGED_AT_ONCE]:
+            state = channel_engine.state
+            counts[channel_engine] = None if state is None else state.purge(0, end)
             channel_engine.reset()
             self._persister.settled(channel_engine)
-        engine.tail.clear()
+        return len(left) <= _PURGED_AT_ONCE
+
+    def _purged(self, end: int, counts: dict[ChannelEngine[Any], int | None]) -> int:
+        """Delete everything below `end`, which all channels have dropped; return the number of messages."""
+        engine = self._engine
         gone = tuple(segment for segment in engine.log.segments if segment.end <= end and segment.sealed)
         if gone:
             self._drop(gone, 0)
         engine.put_buffer.freed()
-        return max(counts) if counts else sum(segment.records for segment in gone)
+        found = [count for count in counts.values() if count is not None]
+        return max(found) if found else sum(segment.records for segment in gone)
 
     def may_drop(self) -> bool:
         """Return whether `drop_oldest` may drop anything now; if not, waiting puts go on as soon as it may."""
