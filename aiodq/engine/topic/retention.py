@@ -59,6 +59,7 @@ _ASKED: Final = 64
 
 _PURGED_AT_ONCE: Final = 100
 """Channels purged in one turn of the loop: about a millisecond."""
+
 _FRESH: Final = 0.5
 """Seconds from the reading of the holds in which segments may be deleted by them. Making a hold takes longer."""
 
