@@ -177,8 +177,9 @@ class Message(AsyncBlock, InFlight):
 
         The headers are `aiodq-topic`, `aiodq-channel`, `aiodq-offset`, `aiodq-attempts`, `aiodq-reason` and
         `aiodq-time`, besides its own headers; and if an exception was the cause, `aiodq-error`, its type and text.
-        Without a dead-letter topic the message is dropped and counted as dead. This returns once that is as durable as
-        an ack; a crash before may leave the message in both topics, never in none.
+        Without a dead-letter topic the message is dropped and counted as dead, as durably as an ack. The letter is put
+        and the message settled in one transaction, and this returns once that is durable: no crash leaves the message
+        in both topics, or in none.
 
         Args:
             reason: as text, truncated to 1 KiB.

@@ -418,8 +418,8 @@ class ChannelOptions:
         max_attempts: after so many deliveries a message is given up: it goes to the dead-letter topic, or without one
             is dropped and counted as dead. Each delivery is recorded before the consumer gets the message, without
             a sync, so that it counts even if it kills the process; a power cut may lose some. None: no limit.
-        dead_letter: the name of the topic for messages given up or rejected, or None. A message that was being given up
-            as its process was killed may have two letters there, which have the same `aiodq-offset`.
+        dead_letter: the name of the topic for messages given up or rejected, or None. A message is put there and
+            settled in one transaction: both or neither, whenever the process is killed or the power fails.
         backoff: how long a message waits after a `nack` without a delay; None: it is ready again at once.
         tags: only messages with one of these tags are delivered; the others count as settled. None: all are.
         auto_ack: messages are settled when delivered; a crash loses those delivered and not yet processed.

@@ -91,7 +91,7 @@ class TopicEngineHost(Protocol):
         ...
 
     def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
-        """Put a dead letter into its topic, and report the outcome."""
+        """Put a dead letter into its topic and settle its message, in one transaction, and report the outcome."""
         ...
 
     def without_transactions(self, topic: str = "") -> AbstractAsyncContextManager[None]:

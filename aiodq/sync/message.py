@@ -103,8 +103,8 @@ class Message(Uncopied, StoredMessage):
     def reject(self, reason: str = "") -> None:
         """Reject the message: it goes to the channel's dead-letter topic, with headers that say where from and why.
 
-        See `aiodq.Message.reject` for the headers. It returns once that is as durable as an ack; a crash before that
-        may leave the message in both topics, never in none.
+        See `aiodq.Message.reject` for the headers. It returns once that is durable. No crash leaves the message in
+        both topics, or in none.
 
         Args:
             reason: as text, truncated to 1 KiB.

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
+from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.testing import FakeClock, Fault, Marked, SimulatedFileSystem
+from tests.channels.killed_giving_up import KILLED
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
+from tests.processes import ROOT, environment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aiodq.format.transactions import Commit
     from aiodq.testing import Image
 
 
@@ -90,18 +99,6 @@ class TestDeadLetters:
             letter = await soon(store.queue("dead").get())
             assert letter.headers["aiodq-reason"] == "no such customer"
 
-    @pytest.mark.parametrize("policy", ["interval", "os"])
-    async def test_no_power_cut_takes_an_old_message_and_its_letter(self, machine: Machine, policy: str) -> None:
-        machine.fs = SimulatedFileSystem(record=True)
-        async with machine.store(sync=policy, sync_interval=3600) as store:
-            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
-            await jobs.put_many([b"x", b"y"])
-            await jobs.sync()
-            machine.fs.mark("durable")
-            await (await jobs.get()).reject()
-        missing = {number for number, files in self._cuts(machine) if b"x" not in await self._kept(files)}
-        assert not missing
-
     @staticmethod
     def _cuts(machine: Machine) -> list[tuple[int, Image]]:
         assert machine.fs.trace is not None
@@ -122,7 +119,7 @@ class TestDeadLetters:
             dead = store.queue("dead")
             await dead.topic.settle_in()
             message = await jobs.get()
-            machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True, match="dead"))
+            machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True, match="transactions"))
             with pytest.raises(aiodq.DiskFullError):
                 await message.reject()
             machine.fs.plan.clear()
@@ -131,6 +128,101 @@ class TestDeadLetters:
             message = await soon(jobs.get())
             await message.reject()
             assert (await soon(dead.get())).body == b"x"
+
+    async def test_a_letter_waits_for_room_on_the_disk_once_its_message_is_settled(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put(b"x")
+            dead = store.queue("dead")
+            await dead.topic.settle_in()
+            machine.fs.plan.add(Fault("write", 1, "ENOSPC", lasting=True, match="dead"))
+            await (await jobs.get()).reject()
+            assert (counts(jobs), ready(dead)) == ((0, 0, 0), [])
+            machine.crash()
+        machine.fs.plan.clear()
+        async with machine.store() as store:
+            assert store.queue("jobs").depth == 0
+            assert (await soon(store.queue("dead").get())).body == b"x"
+
+    @pytest.mark.parametrize("policy", ["always", "interval", "os"])
+    async def test_a_power_cut_leaves_a_message_or_its_letter_and_never_both(
+        self, machine: Machine, policy: str
+    ) -> None:
+        machine.fs = SimulatedFileSystem(record=True)
+        async with machine.store(sync=policy, sync_interval=3600) as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put_many([b"x", b"y", b"z"])
+            await jobs.sync()
+            machine.fs.mark("durable")
+            await asyncio.gather(*(message.reject() for message in await jobs.get_many(2)))
+        found = {number: sorted(await self._kept(files)) for number, files in self._cuts(machine)}
+        assert {number: kept for number, kept in found.items() if kept != [b"x", b"y", b"z"]} == {}
+
+    async def test_letters_that_are_under_way_together_are_one_transaction(
+        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with machine.store() as store:
+            first, second = (store.queue(name, aiodq.ChannelOptions(dead_letter="dead")) for name in ("a", "b"))
+            for jobs in (first, second):
+                await jobs.put_many([b"x"] * 200)
+            await store.queue("dead").topic.settle_in()
+            held = [message for jobs in (first, second) for message in await jobs.get_many(200)]
+            appended = list[int]()
+            append = TransactionFile.append
+
+            def counted(file: TransactionFile, commits: Sequence[Commit], now_ns: int) -> list[int]:
+                appended.extend(len(commit.puts[0].columns.bodies) for commit in commits)
+                return append(file, commits, now_ns)
+
+            monkeypatch.setattr(TransactionFile, "append", counted)
+            await asyncio.gather(*(message.reject() for message in held))
+            assert sum(appended) == 400
+            assert len(appended) <= 5
+            for jobs in (first, second):
+                stats = jobs.stats()
+                assert (stats.depth, stats.dead, stats.acked) == (0, 200, 0)
+            assert store.stats().transactions == 0
+            assert len(ready(store.queue("dead"))) == 400
+
+    async def test_a_message_taken_away_meanwhile_gets_no_letter_and_the_others_do(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            options = aiodq.ChannelOptions(dead_letter="dead")
+            first, second = store.queue("a", options), store.queue("b", options)
+            await first.put(b"x")
+            await second.put(b"y")
+            dead = store.queue("dead")
+            await dead.topic.settle_in()
+            rejecting = [asyncio.ensure_future((await jobs.get()).reject()) for jobs in (first, second)]
+            async with store._store_engine.committer._turn:
+                await until(lambda: bool(store._store_engine.committer._waiting))
+                await until(lambda: dead.topic._engine.put_buffer.pending == 2)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                channel_engine = store._store_engine.topics["a"].channel_engines["default"]
+                assert channel_engine.state is not None
+                channel_engine.state.seek(0)
+            with pytest.raises(aiodq.NotInFlightError):
+                await soon(rejecting[0])
+            await soon(rejecting[1])
+            assert (first.depth, second.depth, dead.topic._engine.put_buffer.pending) == (1, 0, 0)
+            assert ready(dead) == [b"y"]
+
+    @pytest.mark.parametrize("point", ["before", "after"])
+    @pytest.mark.parametrize("way", ["reject", "nack"])
+    def test_a_killed_process_leaves_a_message_or_its_letter_and_never_both(
+        self, tmp_path: Path, point: str, way: str
+    ) -> None:
+        arguments = [sys.executable, "-m", "tests.channels.killed_giving_up", str(tmp_path), point, way]
+        assert subprocess.run(arguments, check=False, cwd=ROOT, env=environment()).returncode == KILLED
+
+        async def letters() -> list[bytes]:
+            async with aiodq.open(tmp_path) as store:
+                jobs, dead = store.queue("jobs"), store.queue("dead")
+                # It has had its only attempt: if it was not given up yet, it is now.
+                await until(lambda: jobs.depth == 0)
+                return ready(dead)
+
+        assert asyncio.run(letters()) == [b"x"]
 
     async def test_closing_with_letters_under_way_loses_none(self, machine: Machine) -> None:
         async with machine.store(max_messages=1) as store:

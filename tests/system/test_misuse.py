@@ -491,7 +491,7 @@ def test_keyboard_interrupt_amid_a_callback_leaves_nobody_waiting(
 ) -> None:
     amid, work = AMID[where]
     called, left = pkgutil.resolve_name(amid), 1 if work is ack_in_pieces else 0
-    monkeypatch.setattr("aiodq.engine.committing.group_committer._PIECE", 1)  # the first one is entered elsewhere
+    monkeypatch.setattr("aiodq.engine.committing.entries._PIECE", 1)  # the first one is entered elsewhere
 
     async def opened() -> aiodq.Store:
         store = await aiodq.open(tmp_path, fs=QuickFileSystem())

@@ -15,7 +15,7 @@ from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.batch.put_batch import columns_cost, columns_of
 from aiodq.engine.channel.acks.transaction_holds import TransactionHolds
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.engine.committing import group_committer, topic_appender
+from aiodq.engine.committing import entries, group_committer, topic_appender
 from aiodq.engine.topic.puts import put_buffer
 from aiodq.engine.transactions import pending_puts
 from aiodq.format.columns import Columns
@@ -60,7 +60,7 @@ async def turns() -> AsyncIterator[Turns]:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_committer, "_PIECE", 90)
+    monkeypatch.setattr(entries, "_PIECE", 90)
 
 
 async def taken(store: aiodq.Store) -> tuple[aiodq.Queue, list[aiodq.Message]]:
@@ -309,7 +309,7 @@ async def test_whoever_gives_up_waiting_for_a_commit_is_not_searched_for(
 ) -> None:
     compared = 0
 
-    class Entry(group_committer._Entry):
+    class Entry(entries.Entry):
         def __eq__(self, other: object) -> bool:
             nonlocal compared
             compared += 1
@@ -317,7 +317,7 @@ async def test_whoever_gives_up_waiting_for_a_commit_is_not_searched_for(
 
         __hash__ = object.__hash__
 
-    monkeypatch.setattr(group_committer, "_Entry", Entry)
+    monkeypatch.setattr(group_committer, "Entry", Entry)
     committer = store._store_engine.committer
     _, messages = await taken(store)
     async with committer._turn:

@@ -102,5 +102,5 @@ class ChannelEngineHost(Protocol[C_contra]):
         ...
 
     def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
-        """Put a message into its dead-letter topic; `done` is called once it is durable there, or with the error."""
+        """Put a message into its dead-letter topic and settle it; `done` is called once that is durable, or failed."""
         ...

@@ -11,21 +11,20 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from aiodq.awaited import mark_retrieved
+from aiodq.engine.committing.entries import Entry, HeldRun, Letter, Letters, in_pieces
 from aiodq.engine.committing.reserved_room import ReservedRoom, Share
 from aiodq.engine.committing.topic_appender import TopicAppender
 from aiodq.engine.loop.futures import settle, tell_all
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.transactions.participants import AckRun, joined_runs
 from aiodq.errors import AiodqError, DiskFullError, StoreFailedError, again, not_in_flight
-from aiodq.format.transactions import Acks, Commit, Puts
-from aiodq.names import is_ephemeral
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -45,14 +44,8 @@ __all__ = ["Committer"]
 _PERIOD: Final = 1.0
 """Seconds after a commit until logs and journals are synced and the transaction log is emptied."""
 
-_PIECE: Final = 2000
-"""Messages held or settled in one turn of the loop: a millisecond or two. A run costs `_RUN` more than its messages."""
-
 _COUNTED: Final = 5000
 """Runs that a transaction settles, counted by channel in one turn of the loop: a millisecond's work."""
-
-_RUN: Final = 8
-"""What a run costs besides its messages, in messages."""
 
 _MOST_AT_ONCE: Final = 256
 """Transactions of a group, which is looked through, committed and put in single steps: two milliseconds each."""
@@ -61,97 +54,9 @@ _LIMIT: Final = 1 << 22
 """Bytes in the transaction log from which on it is emptied earlier."""
 
 
-class _HeldRun(NamedTuple):
-    """Neighbouring messages that a transaction settles, as in `AckRun`, and holds.
-
-    Attributes:
-        engine, channel_engine: their topic and channel.
-        start, stop: the first offset, and the offset after the last.
-        delivery: the delivery number of the first one.
-        held: the number by which the first one is held; the others have the following numbers.
-    """
-
-    engine: TopicEngine
-    channel_engine: ChannelEngine[Any]
-    start: int
-    stop: int
-    delivery: int
-    held: int
-
-
-R = TypeVar("R", AckRun, _HeldRun)
-
 # Getters in C: they read a field of very many runs.
-_TOPIC: Final[Callable[[_HeldRun], TopicEngine]] = itemgetter(0)
-_CHANNEL: Final[Callable[[_HeldRun], tuple[TopicEngine, ChannelEngine[Any]]]] = itemgetter(0, 1)
-_RANGE: Final[Callable[[_HeldRun], tuple[int, int]]] = itemgetter(2, 3)
-_STOP: Final[Callable[[_HeldRun], int]] = itemgetter(3)
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A transaction that is to be committed.
-
-    Attributes:
-        settlements: the messages that it settles and holds, in runs.
-        puts: what it puts: the topic, the messages, and their cost in bytes of memory.
-        done: done once it is committed and its effects are visible, or has failed.
-        origin: the producer and sequence of a transaction that may be sent again; otherwise None.
-        room: the room reserved for the puts.
-    """
-
-    settlements: list[_HeldRun]
-    puts: Sequence[tuple[TopicEngine, Columns, int]]
-    done: asyncio.Future[None]
-    origin: Origin | None
-    room: ReservedRoom
-
-    async def holds(self) -> bool:
-        """Return whether all messages are still held by this transaction."""
-        for piece in _pieces(self.settlements):
-            if not all(run.channel_engine.transaction_holds.holds(run.start, run.stop, run.held) for run in piece):
-                return False
-            if len(piece) < len(self.settlements):
-                await asyncio.sleep(0)
-        return True
-
-    def release(self) -> None:
-        """Release the messages and the room, as the transaction is not committed."""
-        for run in self.settlements:
-            run.channel_engine.transaction_holds.release(run.start, run.stop, run.held, run.delivery)
-        self.room.release()
-
-    @property
-    def cost(self) -> int:
-        """About how many bytes it takes in the transaction log, where a run takes 16."""
-        return sum(cost for _, _, cost in self.puts) + 16 * len(self.settlements)
-
-    def commit(self) -> Commit:
-        """Return what the transaction log is to hold of it: nothing of ephemeral topics and channels."""
-        by_channel: dict[tuple[TopicEngine, ChannelEngine[Any]], list[tuple[int, int]]] = {}
-        for channel, runs in groupby(self.settlements, _CHANNEL):
-            by_channel.setdefault(channel, []).extend(map(_RANGE, runs))
-        acks = [
-            Acks(engine.name, channel_engine.name, sorted(ranges))
-            for (engine, channel_engine), ranges in by_channel.items()
-            if not (is_ephemeral(engine.name) or is_ephemeral(channel_engine.name))
-        ]
-        # Messages that are durable now keep their offsets; the transaction's come after them.
-        puts = [Puts(i.name, i.log.durable, columns) for i, columns, _ in self.puts if not is_ephemeral(i.name)]
-        return Commit(acks, puts, self.origin)
-
-
-def _pieces(runs: Iterable[R]) -> Iterator[list[R]]:
-    """Yield runs in small groups, so that the event loop can run other callbacks in between."""
-    piece: list[R] = []
-    cost = 0
-    for run in runs:
-        piece.append(run)
-        cost += run.stop - run.start + _RUN
-        if cost >= _PIECE:
-            yield piece
-            piece, cost = [], 0
-    yield piece
+_TOPIC: Final[Callable[[HeldRun], TopicEngine]] = itemgetter(0)
+_STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
 
 
 async def _counted(settlements: Sequence[AckRun]) -> Counter[object]:
@@ -191,12 +96,14 @@ class Committer:
         self._sync_timer = timer
         self._fail = fail
         # In order of arrival; a cancelled one is removed in constant time.
-        self._waiting: OrderedDict[_Entry, None] = OrderedDict()
-        self._undecided: dict[asyncio.Future[None], _Entry] = {}
+        self._waiting: OrderedDict[Entry, None] = OrderedDict()
+        self._undecided: dict[asyncio.Future[None], Entry] = {}
         self._appenders: dict[TopicEngine, TopicAppender] = {}
         self._settled: dict[ChannelEngine[Any], TopicEngine] = {}
+        # By topic, the letters that wait and that others may still join.
+        self._letters: dict[TopicEngine, Letters] = {}
         # Committed transactions whose acks are not all entered in their channels yet.
-        self._settling: dict[_Entry, None] = {}
+        self._settling: dict[Entry, None] = {}
         self._turn, self._wake = asyncio.Lock(), asyncio.Event()
         self._over: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -273,7 +180,7 @@ class Committer:
         room = ReservedRoom(await _counted(settlements), pressing=bool(settlements))
         # A committer gets topics and channels of its own store only, which are engines.
         own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)
-        entry = _Entry([], own, asyncio.get_running_loop().create_future(), origin, room)
+        entry = Entry([], own, asyncio.get_running_loop().create_future(), origin, room)
         for engine, _, _ in own:
             engine.put_buffer.check_open(pressing=bool(settlements))
         try:
@@ -285,12 +192,9 @@ class Committer:
         except BaseException:
             entry.release()
             raise
-        self._undecided[entry.done] = entry
         if origin is not None:
             self.deciding[origin] = entry.done
-        entry.done.add_done_callback(lambda done: self._decided(done, origin))
-        self._waiting[entry] = None
-        self._wake.set()
+        self._queue(entry)
         try:
             await asyncio.shield(entry.done)
         except asyncio.CancelledError:
@@ -301,6 +205,43 @@ class Committer:
             else:
                 entry.done.add_done_callback(lambda done: late(done.exception()))
             raise
+
+    def _queue(self, entry: Entry) -> None:
+        """Have an entry committed."""
+        self._undecided[entry.done] = entry
+        entry.done.add_done_callback(lambda done: self._decided(done, entry.origin))
+        self._waiting[entry] = None
+        self._wake.set()
+
+    async def settle_dead(self, letter: Letter, target: TopicEngine) -> None:
+        """Put a dead letter and settle its message in one transaction; return when all of it is durable and visible.
+
+        The letters that wait at the same moment share a transaction. Room for this one is reserved, and is released
+        unless it is committed.
+
+        Raises:
+            NotInFlightError: the message was taken away meanwhile; nothing was done.
+            QueueShutDown: the store is closed, or the topic deleted; nothing was done.
+            DiskFullError: nothing was done, and it may be tried again.
+            StorageError: the topic cannot be created or used; nothing was done.
+            StoreFailedError: the store has stopped.
+
+        Cancellation: either nothing was done, or it is committed although the caller was cancelled.
+        """
+        try:
+            target.put_buffer.check_open(pressing=True)
+            if not target.creation.exists or isinstance(target.log, NoLog):
+                await self._create([target])
+            self._check()
+        except BaseException:
+            target.put_buffer.unreserve(1, letter.cost)
+            raise
+        letters = self._letters.get(target)
+        if letters is None or not letters.add(letter, self.largest):
+            letters = self._letters[target] = Letters(target)
+            letters.add(letter, self.largest)
+            self._queue(letters)
+        await letter.done
 
     def _check(self) -> None:
         """Raise unless transactions are committed: an entry that came later would wait for ever."""
@@ -321,15 +262,15 @@ class Committer:
         if origin is not None and self.deciding.get(origin) is done:
             del self.deciding[origin]
 
-    async def _hold(self, entry: _Entry, settlements: Sequence[AckRun]) -> None:
-        for piece in _pieces(joined_runs(settlements)):
+    async def _hold(self, entry: Entry, settlements: Sequence[AckRun]) -> None:
+        for piece in in_pieces(joined_runs(settlements)):
             if entry.settlements:
                 await asyncio.sleep(0)
             self._check()
             for run in piece:
                 engine, channel_engine = cast("tuple[TopicEngine, ChannelEngine[Any]]", run[:2])  # see `commit`
                 held = channel_engine.transaction_holds.hold(run.start, run.stop, run.delivery)
-                entry.settlements.append(_HeldRun(engine, channel_engine, *run[2:], held))
+                entry.settlements.append(HeldRun(engine, channel_engine, *run[2:], held))
 
     @asynccontextmanager
     async def without_transactions(self) -> AsyncIterator[None]:
@@ -384,13 +325,13 @@ class Committer:
         elif entries:
             await self._commit(entries)
 
-    async def _taken(self) -> list[_Entry]:
+    async def _taken(self) -> list[Entry]:
         """Return the next group to be committed; refuse transactions that cannot be committed any more."""
         taken = self._group()
-        entries: list[_Entry] = []
+        entries: list[Entry] = []
         try:
             for entry in taken:
-                if any(engine.closed for engine, _, _ in entry.puts):
+                if any(engine.closed for engine in entry.topics):
                     _refuse([entry], QueueShutDown("a topic of the transaction was deleted"))
                 elif not await entry.holds():
                     _refuse([entry], not_in_flight("a message of the transaction"))
@@ -401,16 +342,19 @@ class Committer:
             raise
         return entries
 
-    def _group(self) -> list[_Entry]:
+    def _group(self) -> list[Entry]:
         """Take the next group, in order, up to a number and `largest` bytes; the rest is committed after it."""
         # INVARIANT: the transaction log never grows beyond what is read of it when the store is opened.
-        group, cost = list[_Entry](), 0
+        group, cost = list[Entry](), 0
         while self._waiting and len(group) < _MOST_AT_ONCE:
             entry = next(iter(self._waiting))
             cost += entry.cost
             if group and cost > self.largest:
                 break
             del self._waiting[entry]
+            for engine in entry.topics:
+                if self._letters.get(engine) is entry:
+                    del self._letters[engine]
             group.append(entry)
         if self._waiting:
             self._wake.set()
@@ -419,7 +363,7 @@ class Committer:
     def _stopped(self) -> Exception:
         return self._over or StoreFailedError("the store's engine was stopped")
 
-    async def _commit(self, entries: list[_Entry]) -> None:
+    async def _commit(self, entries: list[Entry]) -> None:
         try:
             await self._wait_durable(entries)
             commits = [entry.commit() for entry in entries]
@@ -441,7 +385,7 @@ class Committer:
             self._enter(entry, number)
         self._arm()
 
-    async def _wait_durable(self, entries: list[_Entry]) -> None:
+    async def _wait_durable(self, entries: list[Entry]) -> None:
         """Wait until every message that these transactions settle is durable."""
         # A dict keeps the order, unlike a set: a simulated run is the same each time.
         stops: dict[TopicEngine, int] = {}
@@ -451,9 +395,9 @@ class Committer:
             if engine.log.durable < stop:
                 await engine.sync_log()
 
-    def _enter(self, entry: _Entry, number: int) -> None:
+    def _enter(self, entry: Entry, number: int) -> None:
         """Carry out a committed transaction: append its puts to their topics, then enter its acks."""
-        self.committed += 1
+        self.committed += not isinstance(entry, Letters)
         if entry.origin is not None:
             self._file.origins.note(entry.origin, self._clock.now_ns())
         for run in entry.settlements:
@@ -466,7 +410,7 @@ class Committer:
             nonlocal left
             left -= 1
             if left <= 0:
-                self._settle(entry, _pieces(entry.settlements))
+                self._settle(entry, in_pieces(entry.settlements))
 
         if not entry.puts:
             tried()
@@ -476,12 +420,12 @@ class Committer:
                 self._appenders[engine] = TopicAppender(engine)
             self._appenders[engine].add(columns, tried, reserved=cost)
 
-    def _settle(self, entry: _Entry, pieces: Iterator[list[_HeldRun]]) -> None:
+    def _settle(self, entry: Entry, pieces: Iterator[list[HeldRun]]) -> None:
         """Enter acks, a few in each turn of the loop, then end `commit`. The puts are visible before the acks."""
         try:
             entry.room.end_credits()
             for run in (piece := next(pieces, [])):
-                run.channel_engine.transaction_holds.settle(run.start, run.stop, run.held)
+                entry.settle(run)
         except BaseException as error:
             self._fail(error)  # whatever it is, the store stops and all waiters are failed
             if not isinstance(error, Exception):
@@ -545,7 +489,7 @@ class Committer:
             self._timer.cancel()
 
 
-def _refuse(entries: Sequence[_Entry], error: Exception) -> None:
+def _refuse(entries: Sequence[Entry], error: Exception) -> None:
     for entry in entries:
         settle(entry.done, None, error)
         mark_retrieved(entry.done)  # the caller may have been cancelled

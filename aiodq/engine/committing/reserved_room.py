@@ -75,6 +75,16 @@ class ReservedRoom:
         while (full := next((share for share in ordered if not self._fits(share)), None)) is not None:
             await self._wait(full)
 
+    def count(self, engine: TopicEngine, messages: int, cost: int) -> None:
+        """Count more room as this transaction's, which is reserved already."""
+        _, before, costs = self._reserved.get(engine, (engine, 0, 0))
+        self._reserved[engine] = Share(engine, before + messages, costs + cost)
+
+    def give_back(self, engine: TopicEngine, messages: int, cost: int) -> None:
+        """Give back a part of the room in one topic."""
+        self.count(engine, -messages, -cost)
+        engine.put_buffer.unreserve(messages, cost)
+
     def _fits(self, share: Share) -> bool:
         """Reserve room for a share unless that has to wait; return whether it is reserved."""
         engine = share.engine

@@ -13,6 +13,7 @@ import anyio
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetterOffice
+from aiodq.engine.committing.entries import HeldRun, Letter
 from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.live_stores import LIVE, closing_of, release_dead
 from aiodq.engine.lock_wait import running_loop
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from aiodq.clock import Clock
+    from aiodq.engine.batch.put_batch import Accepted
     from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
     from aiodq.engine.channel.lease.in_flight import InFlight
     from aiodq.engine.opened_files import OpenedStore
@@ -340,13 +342,18 @@ class StoreEngine:
         def told(error: Exception | None) -> None:
             done(error)
             if error is None:
-                offset = letter.batch.first
                 self.reporter.dead(
                     letter.topic, letter.channel, offset, letter.attempts, letter.reason, target=letter.target
                 )
 
-        target = self.engine(letter.target)
-        self._dead_letter_office.send(letter, target.put_buffer, target.sync_visible, told)
+        target, engine, offset = self.engine(letter.target), self.engine(letter.topic), letter.batch.first
+        run = HeldRun(engine, engine.channel_engines[letter.channel], offset, offset + 1, 0, letter.held)
+
+        def commit(message: Accepted, body: bytes, cost: int) -> Awaitable[None]:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return self.committer.settle_dead(Letter(run, message, body, cost, done), target)
+
+        self._dead_letter_office.send(letter, target.put_buffer, commit, told)
 
     # --- running
 

@@ -419,14 +419,6 @@ class TopicEngine:
         if self.log.durable < self.visible and (self.durably or self.retention.pinned is not None):
             await self.sync_log()
 
-    async def sync_visible(self) -> None:
-        """Wait until every message visible to channels is synced, whatever the policy.
-
-        Cancellation: it is synced anyway.
-        """
-        if self.log.durable < self.visible:
-            await self.sync_log()
-
     async def sync_log(self) -> None:
         """Wait until everything accepted before is on disk.
 

@@ -15,20 +15,19 @@ from aiodq.delivery.state_snapshot import StateSnapshot
 from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
 from aiodq.engine.channel.acks.undeliverable import Undeliverable
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetterOffice
 from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
+from aiodq.engine.committing.entries import Entry, Letters
 from aiodq.engine.topic.commit.publisher import Publisher
 from aiodq.engine.topic.expirations import Expirations
 from aiodq.format.journal import OpKind
+from aiodq.format.transactions import Commit
 from aiodq.transaction import Transaction
 from tests.proof.mutants.registry import Patch, change, mutant
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
     import aiodq
-    from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter
-    from aiodq.engine.topic.puts.put_buffer import PutBuffer
     from aiodq.format.journal import Op
 
 
@@ -73,26 +72,16 @@ def a_release_does_not_take_its_delivery_back() -> Patch:
 
 
 @mutant("dead letters")
-def a_dead_letter_is_settled_before_it_is_put() -> Patch:
-    def hasty(
-        office: DeadLetterOffice, letter: DeadLetter, put_buffer: PutBuffer, sync: Callable[[], Awaitable[None]],
-        done: Callable[[Exception | None], None],
-    ) -> None:  # fmt: skip
-        done(None)
-        send(office, letter, put_buffer, sync, lambda _: None)
-
-    send = DeadLetterOffice.send
-    return mock.patch.object(DeadLetterOffice, "send", hasty)
+def a_message_is_settled_without_its_letter() -> Patch:
+    return mock.patch.object(Letters, "commit", lambda letters: Commit(Entry.commit(letters).acks, [], None))
 
 
-change(
-    "a dead letter is not synced where puts are not",
-    DeadLetterOffice._put,
-    "await sync()",
-    "None",
+@mutant(
     test="tests/channels/test_delivery.py::TestDeadLetters::"
-    "test_no_power_cut_takes_an_old_message_and_its_letter[asyncio-os]",
+    "test_a_power_cut_leaves_a_message_or_its_letter_and_never_both[asyncio-os]"
 )
+def a_letter_and_the_settlement_of_its_message_are_not_one_transaction() -> Patch:
+    return mock.patch.object(Letters, "commit", lambda letters: Commit([], Entry.commit(letters).puts, None))
 
 
 @mutant("requeued letters")

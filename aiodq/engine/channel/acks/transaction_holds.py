@@ -72,6 +72,13 @@ class TransactionHolds:
             channel.latency.acked(number)
         channel.settled_elsewhere()
 
+    def settle_dead(self, offset: int, held: int) -> None:
+        """Do as `settle` for a message that is given up, whose dead letter is durable as well."""
+        channel, state = self._channel, self._channel.state
+        if not channel.over and state is not None and state.delivery(offset) == held:
+            state.send_dead_letter(offset)
+            channel.settled_elsewhere()
+
     def release(self, start: int, stop: int, held: int, delivery: int) -> None:
         """Return messages to being in flight as before they were held, with their timeout restarted."""
         channel, state = self._channel, self._channel.state

@@ -1,7 +1,8 @@
 """Messages that are not to be delivered: expired, out of attempts, for other channels, or not due yet.
 
 Some are found when it is their turn; expired messages and those that have had their last attempt are settled ahead of
-it. A message that is given up is settled at once, or if there is a dead-letter topic, once it is durable there.
+it. A message that is given up is settled at once, or if there is a dead-letter topic, in the transaction that puts it
+there.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ class Undeliverable:
         *,
         error: str = "",
     ) -> asyncio.Future[None]:
-        """Settle a message for good, once it is in the dead-letter topic if there is one.
+        """Settle a message for good, and put it into the dead-letter topic if there is one.
 
         Args:
             state: the channel's.
@@ -232,7 +233,7 @@ class Undeliverable:
         time_ns = batch.time_ns if columns.times is None else columns.times[0]
         alone = Batch(offset, time_ns, columns)
         if attempts is not None:
-            # If the process is killed before the letter is put, the message is not redelivered more often than allowed.
+            # If the process is killed before that is committed, the message is not redelivered more often than allowed.
             state.count(offset, attempts)
 
         def failed() -> None:
@@ -240,10 +241,11 @@ class Undeliverable:
             state.counters.expired -= attempts is None and reason == _EXPIRED
             if not channel.over:
                 self._try_again_later(state, offset, delivered)
+                channel.changed()
 
-        letter = DeadLetter(target, self._host.name, channel.name, alone, delivered, reason, error)
+        letter = DeadLetter(target, self._host.name, channel.name, alone, state.hold(offset), delivered, reason, error)
         self.out_of_turn.letters += 1
-        put = send_dead_letter(state, letter, self._host.send_dead_letter, failed, channel.changed)
+        put = send_dead_letter(state, letter, self._host.send_dead_letter, failed)
         put.add_done_callback(self._posted)
         return put
 

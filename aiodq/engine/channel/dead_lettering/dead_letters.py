@@ -1,4 +1,4 @@
-"""Dead-lettering: a message that is given up is put into a dead-letter topic, and settled once it is durable there."""
+"""Dead-lettering: a message that is given up is put into a dead-letter topic and settled, in one transaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from aiodq.awaited import mark_retrieved
-from aiodq.engine.batch.put_batch import Accepted
+from aiodq.engine.batch.put_batch import Accepted, accepted_cost
 from aiodq.engine.channel.addressed import FOR
 from aiodq.engine.loop.futures import begin_later, settle, tell_all
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
@@ -44,6 +44,7 @@ class DeadLetter(NamedTuple):
         target: the dead-letter topic.
         topic, channel: where it was given up.
         batch: the message, as a batch of one.
+        held: the number by which its channel holds it.
         attempts: how often it was delivered.
         reason: as text.
         error: type and text of the exception that the last attempt ended with, or empty.
@@ -53,6 +54,7 @@ class DeadLetter(NamedTuple):
     topic: str
     channel: str
     batch: Batch
+    held: int
     attempts: int
     reason: str
     error: str = ""
@@ -78,30 +80,23 @@ class DeadLetter(NamedTuple):
 
 def send_dead_letter(
     state: ChannelState, letter: DeadLetter, post: Callable[[DeadLetter, Callable[[Exception | None], None]], None],
-    failed: Callable[[], None], changed: Callable[[], None],
+    failed: Callable[[], None],
 ) -> asyncio.Future[None]:  # fmt: skip
-    """Hold a message until its dead letter is durable, then settle it; return a future of that.
+    """Have a message that is held settled with its dead letter; return a future of that.
 
     Args:
         state: the state of its channel.
         letter: the dead letter.
-        post: puts the dead letter, and reports the outcome.
+        post: puts the dead letter and settles its message, and reports the outcome.
         failed: has the message redelivered later.
-        changed: called when the state has changed after this call.
     """
-    offset = letter.batch.first
-    held = state.hold(offset)
     put: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:
         settle(put, None, error)
         mark_retrieved(put)  # the caller need not wait
-        if state.delivery(offset) == held:
-            if error is None:
-                state.send_dead_letter(offset)
-            else:
-                failed()
-            changed()
+        if error is not None and state.delivery(letter.batch.first) == letter.held:
+            failed()
 
     post(letter, done)
     return put
@@ -125,13 +120,13 @@ class LetterBox(Protocol):
         """Accept a message as soon as there is room, after those that came before."""
         ...
 
-    def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
-        """Accept a dead letter, even if nothing else is accepted any more."""
+    def reserve(self, messages: int, cost: int, *, pressing: bool) -> None:
+        """Count messages before they are accepted; `pressing`: even if nothing more is accepted from outside."""
         ...
 
 
 class DeadLetterOffice:
-    """Puts dead letters into their topics, and waits for room if there is none."""
+    """Has dead letters put into their topics, and waits for room if there is none."""
 
     def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
         """Start with no dead letters; `fail` stops the store."""
@@ -141,30 +136,32 @@ class DeadLetterOffice:
         self._waiting: set[asyncio.Task[None]] = set()
 
     def send(
-        self, letter: DeadLetter, put_buffer: LetterBox, sync: Callable[[], Awaitable[None]],
+        self, letter: DeadLetter, put_buffer: LetterBox, commit: Callable[[Accepted, bytes, int], Awaitable[None]],
         done: Callable[[Exception | None], None],
     ) -> None:  # fmt: skip
-        """Put a dead letter; `done` is called once it is durable, or with the error.
+        """Put a dead letter and settle its message; `done` is called once that is durable, or with the error.
 
         Args:
             letter: the dead letter.
             put_buffer: the way into its topic.
-            sync: waits until everything put there before is synced, whatever the topic's policy.
+            commit: puts it, for which room is reserved at that cost in bytes, and settles its message, in one
+                transaction.
             done: called once.
         """
-        task = begin_later(self._put(letter, put_buffer, sync))
+        task = begin_later(self._put(letter, put_buffer, commit))
         self._under_way.add(task)
         self._waiting.add(task)
         task.add_done_callback(partial(self._ended, letter, done))
 
-    async def _put(self, letter: DeadLetter, put_buffer: LetterBox, sync: Callable[[], Awaitable[None]]) -> None:
+    async def _put(
+        self, letter: DeadLetter, put_buffer: LetterBox, commit: Callable[[Accepted, bytes, int], Awaitable[None]]
+    ) -> None:
         message, body = letter.accepted(self._clock.now_ns())
-        waiter = await put_buffer.enter(partial(put_buffer.accept_letter, message, body))
+        cost = accepted_cost(message, body)
+        await put_buffer.enter(partial(put_buffer.reserve, 1, cost, pressing=True))
         self._waiting -= {asyncio.current_task()}
-        await waiter
-        # CRASH: the message may be old, and its settlement may reach the disk at any moment, by a checkpoint or by the
-        # kernel: where puts are only written, a power cut would then take both the message and its letter.
-        await sync()
+        # CRASH: the letter is put and its message settled, or neither: both are one record of the transaction log.
+        await commit(message, body, cost)
 
     def _ended(self, letter: DeadLetter, done: Callable[[Exception | None], None], task: asyncio.Task[None]) -> None:
         """Report the outcome, also of a task that was cancelled before its first step."""

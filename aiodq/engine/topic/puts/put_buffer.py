@@ -327,17 +327,6 @@ class PutBuffer(Acceptance):
         """Return whether a message of no bytes would be refused now."""
         return not self.has_room(1, 0)
 
-    def accept_letter(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
-        """Accept a dead letter, even if nothing more is accepted from outside.
-
-        Raises:
-            QueueFull: there is no room now.
-        """
-        cost = accepted_cost(message, body)
-        if not self.shut:
-            self._make_room(1, cost)
-        return self._add(message, body, cost)
-
     def _make_room(self, messages: int, cost: int) -> None:
         if self.shut:
             raise again(self._over)
