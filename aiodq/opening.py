@@ -191,6 +191,10 @@ class QueueOpening(AsyncBlock, Awaited[Queue]):
         self._opening.forgo()
         return super()._steps()
 
+    def forgo(self) -> None:
+        """Suppress the warning that it was never awaited."""
+        self._opening.forgo()
+
     def __repr__(self) -> str:
         """Say what would be opened."""
         return repr(self._opening).replace("StoreOpening", "QueueOpening", 1)

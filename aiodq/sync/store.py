@@ -337,7 +337,9 @@ def open(
     Interrupted: what was opened is closed again.
     """
     refuse_running_loop()
-    return Store(*_opened(path, ways.open(path, options, create=create, wait=wait, mode=mode, failover=failover)))
+    opening = ways.open(path, options, create=create, wait=wait, mode=mode, failover=failover)
+    opening.forgo()  # without a free thread, or interrupted before there is one, it is no forgotten `await`
+    return Store(*_opened(path, opening))
 
 
 @Explained(
@@ -373,6 +375,7 @@ def open_queue(
     """
     refuse_running_loop()
     opening = ways.open_queue(path, options, channel, create=create, wait=wait, mode=mode, failover=failover)
+    opening.forgo()  # as above
     return Queue(*_opened(path, opening), owns=True)
 
 

@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ import aiodq.sync
 from tests.processes import WATCHDOG, environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from aiodq.opening import Mode
@@ -320,3 +322,19 @@ def test_what_is_closed_can_be_looked_at(tmp_path: Path, mode: Mode) -> None:
         assert store.stats().failed is None
         assert queue.stats().name == "default"
         assert not queue.full()
+
+
+@pytest.mark.parametrize("way", [aiodq.sync.open, aiodq.sync.open_queue])
+def test_where_no_thread_is_free_nothing_warns_of_an_await(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], Any]
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, pytest.raises(aiodq.StorageError, match="no thread is free"):
+        patch.setattr(threading.Thread, "start", start)
+        way(tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        gc.collect()
+    assert caught == []
+    way(tmp_path).close()
