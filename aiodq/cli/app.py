@@ -17,7 +17,6 @@ from rich.console import Console
 
 from aiodq.cli.exits import DONE, INTERRUPTED, MISUSE, WRONG, CommandError, complain, exit_code, forget
 from aiodq.cli.output import Output, whole_output
-from aiodq.cli.warned import warnings_shown
 from aiodq.errors import AiodqError
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with whole_output(), warnings_shown():
+        with whole_output():
             return _run(arguments)
     except BrokenPipeError:
         # The reader has closed the pipe.

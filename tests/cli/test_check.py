@@ -56,8 +56,7 @@ def test_repair_says_what_it_did_and_satisfies_verify(tmp_path: Path) -> None:
     assert b"".join(kept.read_bytes() for kept in path.parent.glob("*.damaged-*")) in before
     assert aiodq("verify", tmp_path).code == 0
     assert ok("repair", tmp_path).out == b"nothing to do\n"
-    done = aiodq("get", tmp_path, "t")
-    assert (done.code, done.lines, "1 message cannot be read" in done.err) == (0, [b"a", b"c"], True)
+    assert ok("get", tmp_path, "t").lines == [b"a", b"c"]
 
 
 def test_repair_in_words(tmp_path: Path) -> None:

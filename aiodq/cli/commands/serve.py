@@ -17,6 +17,7 @@ from aiodq.cli.exits import DONE, forget
 from aiodq.cli.loop import run_command
 from aiodq.cli.opening import check_parent
 from aiodq.cli.show import counted, print_json, stdout
+from aiodq.cli.warned import warnings_shown
 from aiodq.errors import OwnerLostError, OwnerStalledError
 from aiodq.opening import open_to_tend
 from aiodq.shared.administration import serves, visitors_of
@@ -68,7 +69,10 @@ class _Serving:
         self._owner: tuple[int, bool] | None = None
 
     async def run(self, *, create: bool, failover: float) -> int:
-        async with open_to_tend(self._store, create=create, wait=0.0, mode="shared", failover=failover) as opened:
+        opening = open_to_tend(self._store, create=create, wait=0.0, mode="shared", failover=failover)
+        with warnings_shown():  # such as that it waits for a process that does not share the store
+            opened = await opening
+        async with opened:
             with suppress(asyncio.CancelledError):  # a signal: the end that is meant
                 await self._watch(cast("SharedStore", opened))
         self._say({"store": self._store, "ended": True}, f"no longer serving {self._store}")
