@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 POLICIES: Final[tuple[SyncPolicy, ...]] = ("always", "interval", "os")
 
+EACH: Final = pytest.mark.parametrize("policy", POLICIES)
+INTERVAL: Final = pytest.mark.parametrize(
+    "policy", [policy if policy == "interval" else pytest.param(policy, marks=pytest.mark.slow) for policy in POLICIES]
+)
+"""For what differs from a put under the others in whom it wakes, not in how it is written and synced."""
+
 LEFT: Final = range(32)
 """Frames that the call finds: from too few for anything to more than it needs."""
 
@@ -91,7 +97,7 @@ def at_each_depth(policy: SyncPolicy, work: Work) -> None:
         run(partial(main, left))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@EACH
 def test_a_put(policy: SyncPolicy) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t")
@@ -103,7 +109,7 @@ def test_a_put(policy: SyncPolicy) -> None:
     at_each_depth(policy, work)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@INTERVAL
 def test_a_put_that_wakes_getters(policy: SyncPolicy) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t")
@@ -116,7 +122,7 @@ def test_a_put_that_wakes_getters(policy: SyncPolicy) -> None:
     at_each_depth(policy, work)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@INTERVAL
 def test_a_put_that_waits_for_room_ahead_of_others(policy: SyncPolicy) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t", aiodq.StoreOptions(sync=policy, max_messages=4))
@@ -133,7 +139,7 @@ def test_a_put_that_waits_for_room_ahead_of_others(policy: SyncPolicy) -> None:
     at_each_depth(policy, work)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@INTERVAL
 def test_a_requeue_that_wakes_getters(policy: SyncPolicy) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t")
@@ -147,7 +153,7 @@ def test_a_requeue_that_wakes_getters(policy: SyncPolicy) -> None:
     at_each_depth(policy, work)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@INTERVAL
 def test_an_ack(policy: SyncPolicy) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t")

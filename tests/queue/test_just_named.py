@@ -151,6 +151,7 @@ async def test_a_disk_that_hangs_holds_the_loop_for_a_moment_only(
         assert ready(new) == MESSAGES[1:]
 
 
+@pytest.mark.slow_on_uvloop  # fewer are created on both loops
 async def test_very_many_are_created_in_several_groups(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     groups, made = list[int](), _ChannelGroup.made
 

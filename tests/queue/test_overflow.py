@@ -390,6 +390,7 @@ class TestDropOldest:
             assert jobs.stats().dropped == 17
             assert [message.body for message in await take(jobs, 3)] == numbered(20)[17:]
 
+    @pytest.mark.slow_on_uvloop  # what a power cut leaves is asked of the disk
     async def test_no_power_cut_takes_what_was_dropped_for_a_message_that_it_takes_too(self) -> None:
         bounded, channel = options(max_messages=2, overflow="drop_oldest"), aiodq.ChannelOptions(start="earliest")
         fs = SimulatedFileSystem(record=True)

@@ -36,6 +36,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow_on_uvloop  # that a client is gone shows on both loops where its connection is closed
 @pytest.mark.parametrize("apart", [False, True])
 async def test_a_message_that_kills_whoever_has_it_is_given_up(tmp_path: Path, *, apart: bool) -> None:
     """Also if the pids that they know mean other processes where the owner is, as the first one of a container."""
