@@ -44,6 +44,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("slow", settings.get_profile("ci"), max_examples=2_000)
+settings.register_profile("few", settings.get_profile("ci"), max_examples=25)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 

@@ -534,7 +534,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
 
 def test_any_sequence() -> None:
-    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=100, stateful_step_count=40))
+    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=40, stateful_step_count=40))
 
 
 def test_any_sequence_in_blocks_of_two(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ class RangeSetMachine(RuleBasedStateMachine):
 
 
 def test_it_is_a_set() -> None:
-    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=80, stateful_step_count=30))
+    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=40, stateful_step_count=30))
 
 
 def test_it_is_a_set_of_many_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def check_many(seed: int, count: int, record: Recorder) -> None:
 
 
 def test_damage_of_any_sort_is_survived(seed: int, record_property: Recorder) -> None:
-    check_many(seed, 15, record_property)
+    check_many(seed, 10, record_property)
 
 
 @pytest.mark.slow

@@ -315,9 +315,9 @@ class UvloopMachine(QueueMachine):
     loop_factory = uvloop.new_event_loop
 
 
-@pytest.mark.parametrize("machine", [QueueMachine, UvloopMachine])
+@pytest.mark.parametrize("machine", [QueueMachine, pytest.param(UvloopMachine, marks=pytest.mark.slow)])
 def test_any_sequence(machine: type[QueueMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=25))
 
 
 @pytest.mark.slow

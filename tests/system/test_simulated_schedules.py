@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.frame import Batch
 
-SAMPLE = 12
+SAMPLE = 6
 EXHAUSTIVELY = 1_000
 PARTS = 10
 REPLAYS = 3

@@ -171,7 +171,7 @@ def test_a_directory_is_not_opened_as_a_file(tmp_path: Path, write: bool) -> Non
 
 
 def test_any_calls_give_what_the_machine_gives(tmp_path: Path) -> None:
-    run_machine(tmp_path, max_examples=60, stateful_step_count=30)
+    run_machine(tmp_path, max_examples=30, stateful_step_count=30)
 
 
 @pytest.mark.slow
