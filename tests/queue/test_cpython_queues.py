@@ -125,7 +125,7 @@ def test_the_interpreter_brings_its_tests() -> None:
     assert {name for _, name in NAMES} >= EXCEPTIONS.keys(), "each exception is to be of a test that is there"
 
 
-@pytest.mark.parametrize("sync", [pytest.param("os", marks=pytest.mark.slow), "interval"])  # "os" is tried shared
+@pytest.mark.parametrize("sync", ["os", "interval"])
 @pytest.mark.parametrize(("suite", "name"), CASES)
 def test_cpython(
     suite: type[unittest.IsolatedAsyncioTestCase], name: str, sync: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
