@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.connection import link
+from aiodq.shared.connection import owner_search
 from aiodq.shared.connection.rendezvous import connect, listen
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.wire.stream import encode_packet
@@ -36,7 +36,7 @@ async def test_a_refusal_that_is_there_before_the_connection_is_used_is_told(
                 owners.send(encode_packet(fail_of(error)))
         return sock
 
-    monkeypatch.setattr(link, "connect", refused)
+    monkeypatch.setattr(owner_search, "connect", refused)
     try:
         async with asyncio.timeout(PATIENCE):
             with pytest.raises(type(error), match=str(error)):

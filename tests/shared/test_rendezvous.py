@@ -15,7 +15,7 @@ import pytest
 import aiodq
 from aiodq.errors import ProtocolError, ReadOnlyError, StorageError
 from aiodq.shared.client.remote_store import RemoteStore
-from aiodq.shared.connection import link, rendezvous
+from aiodq.shared.connection import owner_search, rendezvous
 from aiodq.shared.connection.rendezvous import check_client, connect, listen, owner_of
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import StoreLock
@@ -219,7 +219,7 @@ async def test_who_comes_to_a_full_queue_waits_and_does_not_try_to_own(
 
     async with aiodq.open(tmp_path / "s", mode="shared") as owner:
         await owner.queue("jobs").put(b"a")
-        monkeypatch.setattr(link, "connect", crowded)
+        monkeypatch.setattr(owner_search, "connect", crowded)
         own = RemoteStore._own
 
         async def owning(store: RemoteStore) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.connection import link, rendezvous
+from aiodq.shared.connection import link, owner_search, rendezvous
 from aiodq.shared.connection.rendezvous import connect
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.consuming.remote_channel import RemoteChannel
@@ -197,7 +197,7 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(tmp_path: Path
 async def test_a_store_whose_owner_hangs_or_is_gone_is_not_healthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "_LATE", 0.1)
+    monkeypatch.setattr(owner_search, "_LATE", 0.1)
     async with (
         owner_process(tmp_path / "s", 1) as child,
         aiodq.open(tmp_path / "s", mode="client", failover=3600) as store,

@@ -8,9 +8,7 @@ Unacknowledged puts are sent again, in order and before anything newer; the log 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-import random
 import secrets
 from copy import copy
 from functools import partial
@@ -22,7 +20,8 @@ from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, Protocol
 from aiodq.shared.connection.handle_numbers import HandleNumbers
 from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.outbox import Outbox
-from aiodq.shared.connection.rendezvous import connect, owner_of
+from aiodq.shared.connection.owner_search import OwnerSearch
+from aiodq.shared.connection.rendezvous import owner_of
 from aiodq.shared.connection.reopening import Opened, Reopening
 from aiodq.shared.connection.sent_puts import PutsByTopic, check_size
 from aiodq.shared.connection.socket_wire import SocketWire
@@ -33,6 +32,7 @@ from aiodq.wire.layout import VERSION
 from aiodq.wire.packets import Bye, Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from aiodq.shared.connection.link_wire import LinkWire
@@ -45,23 +45,14 @@ T = TypeVar("T")
 
 __all__ = ["Link"]
 
-_FIRST_WAIT: Final = 0.002
-_LONGEST_WAIT: Final = 0.1
-"""Seconds between two attempts to own a store or to find an owner: the first pause, and the longest."""
-
-_SHORT: Final = 0.005
-_OWN: Final = 0.015
-_HASTE: Final = 0.5
-"""Seconds between looks for an owner, and between attempts to own the store, during the first `_HASTE` seconds."""
-
 _AGAIN: Final = 0.01
 """Seconds after which an owner that was about to end is asked again."""
 
+_PAUSE: Final = 0.1
+"""Seconds until a search that could not go on is tried again."""
+
 _RETRY: Final = 0.5
 """Seconds until the next attempt, once all waiters were told that there is no owner, or of its error."""
-
-_LATE: Final = 2.0
-"""Seconds after which a change of owners takes longer than it should."""
 
 _LONGEST_END: Final = 1.0
 """Seconds for the other end to read what was sent last."""
@@ -69,7 +60,6 @@ _LONGEST_END: Final = 1.0
 _MOST_REFUSED: Final = 1000
 """Calls refused in one turn of the loop as no owner answers; any further ones wait for it."""
 
-_NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _STALL: Final = 10.0
 _TICKS: Final = 5
 """An owner counts as stalled after `_STALL` seconds without an answer, checked in `_TICKS` steps."""
@@ -106,11 +96,11 @@ class Link:
         self.producer: int = secrets.randbits(64)
         self._directory = directory
         self._place = StoreDirectory(directory)
-        self._own = own
-        self._failover = failover
-        self._tick = (_STALL if stall is None else stall) / _TICKS
+        stall = _STALL if stall is None else stall
+        self._tick = stall / _TICKS
+        self._search = OwnerSearch(self._place, own, self._inside, self._outside, failover=failover, stall=stall)
         self._silent = self._refused = self._request = 0
-        self._inside = inside
+        self._connect_inside = inside
         self._wire: LinkWire | None = None
         self._welcomed = self._ready = self._begun = self._closed = False
         self._repeated: set[str] = set()
@@ -120,7 +110,6 @@ class Link:
         self._listeners: dict[int, Listener] = {}
         self._answers: dict[int, tuple[Callable[[Packet], None], bool]] = {}
         self._loop = asyncio.get_running_loop()
-        self._since: float | None = None
         self._lost = asyncio.Event()
         self._waiting: dict[asyncio.Future[None], None] = {}
         self.failure: Exception | None = None
@@ -194,8 +183,7 @@ class Link:
         """Why no owner answers, or for how long none was found; None if one answers, or the store is closed."""
         if self.failure is not None:
             return None if isinstance(self.failure, QueueShutDown) else str(self.failure)
-        since = 0.0 if self._since is None else self._loop.time() - self._since
-        return f"for {since:.0f} s nobody has served the store" if since > _LATE else None
+        return self._search.unfinished
 
     # --- puts
 
@@ -392,13 +380,13 @@ class Link:
         try:
             while True:
                 try:
-                    wire = await self._find()
+                    wire = await self._search.find()
                     await self._begin(wire)
                 except Exception as error:  # noqa: BLE001 - whatever it is, nobody is left waiting
                     if self._wire is not None:
                         self._wire.close()
-                    if self._may_pass(error):
-                        await asyncio.sleep(_LONGEST_WAIT)
+                    if self._begun and self._search.may_go_on(error):
+                        await asyncio.sleep(_PAUSE)
                         continue
                     self._fail(error if isinstance(error, AiodqError) else OwnerLostError(repr(error), self._directory))
                     if not self._begun:
@@ -413,41 +401,12 @@ class Link:
                     self._wire.abort()
             raise
 
-    def _may_pass(self, error: Exception) -> bool:
-        """Return whether an owner is looked for again before an error is told: descriptors become free."""
-        if not self._begun or self._since is None or getattr(error, "errno", None) not in _NONE_FREE:
-            return False
-        return asyncio.get_running_loop().time() <= self._since + self._failover
+    def _inside(self) -> LinkWire | None:
+        return None if self._connect_inside is None else self._connect_inside(self)
 
-    async def _find(self) -> LinkWire:
-        """Return a connection to the owner, which this process may have become."""
-        self._since = self._loop.time() if self._since is None else self._since
-        pause, own_at = _FIRST_WAIT, self._loop.time()
-        while True:
-            self._place.check()
-            if self._inside is not None and (inside := self._inside(self)) is not None:
-                return inside
-            busy = False
-            try:
-                sock = connect(self._directory)
-            except BlockingIOError:
-                # Somebody owns it: trying to own it too would only slow the owner down.
-                busy, sock, own_at = True, None, self._loop.time() + _LONGEST_WAIT
-            if sock is not None:
-                _, wire = await self._loop.create_unix_connection(lambda: SocketWire(self), sock=sock)
-                return wire
-            haste = self._loop.time() < self._since + _HASTE
-            if self._loop.time() >= own_at:
-                if await self._own():
-                    continue
-                own_at = self._loop.time() + pause * random.uniform(0.5, 1)  # noqa: S311 - no secret
-                pause = min(2 * pause, _OWN if haste else _LONGEST_WAIT)
-            now = self._loop.time()
-            # An owner that listens, and accepts nobody, has as long as one that does not answer.
-            if now > self._since + (max(self._failover, self._tick * _TICKS) if busy else self._failover):
-                self._since = None
-                raise error_of(stalled(self._directory, owner_of(self._directory))) if busy else self._nobody()
-            await asyncio.sleep(min(max(own_at - now, 0), _SHORT if haste else _LONGEST_WAIT))
+    async def _outside(self, sock: socket.socket) -> LinkWire:
+        _, wire = await self._loop.create_unix_connection(lambda: SocketWire(self), sock=sock)
+        return wire
 
     async def _begin(self, wire: LinkWire) -> None:
         """Greet the owner, and continue where the previous one stopped."""
@@ -468,7 +427,8 @@ class Link:
         # INVARIANT: packets meant for the previous owner are not sent to this one before it is told what is held.
         self.outbox.flush()
         self._welcomed = self._begun = True
-        self.failure = self._since = None
+        self.failure = None
+        self._search.end()
         await in_turns(self._steps(wire))
 
     def _steps(self, wire: LinkWire) -> Iterator[None]:
@@ -507,16 +467,9 @@ class Link:
             raise error_of(fail)
         if wire.reason is not None:
             raise wire.reason
-        if self._since is not None and self._loop.time() > self._since + self._failover:
-            self._since = None
-            raise self._nobody()
+        self._search.check_time()
         wire.close()
         await asyncio.sleep(_AGAIN)
-
-    def _nobody(self) -> OwnerLostError:
-        text = f"nobody has served the store for {self._failover:g} s"
-        hint = '; open it with mode="shared" in some process, or run aiodq serve' if self.epoch else ""
-        return OwnerLostError(text + hint, self._directory)
 
     async def _watch(self) -> None:
         """Notice an owner that does not answer."""

@@ -54,11 +54,15 @@ def _file_system(directory: str) -> str | None:
 
 
 class StoreDirectory:
-    """The identity of a store's directory: another one may have its path later."""
+    """The identity of a store's directory: another one may have its path later.
+
+    Attributes:
+        path: the directory's.
+    """
 
     def __init__(self, directory: str) -> None:
         """Set up before the store is open."""
-        self._directory = directory
+        self.path: str = directory
         self._seen: os.stat_result | None = None
         self._filled = False
 
@@ -68,15 +72,15 @@ class StoreDirectory:
         Raises:
             StorageError: as mapped from the system's error.
         """
-        with os_errors(self._directory):
-            self._seen = os.stat(self._directory)
+        with os_errors(self.path):
+            self._seen = os.stat(self.path)
 
     def look(self) -> None:
         """Note whether the store has topics by now, so that a later deletion is noticed."""
         self._filled = self._filled or self._has(STORE_FILE)
 
     def _has(self, name: str) -> bool:
-        return os.path.lexists(os.path.join(self._directory, name))
+        return os.path.lexists(os.path.join(self.path, name))
 
     def check(self) -> None:
         """Check that the path still leads to the store that was opened.
@@ -89,14 +93,14 @@ class StoreDirectory:
         if self._seen is None:
             return
         try:
-            there = os.path.samestat(self._seen, os.stat(self._directory))
+            there = os.path.samestat(self._seen, os.stat(self.path))
         except FileNotFoundError:
             there = False
         except OSError as cause:
-            raise storage_error(cause, self._directory) from cause
+            raise storage_error(cause, self.path) from cause
         if not there:
             text = "the directory was renamed, removed or replaced while the store was open: open it where it is now"
-            raise StoreNotFoundError(text, self._directory)
+            raise StoreNotFoundError(text, self.path)
         if self._filled and not self._has(STORE_FILE) and not self._has(LOCK_NAME):
             text = "what was in the directory was deleted while the store was open: open it again to make a new store"
-            raise StoreNotFoundError(text, self._directory)
+            raise StoreNotFoundError(text, self.path)
