@@ -225,9 +225,9 @@ async def test_a_store_whose_owner_hangs_or_is_gone_is_not_healthy(
 async def nobody_comes(store: aiodq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have everybody told that nobody serves the store; nobody is told a second time."""
     seeking = store._remote.link  # type: ignore[attr-defined]  # it is one that is shared
-    seeking._failover = 0.0
+    seeking._search._failover = 0.0
     await until(lambda: seeking.failure)
-    monkeypatch.setattr(link.Link, "_find", lambda _: asyncio.Event().wait())
+    monkeypatch.setattr(owner_search.OwnerSearch, "find", lambda _: asyncio.Event().wait())
 
 
 async def test_who_begins_to_wait_once_nobody_serves_the_store_is_told_so_at_once(
