@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -144,9 +145,10 @@ class TestDeadLetters:
             assert store.queue("jobs").depth == 0
             assert (await soon(store.queue("dead").get())).body == b"x"
 
+    @pytest.mark.slow_on_uvloop  # what a power cut leaves is asked of the disk
     @pytest.mark.parametrize("policy", ["always", "interval", "os"])
     async def test_a_power_cut_leaves_a_message_or_its_letter_and_never_both(
-        self, machine: Machine, policy: str
+        self, machine: Machine, policy: str, seed: int
     ) -> None:
         machine.fs = SimulatedFileSystem(record=True)
         async with machine.store(sync=policy, sync_interval=3600) as store:
@@ -155,8 +157,10 @@ class TestDeadLetters:
             await jobs.sync()
             machine.fs.mark("durable")
             await asyncio.gather(*(message.reject() for message in await jobs.get_many(2)))
-        found = {number: sorted(await self._kept(files)) for number, files in self._cuts(machine)}
-        assert {number: kept for number, kept in found.items() if kept != [b"x", b"y", b"z"]} == {}
+        cuts = self._cuts(machine)
+        tried = random.Random(seed).sample(cuts, min(len(cuts), 60))
+        found = [(number, sorted(await self._kept(files))) for number, files in tried]
+        assert [cut for cut in found if cut[1] != [b"x", b"y", b"z"]] == []
 
     async def test_letters_that_are_under_way_together_are_one_transaction(
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch

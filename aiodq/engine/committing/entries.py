@@ -187,8 +187,10 @@ class Letters(Entry):
                 mark_retrieved(letter.done)
         self._letters = kept
         self._size = sum(letter.cost for letter in kept)
-        self.settlements = [letter.run for letter in kept]
-        self.puts = [(self._target, columns_of([(letter.message, letter.body) for letter in kept]), self._size)]
+        self.settlements: list[HeldRun] = [letter.run for letter in kept]
+        self.puts: Sequence[tuple[TopicEngine, Columns, int]] = [
+            (self._target, columns_of([(letter.message, letter.body) for letter in kept]), self._size)
+        ]
         return bool(kept)
 
     def release(self) -> None:
