@@ -1,4 +1,4 @@
-"""SentPut messages from threads: what a topic and a queue have in common."""
+"""Putting messages from threads: what a topic and a queue have in common."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from tests.proof.ledger import (
     Outliving,
     Purging,
     Put,
+    Putting,
     Requeueing,
     Returning,
     Seeking,
-    SentPut,
     Settlement,
 )
 from tests.proof.oracle import judge
@@ -43,7 +43,7 @@ _MOST = 3
 """Backups of one opening of the store."""
 
 _POSSIBLE = frozenset({
-    Closing, Committing, Created, Deleting, EffectiveOptions, Elapsed, Handing, Moving, Purging, SentPut, Requeueing,
+    Closing, Committing, Created, Deleting, EffectiveOptions, Elapsed, Handing, Moving, Purging, Putting, Requeueing,
     Returning, Seeking, Settlement,
 })  # fmt: skip
 """What may have happened, or not: what says that it has is of another class."""

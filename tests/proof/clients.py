@@ -24,7 +24,7 @@ from aiodq.wire.frames import decode_messages, encode_messages
 from aiodq.wire.payload import Held, Range
 from aiodq.wire.stream import Received
 from tests.proof.bodies import body_of, id_of
-from tests.proof.ledger import Committed, Committing, Found, Outliving, Put, SentPut, Settled, Settlement
+from tests.proof.ledger import Committed, Committing, Found, Outliving, Put, Putting, Settled, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -234,7 +234,7 @@ class _Unanswered:
     def look_at(self, note: object) -> None:
         """Take in the next note."""
         match note:
-            case SentPut(topic, names) if names[0].startswith(_MARK):
+            case Putting(topic, names) if names[0].startswith(_MARK):
                 self.puts[names[0]] = topic
             case Put(_, names) if names:
                 self.puts.pop(names[0], None)
@@ -336,7 +336,7 @@ class _Clients:
 
     async def _put(self, topic: str, name: str) -> None:
         producer, _, number = name.removeprefix(_MARK).split(":")
-        self._world.note(SentPut(topic, (name,)))
+        self._world.note(Putting(topic, (name,)))
         offset = await self._client(int(producer)).put(topic, int(number), body_of(name, _SIZE))
         put = Put(topic, (name,), (offset,))
         self._world.note(put if self._owning.engine.topics[topic].durably else Outliving(topic, put))

@@ -37,12 +37,12 @@ __all__ = [
     "Purged",
     "Purging",
     "Put",
+    "Putting",
     "Requeued",
     "Requeueing",
     "Returned",
     "Returning",
     "Seeking",
-    "SentPut",
     "Settled",
     "Settlement",
     "Sought",
@@ -183,7 +183,7 @@ class Chosen(EffectiveOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class SentPut(OfTopic):
+class Putting(OfTopic):
     """These may be stored from now on; where `atomic`, all or none of them."""
 
     names: tuple[str, ...]
@@ -413,7 +413,7 @@ class Committing:
     def notes(self) -> Iterator[OfTopic]:
         """Yield what this means for each topic."""
         yield from (Settlement(*ack) for ack in self.acks)
-        yield from (SentPut(topic, (name,)) for topic, name in self.puts)
+        yield from (Putting(topic, (name,)) for topic, name in self.puts)
 
 
 class Committed(Committing):

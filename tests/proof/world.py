@@ -40,12 +40,12 @@ from tests.proof.ledger import (
     Purged,
     Purging,
     Put,
+    Putting,
     Requeued,
     Requeueing,
     Returned,
     Returning,
     Seeking,
-    SentPut,
     Settled,
     Settlement,
     Sought,
@@ -145,14 +145,14 @@ class World:
     async def put(self, topic: aiodq.Topic | aiodq.Queue, producer: object, size: int | None = None) -> None:
         """Put one message."""
         name, body = self.message(producer, size)
-        self.note(SentPut(_name(topic), (name,)))
+        self.note(Putting(_name(topic), (name,)))
         offset = await topic.put(body)
         self.note(Put(_name(topic), (name,), (offset,)))
 
     async def write(self, topic: aiodq.Topic | aiodq.Queue, producer: object, size: int | None = None) -> None:
         """Put one message that nobody is promised before `sync`."""
         name, body = self.message(producer, size)
-        self.note(SentPut(_name(topic), (name,)))
+        self.note(Putting(_name(topic), (name,)))
         offset = await topic.put(body)
         self.note(Outliving(_name(topic), Put(_name(topic), (name,), (offset,))))
         self._written.append((name, offset))
@@ -161,7 +161,7 @@ class World:
         """Put several at once that nobody is promised before `sync`."""
         made = [self.message(producer, size) for _ in range(count)]
         names = [name for name, _ in made]
-        self.note(SentPut(_name(topic), tuple(names)))
+        self.note(Putting(_name(topic), tuple(names)))
         offsets = await topic.put_many([body for _, body in made])
         self.note(Outliving(_name(topic), Put(_name(topic), tuple(names), tuple(offsets))))
         self._written += zip(names, offsets, strict=True)
@@ -180,7 +180,7 @@ class World:
     async def put_bodies(self, topic: aiodq.Topic | aiodq.Queue, bodies: list[bytes]) -> None:
         """Put at once what was made up before."""
         names = tuple(map(name_in, bodies))
-        self.note(SentPut(_name(topic), names, atomic=True))
+        self.note(Putting(_name(topic), names, atomic=True))
         offsets = await topic.put_many(bodies)
         self.note(Put(_name(topic), names, tuple(offsets)))
 
@@ -275,7 +275,7 @@ class World:
     async def put_later(self, topic: aiodq.Topic | aiodq.Queue, producer: object, delay: float) -> None:
         """Put one message that nobody is to see before."""
         name, body = self.message(producer)
-        self.note(SentPut(_name(topic), (name,)))
+        self.note(Putting(_name(topic), (name,)))
         offset = await topic.put(body, delay=delay)
         self.note(Put(_name(topic), (name,), (offset,)))
         for channel in (topic.topic if isinstance(topic, aiodq.Queue) else topic).channels():
@@ -291,7 +291,7 @@ class World:
     async def put_mortal(self, topic: aiodq.Topic, producer: str, ttl: float) -> None:
         """Put one message that lives so long; `let_die` ends it."""
         name, body = self.message(producer)
-        self.note(SentPut(_name(topic), (name,)))
+        self.note(Putting(_name(topic), (name,)))
         offset = await topic.put(body, ttl=ttl)
         self.note(Put(_name(topic), (name,), (offset,)))
 

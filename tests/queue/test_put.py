@@ -1,4 +1,4 @@
-"""SentPut: one, many, without waiting, what cannot be stored, and what each sync policy promises."""
+"""Putting: one, many, without waiting, what cannot be stored, and what each sync policy promises."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def options_of(channel: int) -> aiodq.ChannelOptions:
     return aiodq.ChannelOptions(start="earliest", visibility_timeout=_ENDLESS, dead_letter=dead)
 
 
-class SentSettlement:
+class Settling:
     """A child: it puts, takes and settles until it is to end; what it holds then it still settles."""
 
     def __init__(
@@ -246,7 +246,7 @@ async def settle(
             except aiodq.OwnerStalledError:
                 say(f"{name} stalled {time.monotonic_ns() // 1000}")
         found: link.Link = store._remote.link  # type: ignore[attr-defined]  # of a store that is shared
-        child = SentSettlement(name, store.topic("jobs"), found, ended, draining)
+        child = Settling(name, store.topic("jobs"), found, ended, draining)
         async with asyncio.TaskGroup() as tasks:
             if audits:
                 tasks.create_task(child.iterate(AUDIT))
