@@ -20,7 +20,7 @@ from aiodq.engine.stats import stats_publisher
 from aiodq.storage.io.filesystem import OsFile
 from tests.compiled import skip_what_needs_pure_python, skip_what_patches
 from tests.loops import LOOPS, OF_FILES, loops_for
-from tests.sessions import scheduling, shares_a_session
+from tests.sessions import place_in_a_shared_run, scheduling
 
 if TYPE_CHECKING:
     import asyncio
@@ -136,7 +136,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to the exhaustive runs what says the same on each loop slowly, and to pure Python what is its own."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not shares_a_session(item.nodeid))  # the longest piece of work begins first
+        items.sort(key=lambda item: place_in_a_shared_run(item.nodeid))
     if aiodq.__compiled__:
         skip_what_needs_pure_python(items)
     for item in items:

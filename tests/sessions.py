@@ -1,4 +1,4 @@
-"""Which tests share a Spark session, and that one process runs them all where several share a run."""
+"""Which tests share a Spark session, and which process runs what, and when, where several share a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["scheduling", "shares_a_session"]
+__all__ = ["place_in_a_shared_run", "scheduling", "shares_a_session"]
 
 ROOT: Final = Path(__file__).parents[1]
 _ASKED_FOR: Final = re.compile(r"\bspark: SparkSession\b")
@@ -20,6 +20,15 @@ _ASKED_FOR: Final = re.compile(r"\bspark: SparkSession\b")
 def shares_a_session(nodeid: str) -> bool:
     """Return whether a test is of a module that asks for the session of `tests/spark/conftest.py`."""
     return _asks(nodeid.split("::", 1)[0])
+
+
+def place_in_a_shared_run(nodeid: str) -> int:
+    """Return what tests of a run that several processes share are sorted by.
+
+    Long pieces of work begin first, or at the end one process is still busy when the others have nothing left. The
+    longest one is all that shares a session; then come the other modules of Spark, some of them minutes long.
+    """
+    return 0 if shares_a_session(nodeid) else 1 if nodeid.startswith("tests/spark/") else 2
 
 
 @cache
