@@ -11,7 +11,7 @@ from aiodq.uncopied import Uncopied
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
-__all__ = ["Awaited", "UnderWay", "mark_retrieved"]
+__all__ = ["Awaited", "UnderWay", "mark_retrieved", "shielded"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -62,6 +62,31 @@ def mark_retrieved(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
+def shielded(awaited: asyncio.Future[T]) -> asyncio.Future[T]:
+    """Return a future that ends as `awaited` does; if it is cancelled, `awaited` goes on.
+
+    `asyncio.shield` does this too, but since Python 3.14 it reports an error of what goes on as an unhandled one, also
+    where others await it or where the error is that the caller has left.
+    """
+    if awaited.done():
+        return awaited
+    waiter: asyncio.Future[T] = awaited.get_loop().create_future()
+
+    def end(awaited: asyncio.Future[T]) -> None:
+        if waiter.done():
+            mark_retrieved(awaited)  # it was cancelled in this turn of the loop
+        elif awaited.cancelled():
+            waiter.cancel()
+        elif (error := awaited.exception()) is not None:
+            waiter.set_exception(error)
+        else:
+            waiter.set_result(awaited.result())
+
+    awaited.add_done_callback(end)
+    waiter.add_done_callback(lambda _: awaited.remove_done_callback(end))
+    return waiter
+
+
 async def _result_of(awaited: Awaitable[T]) -> T:
     return await awaited
 
@@ -79,4 +104,4 @@ class UnderWay(Awaited[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for its end."""
-        return asyncio.shield(self._task).__await__()
+        return shielded(self._task).__await__()

@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self, SupportsIndex
 
+from aiodq.awaited import shielded
 from aiodq.delivery.leases import ACKED, APART, MEASURED, SETTLED
 from aiodq.engine.batch.validation import span_ns
 from aiodq.engine.channel.dead_lettering.failure_causes import Consequence, Handling, cause_of, reason_of
@@ -201,7 +202,7 @@ class Message(AsyncBlock, InFlight):
         rejected = channel_engine.reject(self._batch(), self._delivery, self.attempts, reason)
         self._committed()
         try:
-            await asyncio.shield(rejected)
+            await shielded(rejected)
             await channel_engine.committed()
         except _NOT_DONE:
             self._run.marks[self._index] = APART

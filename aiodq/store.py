@@ -10,7 +10,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, shielded
 from aiodq.by_name import STORE_QUEUE, STORE_TOPIC, known_as
 from aiodq.consuming.handlers import checked_choice
 from aiodq.engine.graceful_stop import stop_channels
@@ -408,6 +408,6 @@ async def _end_getters(engine: TopicEngine) -> None:
 
 
 async def _drained(engine: TopicEngine, ending: asyncio.Task[None]) -> None:
-    await asyncio.shield(ending)
+    await shielded(ending)
     for channel_engine in list(engine.channel_engines.values()):
         await channel_engine.join(deferred=False)

@@ -96,7 +96,9 @@ def _documented(name: str) -> bool:
         source = inspect.getsource(module)
     except OSError:
         return False
-    for node in ast.parse(source).body:
+    # Not by `ast.parse`: since Python 3.14 it leaves out the docstrings, too.
+    tree: ast.Module = compile(source, name, "exec", ast.PyCF_ONLY_AST, optimize=0)
+    for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             getattr(module, node.name).__doc__ = ast.get_docstring(node)
     return True

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiodq.awaited import shielded
 from aiodq.engine.graceful_stop import handling
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Call:
 
     async def _in_its_thread(self, in_thread: InThread) -> object:
         self._thread = asyncio.ensure_future(in_thread(self._function))
-        return await asyncio.shield(self._thread)
+        return await shielded(self._thread)
 
     @property
     def over(self) -> bool:

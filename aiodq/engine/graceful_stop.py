@@ -6,6 +6,7 @@ import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from aiodq.awaited import shielded
 from aiodq.engine.monitoring.log import Log
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ async def stop_channels(
     if _within(channel_engines):
         task.add_done_callback(_complain)
     else:
-        await asyncio.shield(task)
+        await shielded(task)
 
 
 def _complain(task: asyncio.Task[None]) -> None:

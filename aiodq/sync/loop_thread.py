@@ -16,6 +16,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
+from aiodq.awaited import shielded
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StorageError, WrongContextError
 from aiodq.running import loop_factory, loop_runs_here
@@ -187,7 +188,7 @@ class _Turn(Generic[T]):
 
 async def _awaited(found: Awaitable[T]) -> T:
     # A future continues even if its waiter was cancelled.
-    return await (asyncio.shield(found) if isinstance(found, asyncio.Future) else found)
+    return await (shielded(found) if isinstance(found, asyncio.Future) else found)
 
 
 class _Loop:

@@ -16,7 +16,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, shielded
 from aiodq.engine.committing.entries import Entry, HeldRun, Letter, Letters, in_pieces
 from aiodq.engine.committing.reserved_room import ReservedRoom, Share
 from aiodq.engine.committing.topic_appender import TopicAppender
@@ -196,7 +196,7 @@ class Committer:
             self.deciding[origin] = entry.done
         self._queue(entry)
         try:
-            await asyncio.shield(entry.done)
+            await shielded(entry.done)
         except asyncio.CancelledError:
             if entry in self._waiting:
                 del self._waiting[entry]
@@ -445,7 +445,7 @@ class Committer:
             await appender.idle()
         # INVARIANT: acks leave the transaction log only once they are in the channels' journals.
         # Shielded: if this is cancelled, the callers of `commit` still get their outcome.
-        await asyncio.gather(*(asyncio.shield(entry.done) for entry in self._settling))
+        await asyncio.gather(*(shielded(entry.done) for entry in self._settling))
         # What a closed topic had is durable: its deletion failed, and it is no longer in use.
         settled = {channel: engine for channel, engine in self._settled.items() if not engine.closed}
         touched = dict.fromkeys(engine for engine in (*self._appenders, *settled.values()) if not engine.closed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, shielded
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def to_its_end(doing: Coroutine[Any, Any, T]) -> T:
     """
     task = asyncio.ensure_future(doing)
     task.add_done_callback(mark_retrieved)
-    return await asyncio.shield(task)
+    return await shielded(task)
 
 
 async def ended(doing: Coroutine[Any, Any, T]) -> T:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, shielded
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.no_log import NoLog
@@ -61,7 +61,7 @@ class Backups:
         self._running[task] = making
         task.add_done_callback(self._ended)
         try:
-            return await asyncio.shield(task)
+            return await shielded(task)
         except asyncio.CancelledError:
             making.give_up(QueueShutDown("the caller of this backup was cancelled"))
             raise
@@ -192,7 +192,7 @@ class _Making:
         done: asyncio.Future[T] = self._host.loop.create_future()
         self._host.threads.start(work, partial(settle, done))
         try:
-            return await asyncio.shield(done)
+            return await shielded(done)
         except asyncio.CancelledError:
             self.give_up(QueueShutDown("the event loop has ended"))
             await asyncio.wait([done])

@@ -8,7 +8,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, shielded
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.channel_management import delete_channel
 from aiodq.errors import DiskFullError, StorageError, StoreFailedError
@@ -70,7 +70,7 @@ class Deletions:
             task.add_done_callback(lambda done: self._ended(name, done))
             task.add_done_callback(mark_retrieved)
         if name in self._topics:
-            await asyncio.shield(self._topics[name])
+            await shielded(self._topics[name])
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         if self._topics.get(name) is task:
@@ -146,7 +146,7 @@ class Deletions:
         self._channels.add(task)
         task.add_done_callback(self._channels.discard)
         task.add_done_callback(mark_retrieved)
-        await asyncio.shield(task)
+        await shielded(task)
 
     async def _delete_channel(self, engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
         async with self._host.without_transactions(engine.name):

@@ -6,6 +6,8 @@ import asyncio
 import warnings
 from typing import TYPE_CHECKING
 
+from aiodq.awaited import shielded
+
 if TYPE_CHECKING:
     from aiodq.engine.store.whole_store import WholeStore
 
@@ -43,7 +45,7 @@ class StoreClosing:
         """
         task = self._task or self._begin()
         try:
-            await asyncio.shield(task)
+            await shielded(task)
         except asyncio.CancelledError:
             self._left = True
             raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
+from aiodq.awaited import shielded
 from aiodq.engine.live_stores import leaves, release_dead
 from aiodq.engine.lock_wait import running_loop
 from aiodq.engine.loop.futures import ended
@@ -459,7 +460,7 @@ class RemoteStore:
         self.check_context()
         self._begin_closing()
         if self._closed is not None:
-            await asyncio.shield(self._closed)
+            await shielded(self._closed)
 
     async def _close(self) -> None:
         for topic in self.topics.values():

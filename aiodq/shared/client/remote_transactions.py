@@ -13,6 +13,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from aiodq.awaited import shielded
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, ProtocolError
 from aiodq.shared.encoding.remote_errors import error_of, is_lost
@@ -150,7 +151,7 @@ class RemoteCommitter:
         self._asking.add(asking)
         asking.add_done_callback(partial(self._over, asked))
         try:
-            await asyncio.shield(asking)
+            await shielded(asking)
         except asyncio.CancelledError:
             if asked.sent:
                 asking.add_done_callback(lambda done: late(_error_of(done)))

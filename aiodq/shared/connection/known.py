@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from aiodq.awaited import shielded
+
 __all__ = ["Known"]
 
 
@@ -39,4 +41,4 @@ class Known:
 
         Cancellation: nothing changes.
         """
-        await asyncio.shield(self._known)
+        await shielded(self._known)

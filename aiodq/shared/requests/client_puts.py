@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, shielded
 from aiodq.engine.batch.put_batch import Part, columns_cost
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.format.columns import Columns
@@ -219,7 +219,7 @@ class ClientPuts:
                 task.add_done_callback(partial(self._placed, key, cost))
             try:
                 # INVARIANT: an accepted put stays accepted if its connection ends: it may arrive again over another.
-                placed = await asyncio.shield(result.waiter() if isinstance(result, ClientPutResult) else result)
+                placed = await shielded(result.waiter() if isinstance(result, ClientPutResult) else result)
             except asyncio.CancelledError:
                 if self._closing and isinstance(result, asyncio.Future) and result.cancelled():
                     raise QueueShutDown("the store is closed") from None

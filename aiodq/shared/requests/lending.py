@@ -7,6 +7,7 @@ from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.awaited import shielded
 from aiodq.engine.channel.dead_lettering.failure_causes import Cause
 from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.monitoring.log import Log
@@ -523,7 +524,7 @@ class Lending:
         batch = message._batch()  # noqa: SLF001 - as above
         rejecting = engine.reject(batch, reject.delivery, reject.attempts, reject.reason, Cause(error=reject.error))
         message._committed()  # noqa: SLF001 - as above
-        await asyncio.shield(rejecting)
+        await shielded(rejecting)
         return await self.committed()
 
     def has_changed(self) -> bool:

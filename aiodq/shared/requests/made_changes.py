@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, shielded
 from aiodq.storage.log.topic_log import TopicLog
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class MadeChanges:
             task.add_done_callback(mark_retrieved)
             if number:
                 self._remember(number, task)
-        await asyncio.shield(task)
+        await shielded(task)
 
     def _remember(self, number: int, task: asyncio.Task[None]) -> None:
         for old in list(self._made) if len(self._made) >= _MOST else ():

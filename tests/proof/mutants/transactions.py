@@ -54,7 +54,7 @@ change(
 change(
     "who is cancelled takes the commits of others along",
     Committer._empty,
-    "asyncio.shield(entry.done)",
+    "shielded(entry.done)",
     "entry.done",
     test="tests/transactions/test_many.py",
 )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator
 from typing import Any
 
-from aiodq.awaited import Awaited, mark_retrieved
+from aiodq.awaited import Awaited, mark_retrieved, shielded
 from aiodq.engine.batch.put_batch import PutResult
 
 __all__ = ["Receipt"]
@@ -36,7 +36,7 @@ class Receipt(Awaited[int]):
             if result.future is None:
                 result.future = self._loop.create_future()
                 result.future.add_done_callback(mark_retrieved)  # all tasks that awaited it may have been cancelled
-            return (yield from asyncio.shield(result.future).__await__())
+            return (yield from shielded(result.future).__await__())
         return self._outcome()
 
     def _outcome(self) -> int:
