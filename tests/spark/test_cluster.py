@@ -93,7 +93,8 @@ def hiding(store: Path) -> tuple[Sequence[str], str]:
     command = ("unshare", "--mount", "--propagation", "private", "sh", "-c", covered)
     tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
-        assert re.search("not permitted|permission denied", tried.stderr, re.IGNORECASE), tried.stderr
+        # Invalid is the argument where the root directory is no mount point, as in a chroot.
+        assert re.search("not permitted|permission denied|invalid argument", tried.stderr, re.IGNORECASE), tried.stderr
         return (), f"needs a worker with mounts of its own, which this root may not have: {tried.stderr.strip()}"
     return command, ""
 

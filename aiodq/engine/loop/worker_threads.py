@@ -146,7 +146,7 @@ class WorkerThreads:
         """Report the work that ended first, waiting for it up to a time; return whether any has ended."""
         try:
             try:
-                tell, result, error = self._ended.get(seconds > 0, seconds)
+                tell, result, error = self._ended.get(seconds > 0, seconds or None)
             except Empty:
                 return False  # it was reported while the loop was blocked for it
             self._outstanding -= 1
