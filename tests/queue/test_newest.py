@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.engine.topic.consumption import Consumption
 from aiodq.engine.topic.retention import _IDLE as IDLE
-from aiodq.engine.topic.retention import TopicRetention
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.holds import Hold, write_hold
@@ -278,12 +278,12 @@ async def test_puts_and_acks_look_at_no_segments(
     machine: Machine, segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = 0
-    consumed = TopicRetention._consumed
+    covers = Consumption.covers
 
-    def counting(kept: TopicRetention, segment: Segment) -> bool:
+    def counting(consumption: Consumption, segment: Segment) -> bool:
         nonlocal looked
         looked += 1
-        return consumed(kept, segment)
+        return covers(consumption, segment)
 
     async with machine.store(segment_bytes=6000, sync_interval=3600) as store:
         jobs = store.queue("jobs")
@@ -292,7 +292,7 @@ async def test_puts_and_acks_look_at_no_segments(
         await jobs.put(b"")  # the first that settles all of the oldest segment does not count
         (await jobs.get()).ack_nowait()
         await jobs.sync()
-        monkeypatch.setattr(TopicRetention, "_consumed", counting)
+        monkeypatch.setattr(Consumption, "covers", counting)
         for _ in range(200):
             await jobs.put(b"a")
             await jobs.sync()

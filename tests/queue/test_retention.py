@@ -12,7 +12,7 @@ import pytest
 
 import aiodq
 from aiodq import Retention
-from aiodq.engine.topic.retention import _ASKED
+from aiodq.engine.topic.consumption import _SEGMENTS
 from aiodq.starting import move_channel
 from aiodq.storage.log.retention import Verdict, expired
 from aiodq.testing import WatchedFileSystem
@@ -161,7 +161,7 @@ class TestConsumed:
         channel = aiodq.ChannelOptions(max_in_flight=10_000)
         options = aiodq.StoreOptions(segment_bytes=SMALL, sync="os", sync_interval=0.002)
         async with aiodq.open_queue(path, options, channel, fs=WatchedFileSystem()) as jobs:
-            while len(kept(path)) < 4 * _ASKED:
+            while len(kept(path)) < 4 * _SEGMENTS:
                 await fill(jobs, numbered(100))
             bases = kept(path)
             held = {message.offset: message for message in await take(jobs, jobs.depth)}
@@ -170,19 +170,19 @@ class TestConsumed:
             await soon(jobs.sync())
             await turns(50)
             assert kept(path) == bases
-            for gone in (3 * _ASKED, 2 * _ASKED, len(bases) - 2):
+            for gone in (3 * _SEGMENTS, 2 * _SEGMENTS, len(bases) - 2):
                 held[bases[gone]].ack_nowait()
                 await until(partial(is_gone, path, bases[gone]))
             assert len(kept(path)) == len(bases) - 3
             await until(lambda: jobs.topic._engine.io_loop.ticker.due is None)
-        assert max(asked) == _ASKED
+        assert max(asked) == _SEGMENTS
 
     async def test_no_message_is_lost_to_a_bound_where_something_consumed_may_go(self, path: Path) -> None:
         channel = aiodq.ChannelOptions(max_in_flight=10_000)
-        retention = Retention(unconsumed="delete", max_segments=3 * _ASKED)
+        retention = Retention(unconsumed="delete", max_segments=3 * _SEGMENTS)
         options = aiodq.StoreOptions(segment_bytes=SMALL, sync="os", sync_interval=3600, retention=retention)
         async with aiodq.open_queue(path, options, channel, fs=WatchedFileSystem()) as jobs:
-            while len(kept(path)) < 3 * _ASKED:
+            while len(kept(path)) < 3 * _SEGMENTS:
                 await fill(jobs, numbered(1))
             bases = kept(path)
             held = {message.offset: message for message in await take(jobs, jobs.depth)}

@@ -23,6 +23,7 @@ from aiodq.delivery.timers import Deferrals
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
 from aiodq.engine.loop.futures import MOST_AT_ONCE
+from aiodq.engine.topic.consumption import Consumption
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.testing import FakeClock, WatchedFileSystem
@@ -30,7 +31,7 @@ from tests.system.counts import PACKAGE, CountingLoop, compiled
 from tests.system.support import QuickFile, QuickFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
     from types import CodeType, FrameType
 
@@ -789,7 +790,8 @@ def deletions(path: Path, segments: int, channels: int) -> float:
                 one.state.purge()
 
             async def judge() -> None:
-                verdict = topic._engine.retention._going({})
+                retention = topic._engine.retention
+                verdict = retention._going({}, retention._consumption())
                 assert verdict is not None
                 assert len(verdict.segments) == segments
 
@@ -840,3 +842,50 @@ def tellings(path: Path, listeners: int) -> dict[str, float]:
 
 def test_telling_many_listeners(tmp_path: Path) -> None:
     alike(tellings(tmp_path / "few", 1), tellings(tmp_path / "many", 500))
+
+
+async def test_a_tick_looks_at_each_channel_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many segments there are, and whether or not any may be deleted."""
+    async with opened(tmp_path) as store:
+        topic = store.topic("t")
+        await fill(topic, 30, 5)
+        engine, looked = topic._engine, Counter[str]()
+        consumption = Consumption.__init__
+
+        def counting(made: Consumption, states: Sequence[ChannelState]) -> None:
+            looked["all"] += 1
+            looked["each"] += len(states)
+            consumption(made, states)
+
+        monkeypatch.setattr(Consumption, "__init__", counting)
+        engine.io_loop._ticked()
+        assert 0 < looked["each"] == 6 * looked["all"] <= 6 * 2
+
+
+async def test_few_segments_are_checked_at_a_time_in_very_many_channels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.engine.topic.consumption._CHECKS", 100)
+    async with opened(tmp_path) as store:
+        topic = store.topic("t")
+        await fill(topic, 40, 9)
+        engine, settled_all, checked = topic._engine, ChannelState.settled_all, Counter[str]()
+        states = [one.state for one in engine.channel_engines.values() if one.state is not None]
+        for state in states:
+            state.purge(1, 45)
+
+        def counting(state: ChannelState, start: int, stop: int) -> bool:
+            checked["all"] += 1
+            return settled_all(state, start, stop)
+
+        monkeypatch.setattr(ChannelState, "settled_all", counting)
+        await topic.sync()
+        checked.clear()
+        most = 0
+        engine.retention.begin_round()
+        while engine.log.listed.segments[1].base == 1:
+            before = checked["all"]
+            engine.retain_if_idle()
+            most = max(most, checked["all"] - before)
+            await asyncio.sleep(0)
+        assert 0 < most <= 3 * 100

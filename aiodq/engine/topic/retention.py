@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from aiodq.delivery.range_set import RangeSet
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.futures import settle
+from aiodq.engine.topic.consumption import Consumption
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.whole_topic import WholeTopic
 from aiodq.errors import StorageError, StoreFailedError
@@ -25,7 +26,6 @@ from aiodq.storage.state.holds import read_holds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiodq.delivery.channel_state import ChannelState
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.channel.channel_core import ChannelCore
     from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -53,9 +53,6 @@ _SOON: Final = 0.05
 
 _WATCH: Final = 30
 """Sync intervals between two looks at what only time makes deletable: a wall clock may be set at any moment."""
-
-_ASKED: Final = 64
-"""Segments after one still needed that are checked in one look for being consumed as a whole."""
 
 _PURGED_AT_ONCE: Final = 100
 """Channels purged in one turn of the loop: about a millisecond."""
@@ -150,7 +147,7 @@ class TopicRetention:
 
     def begin_round(self) -> None:
         """Check each segment again, a few at each look, as something has changed."""
-        self._to_ask = len(self._between())
+        self._to_ask = len(self._engine.log.segments)
 
     def look_for_bytes(self) -> None:
         """Look at once for segments to delete after one that is still needed, as a put waits for their bytes."""
@@ -164,11 +161,14 @@ class TopicRetention:
         segments, policy = engine.log.segments, engine.options.retention
         if not engine.effective_options.acting or not segments or (len(segments) == 1 and segments[0].empty):
             return None
-        if self._looking or self._known or self._rolling or self._going({}) is not None or self._to_ask > 0:
+        if self._looking or self._known or self._rolling:
+            return soon
+        consumption = self._consumption()
+        if self._going({}, consumption) is not None or self._to_ask > 0:
             return soon
         times: list[float] = []
         last = segments[-1]
-        if policy.consumed == "delete" and not last.empty and self._consumed(last):
+        if policy.consumed == "delete" and not last.empty and consumption.covers(last):
             times.append(self.written_at + _IDLE - self._host.clock.monotonic())
         now_ns = self._host.clock.now_ns()
         bounds = (outgrown_ns(last, policy), gone_ns(segments[0], policy) if len(segments) > 1 else None)
@@ -193,15 +193,20 @@ class TopicRetention:
         elif self._known and now <= self._known_until:
             self._known = False
             self._delete()
-        elif now >= self._look_at and (self._going({}) is not None or self._may_close({})):
+        elif now >= self._look_at and self._finds_any({}):
             self._looking, self._known = True, False
             self._persister.submit(Job(self._look, self._looked))
 
     def _delete(self) -> None:
         """Delete what the known holds allow."""
-        self._retain(self._going(self.holds))
-        if self._may_close(self.holds):
+        self._retain(self._going(self.holds, self._consumption()))
+        if self._may_close(self.holds, self._consumption()):
             self._close_last()
+
+    def _finds_any(self, holds: dict[str, int]) -> bool:
+        """Return whether a segment may be deleted, or sealed for that."""
+        consumption = self._consumption()
+        return self._going(holds, consumption) is not None or self._may_close(holds, consumption)
 
     def _look(self) -> tuple[float, dict[str, int]]:
         """Return when the holds were read, and the first offset of this topic that each keeps. Blocking."""
@@ -218,28 +223,26 @@ class TopicRetention:
             self.ignore(None, error)
             return
         began, self.holds = found
-        if self._going(self.holds) is not None or self._may_close(self.holds):
+        if self._finds_any(self.holds):
             self._known, self._known_until = True, began + _FRESH
             self._look_at = 0.0
             self._engine.retain_soon()
 
-    def _going(self, holds: dict[str, int]) -> Verdict | None:
+    def _going(self, holds: dict[str, int], consumption: Consumption) -> Verdict | None:
         """Return which segments may be deleted now, or None for none."""
         engine, policy = self._engine, self._engine.options.retention
-        held_from, states = min(holds.values(), default=sys.maxsize), self._states()
-        passed = min((state.floor for state in states), default=-1)
+        held_from = min(holds.values(), default=sys.maxsize)
 
         def consumed(segment: Segment) -> bool:
-            # Segments that all channels have passed need not be checked channel by channel.
-            return segment.end <= held_from and (segment.end <= passed or self._consumed(segment))
+            return segment.end <= held_from and consumption.covers(segment)
 
         listed, now_ns = engine.log.listed, self._host.clock.now_ns()
 
         def judged(asked: range) -> Verdict:
             return expired(listed, policy, now_ns, consumed, [listed.segments[number] for number in asked])
 
-        between = self._between()
-        asked = self._next_of(between)
+        between = consumption.between(listed)
+        asked = self._next_of(between, consumption.at_a_time)
         verdict = judged(asked)
         if verdict.forced_to and asked != between:
             # INVARIANT: no channel loses a message as long as deleting consumed segments is enough.
@@ -247,37 +250,25 @@ class TopicRetention:
         segments = self._unpinned(verdict.segments)
         if segments and not (verdict.forced_to and segments != verdict.segments):
             return Verdict(segments, verdict.forced_to)
-        self._to_ask = max(self._to_ask - len(asked), 0) if asked else 0
+        self._to_ask = max(min(self._to_ask, len(between)) - len(asked), 0)
         self._asked_to = listed.segments[asked[-1]].end if asked else 0
         if self._to_ask and engine.put_buffer.lacks_bytes:
             engine.retain_soon()
         return None
 
-    def _between(self) -> range:
-        """Return the numbers of the full segments after one that is still needed, which may be consumed nevertheless.
-
-        Segments before that, which all channels have passed, and those that some channel has not reached yet, need not
-        be checked one by one.
-        """
-        states, listed = self._states(), self._engine.log.listed
-        if not states:
-            return range(0)
-        reached = min(max(state.floor, state.settled.last) for state in states)
-        return range(listed.at(min(state.floor for state in states)), listed.at(reached))
-
-    def _states(self) -> list[ChannelState]:
-        """Return the states of the channels whose messages are kept; none if one of them has none yet."""
+    def _consumption(self) -> Consumption:
+        """Return how far the channels are whose messages are kept: nowhere if one of them has no state yet."""
         states = [channel_engine.state for channel_engine in self.holding()]
         known = [state for state in states if state is not None]
-        return known if len(known) == len(states) else []
+        return Consumption(known if len(known) == len(states) else ())
 
-    def _next_of(self, between: range) -> range:
+    def _next_of(self, between: range, most: int) -> range:
         """Return the segments to be checked in this look: up to a limit, and others the next time."""
         at = self._engine.log.listed.at(self._asked_to)
         first = at if at in between else between.start
-        return range(first, min(first + _ASKED, between.stop))
+        return range(first, min(first + most, between.stop))
 
-    def _may_close(self, holds: dict[str, int]) -> bool:
+    def _may_close(self, holds: dict[str, int], consumption: Consumption) -> bool:
         """Return whether to seal the segment being written, so that it can be deleted: it is consumed, or old."""
         engine, policy, last = self._engine, self._engine.options.retention, self._engine.log.segments[-1]
         if self._rolling or last.empty or engine.visible < last.end:
@@ -289,7 +280,7 @@ class TopicRetention:
             return True
         idle = self._host.clock.monotonic() >= self.written_at + _IDLE
         held = any(last.end > first for first in holds.values())
-        return policy.consumed == "delete" and idle and not held and self._consumed(last)
+        return policy.consumed == "delete" and idle and not held and consumption.covers(last)
 
     def _close_last(self) -> None:
         """Seal the segment being written; if allowed, it is deleted as soon as the next one is there."""
@@ -342,13 +333,6 @@ class TopicRetention:
     def _unpinned(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
         pinned = self.pinned
         return segments if pinned is None else tuple(segment for segment in segments if segment.end <= pinned)
-
-    def _consumed(self, segment: Segment) -> bool:
-        channel_engines = self.holding()
-        return bool(channel_engines) and all(
-            channel_engine.state is not None and channel_engine.state.settled_all(segment.base, segment.end)
-            for channel_engine in channel_engines
-        )
 
     def _miss(self, segments: tuple[Segment, ...]) -> None:
         """Have all channels settle their undelivered messages of segments that are given up."""

@@ -92,11 +92,6 @@ def what_a_failed_sync_forgot_is_not_written_again() -> Patch:
 
 
 @mutant("the newest segment")
-def the_newest_segment_goes_though_not_all_of_it_is_acked() -> Patch:
-    return mock.patch.object(TopicRetention, "_consumed", return_value=True)
-
-
-@mutant("the newest segment")
 def the_newest_segment_goes_before_the_next_one_is_durable() -> Patch:
     return mock.patch("aiodq.storage.log.active_segment.sync_directory", return_value=None)
 
@@ -121,6 +116,13 @@ change(
     "sync_directory(fs, os.path.dirname(path))",
     "None",
     "roll and retention",
+)
+change(
+    "the newest segment goes though not all of it is acked",
+    TopicRetention._may_close,
+    "and consumption.covers(last)",
+    "",
+    "the newest segment",
 )
 change("a footer is not synced", recovery.seal_file, "sync_file(file, segment.path)", "None", "roll and retention")
 change(
