@@ -15,6 +15,7 @@ from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.loop import sync_backend
 from aiodq.engine.loop.sync_backend import SyncBackend
+from aiodq.engine.topic import topic_engine
 from aiodq.engine.topic.commit import publisher
 from aiodq.testing import FakeClock
 from tests.system.counts import compiled
@@ -214,3 +215,37 @@ async def test_what_is_redelivered_is_taken_up_to_a_thousand_at_a_time(
         assert [message.offset for message in found] == list(range(many))
         assert {message.attempts for message in found} == {2}
         assert max(runs) == 1000
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_the_end_of_a_topic_is_told_to_some_channels_in_each_turn(
+    deleted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_engine, "_AT_ONCE", AT_ONCE)
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem()) as store:
+        channels, ended, refused = await many_channels(store), Turns(), Turns()
+        monkeypatch.setattr(ChannelEngine, "end_getters", ended.counted(ChannelEngine.end_getters))
+        monkeypatch.setattr(ChannelEngine, "refuse", refused.counted(ChannelEngine.refuse))
+        getting = [asyncio.ensure_future(channel.get()) for channel in channels]
+        await asyncio.sleep(0)
+        await (store.delete_topic("t") if deleted else store.aclose())
+        for one in await asyncio.gather(*getting, return_exceptions=True):
+            assert isinstance(one, aiodq.QueueShutDown)
+        assert (refused.each.total(), max(refused.each.values())) == (CHANNELS, AT_ONCE)
+        assert (ended.each.total(), max(ended.each.values())) == (2 * CHANNELS, AT_ONCE)
+
+
+async def test_who_comes_while_a_topic_ends_gets_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_engine, "_AT_ONCE", 1)
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem()) as store:
+        channels, deleting = await many_channels(store), asyncio.ensure_future(store.delete_topic("t"))
+        outcomes = list[BaseException]()
+        while not deleting.done():
+            for call in (channels[0].get, channels[-1].get):
+                waiting = asyncio.ensure_future(call())
+                waiting.add_done_callback(lambda done: outcomes.append(done.exception() or AssertionError()))
+            await asyncio.sleep(0)
+        await deleting
+        await asyncio.sleep(0)
+        assert len(outcomes) > 2 * CHANNELS
+        assert {type(outcome) for outcome in outcomes} == {aiodq.QueueShutDown}

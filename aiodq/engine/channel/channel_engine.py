@@ -437,7 +437,7 @@ class ChannelEngine(Settlement, Generic[M]):
 
     def end(self, error: Exception) -> None:
         """Refuse, as `refuse` does, and fail all waiters."""
-        self.refuse(error)
-        waiters = list(self.ack_waiters)
-        self.ack_waiters.clear()
+        if self._over is not error:
+            self.refuse(error)
+        waiters, self.ack_waiters = self.ack_waiters, []
         settle_all(waiters, error)

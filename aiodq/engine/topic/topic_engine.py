@@ -59,6 +59,9 @@ T = TypeVar("T")
 
 _LEAST_AHEAD: Final = 1 << 16
 
+_AT_ONCE: Final = 100
+"""Channels told of the topic's end in one turn of the loop: a millisecond's work."""
+
 
 class TopicEngine:
     """The engine of one topic.
@@ -471,11 +474,9 @@ class TopicEngine:
             return
         over = over or QueueShutDown("the store is closed")
         self.put_buffer.shut_down(over)
-        for channel_engine in self.channel_engines.values():
-            channel_engine.end_getters(over)
+        await self._tell_channels(lambda channel_engine: channel_engine.end_getters(over))
         await self.operate(lambda: None)
-        for channel_engine in self.channel_engines.values():
-            channel_engine.refuse(over)
+        await self._tell_channels(lambda channel_engine: channel_engine.refuse(over))
         self._persister.closing = True
 
         def close_journals() -> None:
@@ -486,6 +487,16 @@ class TopicEngine:
         self.reader.close()
         self.closed = True
         self.fail(over)
+
+    async def _tell_channels(self, tell: Callable[[ChannelEngine[Any]], None]) -> None:
+        """Call `tell` with each channel, and with those that come meanwhile; some in each turn of the loop."""
+        told: dict[ChannelEngine[Any], None] = {}
+        while left := [one for one in self.channel_engines.values() if one not in told]:
+            if told:
+                await asyncio.sleep(0)
+            for channel_engine in left[:_AT_ONCE]:
+                tell(channel_engine)
+                told[channel_engine] = None
 
     def fail(self, error: Exception) -> None:
         """End: all waiters, and all later calls, get `error`."""
