@@ -223,15 +223,14 @@ class Transaction(AsyncBlock):
 
     def _offsets_with(self, runs: Iterable[AckRun]) -> dict[Channel, RangeSet] | None:
         """Return the offsets, by channel, that the transaction then settles; None if one comes twice."""
-        offsets: dict[Channel, RangeSet] = {}
+        ranges: dict[Channel, list[tuple[int, int]]] = {}
         for _, channel_engine, start, stop, _ in runs:
-            if channel_engine not in offsets:
-                before = self._offsets.get(channel_engine)
-                if before is None:
-                    offsets[channel_engine] = RangeSet(((start, stop),))
-                    continue
-                offsets[channel_engine] = before.copy()
-            if offsets[channel_engine].add(start, stop) < stop - start:
+            ranges.setdefault(channel_engine, []).append((start, stop))
+        offsets: dict[Channel, RangeSet] = {}
+        for channel_engine, those in ranges.items():
+            before = self._offsets.get(channel_engine)
+            offsets[channel_engine] = RangeSet() if before is None else before.copy()
+            if not offsets[channel_engine].add_all(those):
                 return None
         return offsets
 

@@ -349,10 +349,10 @@ class ChannelState:
     def is_in_flight(self, start: int, stop: int, delivery: int) -> bool:
         """Return whether all of these messages are in flight, with consecutive delivery numbers from this one on."""
         self._look()
-        numbers, offsets = range(delivery, delivery + stop - start), range(start, stop)
-        if self._leases.has(start, stop, delivery) or list(map(self._apart.get, offsets)) == list(numbers):
+        numbers, offsets = list(range(delivery, delivery + stop - start)), range(start, stop)
+        if start not in self._apart and self._leases.has(start, stop, delivery):
             return True
-        return all(self.delivery(offset) == number for offset, number in zip(offsets, numbers, strict=True))
+        return list(map(self._apart.get, offsets)) == numbers or list(map(self.delivery, offsets)) == numbers
 
     def unhold(self, offset: int, delivery: int) -> None:
         """Return a held message to being in flight with its earlier delivery number."""

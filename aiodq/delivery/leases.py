@@ -11,6 +11,7 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from itertools import compress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ _IS_HELD: Final = bytes(mark in IN_FLIGHT for mark in range(256))
 _IS_ACKED: Final = bytes(mark == ACKED for mark in range(256))
 TAKEN_AWAY: Final = bytes(APART if mark in IN_FLIGHT else mark for mark in range(256))
 """Translates marks into those of messages that are not in the lease any more, as far as they were in flight."""
+
+# A getter in C: each search among very many leases calls it for some of them.
+_first: Final[Callable[[Lease], int]] = attrgetter("first")
 
 _SECOND: Final = 1_000_000_000
 _FEW: Final = 16
@@ -432,7 +436,3 @@ def _edges(marks: bytearray, first: int) -> list[int]:
     acked = marks.translate(_IS_ACKED)
     changes = int.from_bytes(acked + b"\0") ^ int.from_bytes(b"\0" + acked)
     return list(compress(range(first, first + len(marks) + 1), changes.to_bytes(len(marks) + 1)))
-
-
-def _first(lease: Lease) -> int:
-    return lease.first

@@ -99,6 +99,15 @@ class RangeSet:  # noqa: PLW1641 - it changes, so it has no hash
             self._put(low, high, made)
         return added
 
+    def add_all(self, ranges: Collection[tuple[int, int]]) -> bool:
+        """Add ranges in any order; return False, having added none, if two of them overlap or one has a member."""
+        found = joined(ranges)
+        if _total(found) < _total(ranges) or any(self.next_present(start, stop) < stop for start, stop in found):
+            return False
+        if found:
+            self.add_new(list(chain.from_iterable(found)))
+        return True
+
     def add_new(self, edges: list[int]) -> None:
         """Add ranges that have no member yet: each start and its stop, in order, no two touching."""
         self.total += sum(edges[1::2]) - sum(edges[0::2])
@@ -189,6 +198,10 @@ class RangeSet:  # noqa: PLW1641 - it changes, so it has no hash
 def _members(edges: array[int]) -> int:
     """Return how many members whole ranges have."""
     return sum(edges[1::2]) - sum(edges[0::2])
+
+
+def _total(ranges: Iterable[tuple[int, int]]) -> int:
+    return sum(stop - start for start, stop in ranges)
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -40,6 +40,14 @@ class RangeSetMachine(RuleBasedStateMachine):
             self.ranges.add_new(edges)
         self.model |= new
 
+    @rule(pairs=st.lists(st.tuples(numbers, numbers)))
+    def add_all(self, pairs: list[tuple[int, int]]) -> None:
+        ranges = [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
+        wanted = [n for start, stop in ranges for n in range(start, stop)]
+        new = self.model.isdisjoint(wanted) and len(set(wanted)) == len(wanted)
+        assert self.ranges.add_all(ranges) is new
+        self.model |= set(wanted if new else ())
+
     @rule(number=numbers)
     def discard_below(self, number: int) -> None:
         self.ranges.discard_below(number)

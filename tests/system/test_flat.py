@@ -18,6 +18,7 @@ import pytest
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.leases import Lease
+from aiodq.delivery.range_set import RangeSet
 from aiodq.delivery.stale_heap import StaleHeap
 from aiodq.delivery.timers import Deferrals
 from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -889,3 +890,33 @@ async def test_few_segments_are_checked_at_a_time_in_very_many_channels(
             most = max(most, checked["all"] - before)
             await asyncio.sleep(0)
         assert 0 < most <= 3 * 100
+
+
+async def test_scattered_messages_that_a_transaction_acks_are_noted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is checked, but none is searched for or entered by itself."""
+    calls, add, is_in_flight = Counter[str](), RangeSet.add, ChannelState.is_in_flight
+
+    def adding(ranges: RangeSet, start: int, stop: int) -> int:
+        calls["add"] += 1
+        return add(ranges, start, stop)
+
+    def searching(state: ChannelState, start: int, stop: int, delivery: int) -> bool:
+        calls["search"] += 1
+        return is_in_flight(state, start, stop, delivery)
+
+    async with opened(tmp_path) as store:
+        channel = store.topic("t").channel("c", aiodq.ChannelOptions(max_in_flight=10**6))
+        await store.topic("t").put_many([SMALL] * 2000)
+        held = await channel.get_many(2000)
+        async with store.transaction() as transaction:
+            monkeypatch.setattr(RangeSet, "add", adding)
+            monkeypatch.setattr(ChannelState, "is_in_flight", searching)
+            transaction.ack_many(held[:1000:2])
+            transaction.ack_many(held[1::2])
+            assert calls.total() < 10
+            with pytest.raises(aiodq.AlreadySettledError):
+                transaction.ack_many(held[996:1004])
+            monkeypatch.undo()
+        assert [message.settled for message in held] == [n < 1000 or n % 2 == 1 for n in range(2000)]

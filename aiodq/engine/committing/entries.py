@@ -32,7 +32,7 @@ __all__ = ["Entry", "HeldRun", "Letter", "Letters", "in_pieces"]
 _PIECE: Final = 2000
 """Messages held or settled in one turn of the loop: a millisecond or two. A run costs `_RUN` more than its messages."""
 
-_RUN: Final = 8
+_RUN: Final = 40
 """What a run costs besides its messages, in messages."""
 
 _MOST_LETTERS: Final = 256

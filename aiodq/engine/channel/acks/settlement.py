@@ -314,7 +314,7 @@ class Settlement(ChannelCore):
             NotInFlightError: one is not.
         """
         state = self._in_flight(start, delivery)
-        if not state.is_in_flight(start, stop, delivery):
+        if stop - start > 1 and not state.is_in_flight(start, stop, delivery):
             for number, offset in enumerate(range(start, stop), delivery):
                 self._in_flight(offset, number)
 
