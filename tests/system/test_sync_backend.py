@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import os
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from aiodq import opening
 from aiodq.engine.loop import sync_backend
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
+from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.state.watermark import WATERMARK, read_slot_file
 from tests.system.support import require_aio
 
@@ -350,6 +352,43 @@ async def test_more_journals_than_it_takes_at_once(kernels: list[Kernel], tmp_pa
             await asyncio.gather(*(message.ack() for message in messages))
         assert not any(channel.qsize() for channel in channels)
         assert kernels[0].begun > 64
+
+
+@pytest.mark.usefixtures("kernels")
+async def test_the_ends_of_many_syncs_are_told_some_in_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_backend, "_TOLD_AT_ONCE", 8)
+    loop, turn, told, gathered = asyncio.get_running_loop(), 0, Counter[int](), list[tuple[int, int]]()
+    end_sync, ended = TopicLog.end_sync, Kernel.ended
+
+    def gathering(kernel: Kernel) -> list[tuple[int, int]]:
+        gathered.extend(ended(kernel))
+        if len(gathered) < 40:
+            return []
+        found = gathered.copy()
+        gathered.clear()
+        return found
+
+    def telling(log: TopicLog, error: int) -> None:
+        told[turn] += 1
+        end_sync(log, error)
+
+    def take_turns() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(take_turns)
+
+    async with aiodq.open(tmp_path / "s", AIO) as store:
+        topics = [store.topic(f"t{number}") for number in range(40)]
+        for topic in topics:
+            await topic.put(b"1")
+        with monkeypatch.context() as patched:
+            patched.setattr(Kernel, "ended", gathering)
+            patched.setattr(TopicLog, "end_sync", telling)
+            take_turns()
+            assert await asyncio.gather(*(topic.put(b"2") for topic in topics)) == [1] * 40
+        assert (told.total(), max(told.values())) == (40, 8)
 
 
 def test_a_loop_that_ends_amid_a_sync_loses_nothing_that_was_told(kernels: list[Kernel], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
@@ -34,6 +35,10 @@ _THREADS_AT_ONCE: Final = 4
 
 _BEGUN_AT_ONCE: Final = 128
 """The most syncs of the kernel's that are begun in one turn of the loop: a millisecond's work."""
+
+
+_TOLD_AT_ONCE: Final = 32
+"""The most syncs of the kernel's whose end is reported in one turn of the loop: a topic may go on at once."""
 
 
 class Synced(Protocol):
@@ -105,6 +110,8 @@ class SyncBackend:
         self._aio: SystemSyncs | None = None
         self._left: SystemSyncs | None = None
         self._under_way: dict[int, tuple[Synced, Report]] = {}
+        # Those of them that have ended, each with its errno.
+        self._ended: deque[tuple[int, int]] = deque()
         self._auto = options.sync_backend == "auto"
         self._watched = False
         choice = _AUTO if self._auto else options.sync_backend
@@ -194,11 +201,16 @@ class SyncBackend:
         if aio is None:
             return
         try:
-            ended = aio.ended()
+            self._ended += aio.ended()
         except OSError as cause:
             self._fail(cause)
             return
-        for number, code in ended:
+        if len(self._ended) > _TOLD_AT_ONCE:
+            self._loop.call_soon(self._look)
+        for _ in range(_TOLD_AT_ONCE):
+            if not self._ended:
+                return
+            number, code = self._ended.popleft()
             what, report = self._under_way.pop(number)
             error: BaseException | None = None
             try:
@@ -217,9 +229,10 @@ class SyncBackend:
         aio, count = self._aio, len(self._under_way)
         if aio is None or not count or not self.threads.own:
             return self.threads.wait_here(seconds)
-        watched = select.poll()
-        watched.register(aio.eventfd, select.POLLIN)
-        watched.poll(max(seconds, 0.0) * 1000)
+        if not self._ended:
+            watched = select.poll()
+            watched.register(aio.eventfd, select.POLLIN)
+            watched.poll(max(seconds, 0.0) * 1000)
         self._look()
         return len(self._under_way) < count
 

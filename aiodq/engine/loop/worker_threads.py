@@ -177,7 +177,7 @@ class WorkerThreads:
         if not self._outstanding:
             self._nudging = False
             return
-        self.tell_ended()  # a Ctrl-C may have replaced the callback that a thread has scheduled
+        self._tell_next()  # a Ctrl-C may have replaced the callback that a thread has scheduled
         if (spent := time.thread_time()) - self._spent >= _HOGGED:
             self._spent = spent
             time.sleep(_PAUSE)
