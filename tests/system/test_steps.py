@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -12,11 +13,17 @@ import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.channel.acks import undeliverable
 from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
+from aiodq.engine.channel.channel_core import ChannelCore
 from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.committing import group_committer, reserved_room
+from aiodq.engine.committing.reserved_room import ReservedRoom
 from aiodq.engine.loop import sync_backend
 from aiodq.engine.loop.sync_backend import SyncBackend
 from aiodq.engine.topic import topic_engine
 from aiodq.engine.topic.commit import publisher
+from aiodq.engine.topic.creation import Creation
+from aiodq.engine.topic.puts.put_buffer import PutBuffer
+from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.testing import FakeClock
 from tests.system.counts import compiled
 from tests.system.support import QuickFileSystem
@@ -233,6 +240,75 @@ async def test_the_end_of_a_topic_is_told_to_some_channels_in_each_turn(
             assert isinstance(one, aiodq.QueueShutDown)
         assert (refused.each.total(), max(refused.each.values())) == (CHANNELS, AT_ONCE)
         assert (ended.each.total(), max(ended.each.values())) == (2 * CHANNELS, AT_ONCE)
+
+
+async def test_a_transaction_over_many_topics_does_some_in_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_committer, "_TOPICS_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(reserved_room, "_AT_ONCE", AT_ONCE)
+    watched = [
+        (Creation, "create"),
+        (ReservedRoom, "_take"),
+        (PutBuffer, "accept_committed"),
+        (TopicEngine, "sync"),
+        (ChannelCore, "committed"),
+    ]
+    turns = {name: Turns() for _, name in watched}
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem()) as store:
+        channels = await many_channels(store)
+        await store.topic("t").put(BODY)
+        messages = [await channel.get() for channel in channels]
+        for owner, name in watched:
+            monkeypatch.setattr(owner, name, turns[name].counted(getattr(owner, name)))
+        for number in range(2):
+            async with store.transaction() as transaction:
+                transaction.ack_many(messages[number::2])
+                for topic in range(CHANNELS):
+                    transaction.put(f"t{topic}", BODY)
+        await store._store_engine.committer._empty()
+        for name, counted in turns.items():
+            assert counted.each.total() >= CHANNELS, name
+            assert max(counted.each.values()) <= 2 * AT_ONCE, name
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_what_was_committed_in_many_topics_is_there_though_the_loop_ends_amid_that(
+    cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each topic has the messages of all transactions, in the order of their commits."""
+    monkeypatch.setattr(group_committer, "_TOPICS_AT_ONCE", AT_ONCE)
+    names, entering = [f"t{number}" for number in range(CHANNELS)], asyncio.Event()
+    accept = PutBuffer.accept_committed
+
+    def accepting(buffer: PutBuffer, columns: Any, cost: int) -> Any:
+        entering.set()
+        return accept(buffer, columns, cost)
+
+    async def commit(store: aiodq.Store, body: bytes) -> None:
+        async with store.transaction() as transaction:
+            for name in names:
+                transaction.put(name, body)
+
+    with suppress(aiodq.StoreFailedError):
+        store = await aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"))
+        await commit(store, b"0")
+        monkeypatch.setattr(PutBuffer, "accept_committed", accepting)
+        commits = [asyncio.ensure_future(commit(store, body)) for body in (b"1", b"2")]
+        await entering.wait()
+        if cancelled:
+            for task in asyncio.all_tasks() - {asyncio.current_task(), *commits}:
+                task.cancel()
+        outcomes = await asyncio.gather(*commits, return_exceptions=True)
+        if cancelled:
+            assert all(isinstance(outcome, aiodq.StoreFailedError) for outcome in outcomes)
+        else:
+            assert outcomes == [None, None]
+        await store.aclose()
+    async with aiodq.open(tmp_path) as store:
+        for name in names:
+            found = [bytes(record.body) async for record in store.topic(name).scan()]
+            assert found == [b"0", b"1", b"2"], name
 
 
 async def test_who_comes_while_a_topic_ends_gets_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -59,9 +58,8 @@ class HeldRun(NamedTuple):
 
 R = TypeVar("R", AckRun, HeldRun)
 
-# Getters in C: they read a field of very many runs.
-_CHANNEL: Final[Callable[[HeldRun], tuple[TopicEngine, ChannelEngine[Any]]]] = itemgetter(0, 1)
-_RANGE: Final[Callable[[HeldRun], tuple[int, int]]] = itemgetter(2, 3)
+# A getter in C: it reads the field of very many ranges.
+_STOP: Final[Callable[[tuple[int, int]], int]] = itemgetter(1)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,17 +68,29 @@ class Entry:
 
     Attributes:
         settlements: the messages that it settles and holds, in runs.
+        ranges: the same by topic and channel: the first offset of each run, and the one after its last.
         puts: what it puts: the topic, the messages, and their cost in bytes of memory.
         done: done once it is committed and its effects are visible, or has failed.
         origin: the producer and sequence of a transaction that may be sent again; otherwise None.
         room: the room reserved for the puts.
     """
 
-    settlements: list[HeldRun]
     puts: Sequence[tuple[TopicEngine, Columns, int]]
     done: asyncio.Future[None]
     origin: Origin | None
     room: ReservedRoom
+    settlements: list[HeldRun] = field(default_factory=list)
+    ranges: dict[tuple[TopicEngine, ChannelEngine[Any]], list[tuple[int, int]]] = field(default_factory=dict)
+
+    def hold(self, run: HeldRun) -> None:
+        """Note messages that it settles and holds."""
+        self.settlements.append(run)
+        self.ranges.setdefault((run.engine, run.channel_engine), []).append((run.start, run.stop))
+
+    def stops(self) -> Iterator[tuple[TopicEngine, int]]:
+        """Yield for each channel its topic and the offset after the last message that it settles there."""
+        for (engine, _), ranges in self.ranges.items():
+            yield engine, max(map(_STOP, ranges))
 
     async def holds(self) -> bool:
         """Return whether all messages are still held by this transaction."""
@@ -113,12 +123,9 @@ class Entry:
 
     def commit(self) -> Commit:
         """Return what the transaction log is to hold of it: nothing of ephemeral topics and channels."""
-        by_channel: dict[tuple[TopicEngine, ChannelEngine[Any]], list[tuple[int, int]]] = {}
-        for channel, runs in groupby(self.settlements, _CHANNEL):
-            by_channel.setdefault(channel, []).extend(map(_RANGE, runs))
         acks = [
             Acks(engine.name, channel_engine.name, sorted(ranges))
-            for (engine, channel_engine), ranges in by_channel.items()
+            for (engine, channel_engine), ranges in self.ranges.items()
             if not (is_ephemeral(engine.name) or is_ephemeral(channel_engine.name))
         ]
         # Messages that are durable now keep their offsets; the transaction's come after them.
@@ -154,7 +161,7 @@ class Letters(Entry):
     def __init__(self, target: TopicEngine) -> None:
         """Start with none for this topic."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        super().__init__([], [], done, None, ReservedRoom(Counter(), pressing=True))
+        super().__init__([], done, None, ReservedRoom(Counter(), pressing=True))
         self._target, self._size = target, 0
         self._letters: list[Letter] = []
         done.add_done_callback(self._tell)
@@ -187,7 +194,10 @@ class Letters(Entry):
                 mark_retrieved(letter.done)
         self._letters = kept
         self._size = sum(letter.cost for letter in kept)
-        self.settlements: list[HeldRun] = [letter.run for letter in kept]
+        self.settlements.clear()
+        self.ranges.clear()
+        for letter in kept:
+            self.hold(letter.run)
         self.puts: Sequence[tuple[TopicEngine, Columns, int]] = [
             (self._target, columns_of([(letter.message, letter.body) for letter in kept]), self._size)
         ]

@@ -12,8 +12,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from aiodq.awaited import mark_retrieved, shielded
@@ -27,7 +26,7 @@ from aiodq.engine.transactions.participants import AckRun, joined_runs
 from aiodq.errors import AiodqError, DiskFullError, StoreFailedError, again, not_in_flight
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.channel_engine import ChannelEngine
@@ -50,13 +49,11 @@ _COUNTED: Final = 5000
 _MOST_AT_ONCE: Final = 256
 """Transactions of a group, which is looked through, committed and put in single steps: two milliseconds each."""
 
+_TOPICS_AT_ONCE: Final = 100
+"""Topics that are created, put into or synced in one turn of the loop, or channels: two milliseconds, too."""
+
 _LIMIT: Final = 1 << 22
 """Bytes in the transaction log from which on it is emptied earlier."""
-
-
-# Getters in C: they read a field of very many runs.
-_TOPIC: Final[Callable[[HeldRun], TopicEngine]] = itemgetter(0)
-_STOP: Final[Callable[[HeldRun], int]] = itemgetter(3)
 
 
 async def _counted(settlements: Sequence[AckRun]) -> Counter[object]:
@@ -180,7 +177,7 @@ class Committer:
         room = ReservedRoom(await _counted(settlements), pressing=bool(settlements))
         # A committer gets topics and channels of its own store only, which are engines.
         own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)
-        entry = Entry([], own, asyncio.get_running_loop().create_future(), origin, room)
+        entry = Entry(own, asyncio.get_running_loop().create_future(), origin, room)
         for engine, _, _ in own:
             engine.put_buffer.check_open(pressing=bool(settlements))
         try:
@@ -250,12 +247,16 @@ class Committer:
 
     async def _create(self, engines: Sequence[TopicEngine]) -> None:
         """Create those of the topics that do not exist."""
-        for engine in engines:
+        for number, engine in enumerate(engines, 1):
             engine.creation.create()  # all of them before the first one is waited for: threads make several at a time
-        for engine in engines:
+            if not number % _TOPICS_AT_ONCE:
+                await asyncio.sleep(0)
+        for number, engine in enumerate(engines, 1):
             # INVARIANT: the topics exist, so that committed messages can be put there as soon as the disk has room.
             with suppress(DiskFullError):
                 await engine.creation.made()
+            if not number % _TOPICS_AT_ONCE:
+                await asyncio.sleep(0)
 
     def _decided(self, done: asyncio.Future[None], origin: Origin | None) -> None:
         self._undecided.pop(done, None)
@@ -270,7 +271,7 @@ class Committer:
             for run in piece:
                 engine, channel_engine = cast("tuple[TopicEngine, ChannelEngine[Any]]", run[:2])  # see `commit`
                 held = channel_engine.transaction_holds.hold(run.start, run.stop, run.delivery)
-                entry.settlements.append(HeldRun(engine, channel_engine, *run[2:], held))
+                entry.hold(HeldRun(engine, channel_engine, *run[2:], held))
 
     @asynccontextmanager
     async def without_transactions(self) -> AsyncIterator[None]:
@@ -381,27 +382,34 @@ class Committer:
         except BaseException:
             _refuse(entries, self._stopped())
             raise
-        for number, entry in zip(numbers, entries, strict=True):
-            self._enter(entry, number)
+        try:
+            for number, entry in zip(numbers, entries, strict=True):
+                await self._enter(entry, number)
+        except asyncio.CancelledError:
+            # They are committed, but are entered only when the store is next opened.
+            _refuse(entries, self._stopped())
+            raise
         self._arm()
 
     async def _wait_durable(self, entries: list[Entry]) -> None:
         """Wait until every message that these transactions settle is durable."""
         # A dict keeps the order, unlike a set: a simulated run is the same each time.
         stops: dict[TopicEngine, int] = {}
-        for engine, runs in groupby(chain.from_iterable(entry.settlements for entry in entries), _TOPIC):
-            stops[engine] = max(*map(_STOP, runs), stops.get(engine, 0))
+        for engine, stop in chain.from_iterable(entry.stops() for entry in entries):
+            stops[engine] = max(stop, stops.get(engine, 0))
         for engine, stop in stops.items():
             if engine.log.durable < stop:
                 await engine.sync_log()
 
-    def _enter(self, entry: Entry, number: int) -> None:
-        """Carry out a committed transaction: append its puts to their topics, then enter its acks."""
+    async def _enter(self, entry: Entry, number: int) -> None:
+        """Carry out a committed transaction: append its puts to their topics, then enter its acks.
+
+        INVARIANT: the next one is entered after it, so that each topic has the puts in the order of the commits.
+        """
         self.committed += not isinstance(entry, Letters)
         if entry.origin is not None:
             self._file.origins.note(entry.origin, self._clock.now_ns())
-        for run in entry.settlements:
-            self._settled[run.channel_engine] = run.engine
+        self._settled.update((channel_engine, engine) for engine, channel_engine in entry.ranges)
         self._settling[entry] = None
         entry.room.handed_over()
         left = len(entry.puts)
@@ -414,11 +422,13 @@ class Committer:
 
         if not entry.puts:
             tried()
-        for engine, columns, cost in entry.puts:
+        for count, (engine, columns, cost) in enumerate(entry.puts, 1):
             columns.transaction = number
             if engine not in self._appenders:
                 self._appenders[engine] = TopicAppender(engine)
             self._appenders[engine].add(columns, tried, reserved=cost)
+            if not count % _TOPICS_AT_ONCE:
+                await asyncio.sleep(0)
 
     def _settle(self, entry: Entry, pieces: Iterator[list[HeldRun]]) -> None:
         """Enter acks, a few in each turn of the loop, then end `commit`. The puts are visible before the acks."""
@@ -449,8 +459,8 @@ class Committer:
         # What a closed topic had is durable: its deletion failed, and it is no longer in use.
         settled = {channel: engine for channel, engine in self._settled.items() if not engine.closed}
         touched = dict.fromkeys(engine for engine in (*self._appenders, *settled.values()) if not engine.closed)
-        await asyncio.gather(*(channel_engine.committed() for channel_engine in settled))
-        await asyncio.gather(*(engine.sync() for engine in touched))
+        await _each_done([channel_engine.committed for channel_engine in settled])
+        await _each_done([engine.sync for engine in touched])
         await self._threads.call(self._file.reset, self._clock.now_ns())
         if self._drop is not None:
             await self._threads.call(self._drop)
@@ -487,6 +497,12 @@ class Committer:
         tell_all(error, [*told, *(appender.fail for appender in self._appenders.values())])
         if self._timer is not None:
             self._timer.cancel()
+
+
+async def _each_done(calls: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Call all of these, some together, and wait for them; an exception of one is raised when it comes."""
+    for first in range(0, len(calls), _TOPICS_AT_ONCE):
+        await asyncio.gather(*(call() for call in calls[first : first + _TOPICS_AT_ONCE]))
 
 
 def _refuse(entries: Sequence[Entry], error: Exception) -> None:
