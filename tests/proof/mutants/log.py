@@ -8,7 +8,7 @@ from unittest import mock
 from aiodq.engine.store.opening import open_store
 from aiodq.engine.topic.commit.group_commit import GroupCommit
 from aiodq.engine.topic.commit.publisher import Publisher
-from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.consumption import Consumption
 from aiodq.format import decode
 from aiodq.storage.io import write_window
 from aiodq.storage.io.file_pool import PooledFile
@@ -92,6 +92,11 @@ def what_a_failed_sync_forgot_is_not_written_again() -> Patch:
 
 
 @mutant("the newest segment")
+def the_newest_segment_goes_though_not_all_of_it_is_acked() -> Patch:
+    return mock.patch.object(Consumption, "covers", return_value=True)
+
+
+@mutant("the newest segment")
 def the_newest_segment_goes_before_the_next_one_is_durable() -> Patch:
     return mock.patch("aiodq.storage.log.active_segment.sync_directory", return_value=None)
 
@@ -116,13 +121,6 @@ change(
     "sync_directory(fs, os.path.dirname(path))",
     "None",
     "roll and retention",
-)
-change(
-    "the newest segment goes though not all of it is acked",
-    TopicRetention._may_close,
-    "and consumption.covers(last)",
-    "",
-    "the newest segment",
 )
 change("a footer is not synced", recovery.seal_file, "sync_file(file, segment.path)", "None", "roll and retention")
 change(
