@@ -38,7 +38,9 @@ from aiodq.values import check_flag, shown_typed
 __all__ = ["Message", "look_at", "pieces_of"]
 
 
-_IN_A_TURN: Final = 1000
+_IN_A_TURN: Final = 250
+"""Messages that a scan yields in one turn of the loop: two milliseconds' work, and the caller's comes to it."""
+
 _NO_ATTEMPT: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that end the task or the program rather than the attempt: they do not count as an attempt."""
 _NOT_DONE: Final = (NotInFlightError, OwnerLostError, OwnerStalledError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from aiodq.consuming.handlers import chooses
@@ -24,6 +25,9 @@ __all__ = ["AT_ONCE", "letters_channel", "requeue_letters", "requeue_these", "wa
 
 AT_ONCE: Final = 100
 """The most letters put back in one transaction."""
+
+_IN_A_TURN: Final = 30
+"""Letters that are taken, or put, in one turn of the loop: a millisecond's work."""
 
 _TOPIC, _CHANNEL = HEADERS[:2]
 _DEFAULT: Final = "default"
@@ -134,11 +138,17 @@ class _Office:
     async def send_back(self, letters: list[Message]) -> int:
         """Put letters back and settle them, in one transaction; return how many."""
         # INVARIANT: the transaction makes all changes: after a kill, each letter is in one place only.
-        held = [taken for letter in letters if (taken := self._taken(letter)) is not None]
+        held: list[Message] = []
         try:
+            for first in range(0, len(letters), _IN_A_TURN):
+                some = letters[first : first + _IN_A_TURN]
+                held += [taken for letter in some if (taken := self._taken(letter)) is not None]
+                await asyncio.sleep(0)
             async with Transaction(self._store_engine) as transaction:
                 transaction._ack_taken(held)  # noqa: SLF001 - as below
-                for letter in held:
+                for number, letter in enumerate(held, 1):
+                    if not number % _IN_A_TURN:
+                        await asyncio.sleep(0)
                     kept = {name: text for name, text in letter.headers.items() if name not in HEADERS}
                     channel, origin = letter.headers[_CHANNEL], letter.headers[_TOPIC]
                     draft = Draft(b"", letter.tag, letter.key, kept)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 import aiodq
+from aiodq import requeue
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.channel.acks import undeliverable
 from aiodq.engine.channel.acks.out_of_turn import OutOfTurn
@@ -270,6 +271,21 @@ async def test_a_transaction_over_many_topics_does_some_in_each_turn(
         for name, counted in turns.items():
             assert counted.each.total() >= CHANNELS, name
             assert max(counted.each.values()) <= 2 * AT_ONCE, name
+
+
+async def test_letters_are_put_back_some_in_each_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requeue, "_IN_A_TURN", AT_ONCE)
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem()) as store:
+        jobs = store.queue("t", aiodq.ChannelOptions(dead_letter="dead"))
+        await jobs.put_many([BODY] * 120)
+        await asyncio.gather(*(message.reject() for message in await jobs.get_many(120)))
+        taken, put = Turns(), Turns()
+        monkeypatch.setattr(ChannelState, "pick", taken.counted(ChannelState.pick))
+        monkeypatch.setattr(aiodq.Transaction, "_put_for", put.counted(aiodq.Transaction._put_for))
+        assert await store.requeue_dead("dead") == 120
+        for turns in (taken, put):
+            assert (turns.each.total(), max(turns.each.values())) == (120, AT_ONCE)
+        assert jobs.qsize() == 120
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

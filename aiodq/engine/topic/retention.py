@@ -54,7 +54,7 @@ _SOON: Final = 0.05
 _WATCH: Final = 30
 """Sync intervals between two looks at what only time makes deletable: a wall clock may be set at any moment."""
 
-_PURGED_AT_ONCE: Final = 100
+_PURGED_AT_ONCE: Final = 50
 """Channels purged in one turn of the loop: about a millisecond."""
 
 _FRESH: Final = 0.5

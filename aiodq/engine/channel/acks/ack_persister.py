@@ -34,7 +34,7 @@ _LULL: Final = 0.01
 _PIECE: Final = 1000
 """The ranges of acks, and the requeues, written in one turn of the loop: about two milliseconds."""
 
-_AT_ONCE: Final = 100
+_AT_ONCE: Final = 50
 """The channels written in one turn of the loop: about two milliseconds, too."""
 
 _RETRY: Final = 0.25
