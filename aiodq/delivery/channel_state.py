@@ -354,9 +354,11 @@ class ChannelState:
             return True
         return list(map(self._apart.get, offsets)) == numbers or list(map(self.delivery, offsets)) == numbers
 
-    def unhold(self, offset: int, delivery: int) -> None:
-        """Return a held message to being in flight with its earlier delivery number."""
-        self._apart[offset] = delivery
+    def unhold(self, start: int, stop: int, delivery: int, deadline: int | None) -> None:
+        """Return held messages to being in flight, with their earlier delivery numbers from this one on."""
+        self._apart.update(zip(range(start, stop), range(delivery, delivery + stop - start), strict=True))
+        if deadline is not None:
+            self._deadlines.move_all(deadline, range(start, stop), delivery)
 
     def next_moment(self) -> int | None:
         """Return the next moment at which `tick` has something to do, or None."""
@@ -372,9 +374,7 @@ class ChannelState:
         self._look()
         due = self.deferred.take(now, most)
         for offset in due:
-            self.requeued.add(offset)
-        if due:
-            self._leases.halt()
+            self._make_ready_again(offset)
         late = self._leases.take_late(now, most)
         return due, late + self._deadlines.take(now, most - len(late))
 

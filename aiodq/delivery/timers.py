@@ -366,6 +366,11 @@ class Deadlines:
         self._moved[delivery] = deadline
         self._heap.add((deadline, offset, delivery), len(self._in_flight))
 
+    def move_all(self, deadline: int, offsets: range, delivery: int) -> None:
+        """Replace the deadlines of messages whose delivery numbers are consecutive, beginning with this one."""
+        for number, offset in enumerate(offsets, delivery):
+            self.move(deadline, offset, number)
+
     def parts(self) -> tuple[list[Any] | dict[int, int], ...]:
         """See `OffsetMap.parts`."""
         return self._blocks, *self._heap.parts(), self._moved

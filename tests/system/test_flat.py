@@ -920,3 +920,40 @@ async def test_scattered_messages_that_a_transaction_acks_are_noted_at_once(
                 transaction.ack_many(held[996:1004])
             monkeypatch.undo()
         assert [message.settled for message in held] == [n < 1000 or n % 2 == 1 for n in range(2000)]
+
+
+async def test_messages_that_a_transaction_gives_back_are_given_back_in_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in flight as before, and their timeout restarts; one that was taken away meanwhile stays so."""
+    clock, looks, delivery = FakeClock(), 0, ChannelState.delivery
+
+    def looking(state: ChannelState, offset: int) -> int | None:
+        nonlocal looks
+        looks += 1
+        return delivery(state, offset)
+
+    def full(*_: object) -> list[int]:
+        monkeypatch.setattr(ChannelState, "delivery", looking)
+        raise aiodq.DiskFullError("no space", "")
+
+    options = aiodq.StoreOptions(sync="os")
+    async with aiodq.open(tmp_path, options, fs=QuickFileSystem(), clock=clock) as store:
+        channel = store.topic("t").channel("c", aiodq.ChannelOptions(max_in_flight=1000, visibility_timeout=10))
+        await store.topic("t").put_many([SMALL] * 1000)
+        messages = await channel.get_many(1000)
+        clock.advance(6)
+        with monkeypatch.context() as patched:
+            patched.setattr(store._store_engine.committer._file, "append", full)
+            with pytest.raises(aiodq.DiskFullError):
+                async with store.transaction() as transaction:
+                    transaction.ack_many(messages)
+            assert looks < 20
+        clock.advance(6)
+        await asyncio.sleep(0)
+        assert channel.in_flight() == 1000
+        await channel.ack_many(messages[::2])
+        clock.advance(5)
+        while channel.stats().timed_out < 500:
+            await asyncio.sleep(0)
+        assert (channel.qsize(), channel.in_flight()) == (500, 0)

@@ -318,6 +318,14 @@ class Settlement(ChannelCore):
             for number, offset in enumerate(range(start, stop), delivery):
                 self._in_flight(offset, number)
 
+    def unhold(self, start: int, stop: int, delivery: int) -> None:
+        """Return held messages to being in flight, with delivery numbers from this one on; their timeout restarts."""
+        deadline = None if self._timeout is None else monotonic_ns(self._clock) + self._timeout
+        if self.state is not None:
+            self.state.unhold(start, stop, delivery, deadline)
+            if deadline is not None:
+                self._timer.set(deadline)
+
     def holds_all(self, start: int, stop: int, held: int) -> bool:
         """Return whether all these messages are still held, by consecutive numbers from that one on."""
         return self._over is None and self.state is not None and self.state.is_in_flight(start, stop, held)

@@ -84,9 +84,10 @@ class TransactionHolds:
         channel, state = self._channel, self._channel.state
         if channel.over or state is None:
             return
-        for offset in range(start, stop):
-            number, before = held + offset - start, delivery + offset - start
-            if state.delivery(offset) == number:
-                state.unhold(offset, before)
-                channel.latency.moved(number, before)
-                channel.touch(offset, before, None)
+        runs = [(start, stop)]
+        if stop - start == 1 or not state.is_in_flight(start, stop, held):
+            runs = [(at, at + 1) for at in range(start, stop) if state.delivery(at) == held + at - start]
+        for first, end in runs:
+            channel.unhold(first, end, delivery + first - start)
+            for number in among(channel.latency.open, held + first - start, held + end - start):
+                channel.latency.moved(number, number - held + delivery)
