@@ -225,6 +225,22 @@ async def test_what_is_redelivered_is_taken_up_to_a_thousand_at_a_time(
         assert max(runs) == 1000
 
 
+async def test_of_many_channels_with_a_getter_each_some_are_looked_at_in_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at a channel costs more than waking one getter."""
+    monkeypatch.setattr(publisher, "MOST_AT_ONCE", 2 * CHANNELS)
+    async with aiodq.open(tmp_path, aiodq.StoreOptions(sync="os"), fs=QuickFileSystem()) as store:
+        channels, turns = await many_channels(store), Turns()
+        getting = [asyncio.ensure_future(channel.get()) for channel in channels]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        monkeypatch.setattr(ChannelEngine, "wake", turns.counted(ChannelEngine.wake))
+        await store.topic("t").put(BODY)
+        assert [message.offset for message in await asyncio.gather(*getting)] == [1] * CHANNELS
+        assert max(turns.each.values()) < CHANNELS
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_the_end_of_a_topic_is_told_to_some_channels_in_each_turn(
     deleted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
