@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Publisher", "ShownTopic"]
 
-_NOTED_AT_ONCE: Final = 100
+_NOTED_AT_ONCE: Final = 50
 """The most channels that are told of one message's delay or address in one turn of the loop: a millisecond's work."""
 
 _A_LOOK: Final = 4
