@@ -18,7 +18,7 @@ from aiodq.engine.channel.lease.in_flight import InFlight
 from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.channel.settling_channel import SettlingChannel
 from aiodq.engine.transactions.participants import AckRun, Channel, Topic, joined_runs
-from aiodq.engine.transactions.pending_puts import Checked, PendingPuts, cost_of
+from aiodq.engine.transactions.pending_puts import Checked, PendingPuts, cost_of, in_columns
 from aiodq.engine.transactions.task_transactions import Joinable, TransactionHost
 from aiodq.errors import (
     AlreadySettledError,
@@ -455,7 +455,7 @@ class Transaction(AsyncBlock):
             for message in ours:
                 message._given_back(None)  # noqa: SLF001 - as in `_run_of`
 
-        puts = [(pending.engine, await pending.columns(), pending.cost) for pending in self._puts.values()]
+        puts = await in_columns(self._puts.values())
         await self._host.committer.commit(self._runs, puts, ended)
         try:
             # Freed in pieces: freeing very many objects at once holds up the event loop as well.

@@ -25,6 +25,8 @@ from aiodq.engine.topic.commit import publisher
 from aiodq.engine.topic.creation import Creation
 from aiodq.engine.topic.puts.put_buffer import PutBuffer
 from aiodq.engine.topic.topic_engine import TopicEngine
+from aiodq.engine.transactions import pending_puts
+from aiodq.engine.transactions.pending_puts import PendingPuts
 from aiodq.testing import FakeClock
 from tests.system.counts import compiled
 from tests.system.support import QuickFileSystem
@@ -264,7 +266,9 @@ async def test_a_transaction_over_many_topics_does_some_in_each_turn(
 ) -> None:
     monkeypatch.setattr(group_committer, "_TOPICS_AT_ONCE", AT_ONCE)
     monkeypatch.setattr(reserved_room, "_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(pending_puts, "_TOPICS_AT_ONCE", AT_ONCE)
     watched = [
+        (PendingPuts, "columns"),
         (Creation, "create"),
         (ReservedRoom, "_take"),
         (PutBuffer, "accept_committed"),

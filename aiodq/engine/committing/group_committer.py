@@ -178,8 +178,10 @@ class Committer:
         # A committer gets topics and channels of its own store only, which are engines.
         own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)
         entry = Entry(own, asyncio.get_running_loop().create_future(), origin, room)
-        for engine, _, _ in own:
+        for count, (engine, _, _) in enumerate(own, 1):
             engine.put_buffer.check_open(pressing=bool(settlements))
+            if not count % _TOPICS_AT_ONCE:
+                await asyncio.sleep(0)
         try:
             await room.reserve([Share(engine, len(columns.bodies), cost) for engine, columns, cost in own])
             await self._hold(entry, settlements)

@@ -9,16 +9,22 @@ from aiodq.engine.batch.put_batch import OVERHEAD, PLAIN, accepted_cost, columns
 from aiodq.format.columns import Columns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aiodq.engine.batch.put_batch import Accepted
     from aiodq.engine.transactions.participants import Topic
 
-__all__ = ["Checked", "PendingPuts", "cost_of"]
+__all__ = ["Checked", "PendingPuts", "cost_of", "in_columns"]
 
 Checked: TypeAlias = "tuple[Columns, int] | list[tuple[Accepted, bytes]]"
 """Messages that can be stored: column by column with their cost in bytes of memory, or one by one."""
 
 _AT_ONCE: Final = 500
 """Messages turned into columns in one turn of the event loop: a millisecond's work."""
+
+
+_TOPICS_AT_ONCE: Final = 100
+"""Topics whose messages are turned into columns in one turn of the event loop: a millisecond's work, too."""
 
 
 class PendingPuts:
@@ -65,6 +71,16 @@ class PendingPuts:
                 worked = True
                 parts.append(columns_of(piece[start : start + _AT_ONCE]))
         return Columns.joined(parts)
+
+
+async def in_columns(topics: Iterable[PendingPuts]) -> list[tuple[Topic, Columns, int]]:
+    """Return what is put into topics column by column, with its cost; a few topics in each turn of the loop."""
+    puts: list[tuple[Topic, Columns, int]] = []
+    for number, pending in enumerate(topics, 1):
+        puts.append((pending.engine, await pending.columns(), pending.cost))
+        if not number % _TOPICS_AT_ONCE:
+            await asyncio.sleep(0)
+    return puts
 
 
 def cost_of(added: Checked) -> int:
