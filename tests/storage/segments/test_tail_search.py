@@ -183,6 +183,16 @@ def test_what_the_frames_say_was_durable_is_not_walked_through(topic: Path) -> N
     assert agreed(path, 0)
 
 
+def test_nothing_is_assumed_of_what_precedes_the_first_put(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, [b"one", b"two", b"three"], sync=False)
+    log.abandon()
+    [path] = segments(topic)
+    [(short, walked)] = two_ways(path, 1)
+    assert short is not None
+    assert short.index == walked.index
+
+
 def test_damage_where_it_looks_is_for_a_walk(topic: Path) -> None:
     log = open_log(topic)
     put_each(log, [b"one", b"two"], sync=False)
