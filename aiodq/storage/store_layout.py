@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import InvalidNameError, InvalidOptionError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.storage.bulk.commits import COMMITS, STAGING, linked_writers, read_commits
-from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY, read_file
-from aiodq.storage.io.filesystem import directory_exists, name_exists
+from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY, list_own, read_file, sweep_temporaries
+from aiodq.storage.io.filesystem import directory_exists, locked, name_exists
 from aiodq.storage.io.lock import LOCK_NAME, RECORD_LIMIT, is_owner_record
 from aiodq.storage.io.os_errors import is_lasting, os_errors, storage_error
 from aiodq.storage.io.quarantine import is_quarantined
@@ -77,7 +77,7 @@ OWN: Final = frozenset({
 """What a store keeps beside its topics. No topic may have one of these names (`aiodq.names`)."""
 
 _UNFINISHED: Final = frozenset({ORIGINS + TEMPORARY, STORE_FILE + TEMPORARY, TRANSACTIONS + TEMPORARY})
-"""The unfinished replacements of files that only an owner writes, beside the topics; others write holds and commits."""
+"""The unfinished replacements of files that only an owner writes, beside the topics."""
 
 _HARMLESS: Final = OWN | {"lost+found"}
 _TOPIC_ENTRIES: Final = frozenset({TOPIC_FILE, WATERMARK, CHANNELS})
@@ -366,6 +366,22 @@ def sweep_deleted(fs: FileSystem, path: str) -> None:
             elif name in _UNFINISHED and not fs.is_directory(at):
                 # CRASH: the file may be there again, and the next owner removes it.
                 fs.remove(at)
+        for name in (HOLDS, COMMITS):
+            _sweep_shared(fs, os.path.join(path, name))
+
+
+def _sweep_shared(fs: FileSystem, directory: str) -> None:
+    """Remove what killed writers left where other processes write, too, unless one is writing now or it is refused."""
+    # Without a leftover, no lock is taken that a writer would have to wait for.
+    if any(name.endswith(TEMPORARY) for name in list_own(fs, directory)):
+        with suppress(StorageError):
+            # INVARIANT: whoever writes here holds this lock, or the store's, which this owner has.
+            lock = locked(fs, directory)
+            try:
+                # CRASH: the files may be there again, and the next owner removes them.
+                sweep_temporaries(fs, directory)
+            finally:
+                lock.release()
 
 
 def _refuse_newer_topic(fs: FileSystem, directory: str) -> None:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.storage.bulk.commit_lock import COMMITS
+from aiodq.storage.io.filesystem import OsFileSystem, locked
+from aiodq.storage.state.holds import HOLDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,3 +38,35 @@ async def test_what_others_may_be_writing_stays(tmp_path: Path) -> None:
     async with aiodq.open(path):
         assert other.exists()
         assert directory.is_dir()
+
+
+def left_in(path: Path, directory: str) -> Path:
+    """Leave half a file where other processes than the owner write, too."""
+    (path / directory).mkdir(exist_ok=True)
+    left = path / directory / "spark.json.aiodq-tmp"
+    left.write_bytes(b"half a file")
+    return left
+
+
+@pytest.mark.parametrize("directory", [HOLDS, COMMITS])
+async def test_the_next_owner_removes_what_a_killed_writer_left(tmp_path: Path, directory: str) -> None:
+    path = tmp_path / "s"
+    async with aiodq.open(path):
+        pass
+    left = left_in(path, directory)
+    async with aiodq.open(path):
+        assert not left.exists()
+
+
+@pytest.mark.parametrize("directory", [HOLDS, COMMITS])
+async def test_what_another_writer_is_writing_stays(tmp_path: Path, directory: str) -> None:
+    path = tmp_path / "s"
+    async with aiodq.open(path):
+        pass
+    left = left_in(path, directory)
+    lock = locked(OsFileSystem(), str(path / directory))
+    try:
+        async with aiodq.open(path):
+            assert left.exists()
+    finally:
+        lock.release()
