@@ -8,7 +8,7 @@ import inspect
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
@@ -97,7 +97,7 @@ def _documented(name: str) -> bool:
     except OSError:
         return False
     # Not by `ast.parse`: since Python 3.14 it leaves out the docstrings, too.
-    tree: ast.Module = compile(source, name, "exec", ast.PyCF_ONLY_AST, optimize=0)
+    tree = cast("ast.Module", compile(source, name, "exec", ast.PyCF_ONLY_AST, optimize=0))
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             getattr(module, node.name).__doc__ = ast.get_docstring(node)
