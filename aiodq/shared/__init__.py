@@ -23,7 +23,9 @@ When the owner changes:
   (`aiodq.format.producers`) the log knows which puts it already has. A put that waits for room, and whose caller has
   stopped waiting, is withdrawn and not sent again (`sent_puts`).
 - Topics and channels are opened again, in turns of the loop, with the options on disk if they were stored
-  (`reopening`).
+  (`reopening`). What has existed is not made again (`meant`): if it was deleted meanwhile, its objects raise
+  `QueueShutDown`, also if there is another topic of that name by then. A channel is known only by its name. What is in
+  memory ends with its owner, so the next one makes it.
 - A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was put before
   until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five seconds for
   clients whose process is alive but has not claimed yet.
@@ -42,7 +44,8 @@ When the owner changes:
 - A `seek`, `pause` or `configure` is sent until an owner has answered it. Its number is on disk in the write that makes
   the change, so no later owner makes it again over what others have changed since (`made_changes`).
 - A deletion is sent until an owner has answered it. An owner makes none twice, and a later one none of a topic that was
-  made since. Who deletes something does not open it again meanwhile, which would make it anew.
+  made since, nor of a channel: the deletion's number is on disk like that of a change. Who deletes something does not
+  open it again meanwhile, which an owner of an earlier aiodq would take for a wish to make it anew.
 - A forked child keeps nothing of its parent (`inherited`): the store of a killed process is free, whatever children it
   has started.
 - A directory that was renamed is not used under its old name, and none is created in its place (`store_directory`).

@@ -299,13 +299,14 @@ class SharedTopic(Topic):
         self._remote = topic
 
     async def _ask(
-        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False
+        self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, once: bool = False,
+        again: Mapping[str, Any] | None = None,
     ) -> T:  # fmt: skip
         """Ask the owner about the topic, after everything accepted here before."""
         self._remote.check()
         try:
             await self._remote.in_turn()
-            return await self._remote.link.result(name, read, arguments, topic=self.name, once=once)
+            return await self._remote.link.result(name, read, arguments, topic=self.name, once=once, again=again)
         except QueueShutDown:
             await self._remote.look_whether_deleted()
             raise
@@ -355,7 +356,7 @@ class SharedTopic(Topic):
     async def _delete_channel(self, name: str) -> None:
         link = self._remote.link
         with link.opened.left_out(self.name, name, link.open_left):
-            await self._ask("delete_channel", read_nothing, _change({"channel": name}))
+            await self._ask("delete_channel", read_nothing, _change({"channel": name}), again={})
             link.forget(self.name, name)
             channel = self._remote.channel_engines.pop(name, None)
             if channel is not None:
@@ -475,7 +476,7 @@ class SharedStore(Store):
         link = self._remote.link
         with link.opened.left_out(name, "", link.open_left):
             try:
-                await link.call("delete_topic", {"topic": name}, again=again)
+                await link.call("delete_topic", _change({"topic": name}), again=again)
             except (OwnerLostError, OwnerStalledError, StoreFailedError):
                 raise
             except StorageError:

@@ -2,7 +2,7 @@
 
 A shared store is owned by one process; the others talk to it over a Unix stream socket, `#socket` in the store's
 directory. A connection carries packets in both directions, one after the other. This page is about their bytes,
-version 1; `aiodq.shared` describes who connects when, and what is repeated after a change of owners. All numbers are
+version 2; `aiodq.shared` describes who connects when, and what is repeated after a change of owners. All numbers are
 little-endian. u8, u16, u32, u64 are unsigned, i32 and i64 signed; times are i64 nanoseconds. `tests/wire/test_spec.py`
 reads the tables below and checks them against the code: neither changes without the other.
 
@@ -88,8 +88,12 @@ OPEN: 8 bytes, then the topic's name, the channel's, and options as JSON
 
 The options are those of `aiodq.shared.encoding.options_json`. Those of a topic may say `stored`: they were on disk
 once, as named for it. The options that concern its data are then taken from disk, and the others as they were last
-named by any client. The answer has the effective options, `paused` and `stored`; the CALL `changed` with the handle is
-answered in the same way as soon as one of them changes.
+named by any client. The answer has the effective options, `paused` and `stored`, and a topic's `uuid` once something
+of it exists; the CALL `changed` with the handle is answered in the same way as soon as one of them changes.
+
+With the flag EXISTING, since version 2, nothing is made: the client knows that the topic, or the channel, existed. If
+it does not, the answer is FAIL with QueueShutDown. The options may then have the `uuid` of the topic that is meant:
+another one of that name does not count. A client sends the flag with whatever it opens again.
 
 PUT: 16 bytes, then FRAMES
 
@@ -188,8 +192,10 @@ the client's earlier PUTs into that topic, except those that wait for room; an o
 `orderly` in its answer to OPEN of a topic. The CALL `withdraw` with a topic's handle and `sequences` withdraws PUTs
 that wait for room: each is answered with FAIL. The CALL `forget` with a `request` ends a `join`, `drain` or `backup`
 whose caller was cancelled, which is answered with FAIL. `delete_topic` may have the `uuid` of the topic that is meant,
-as a repeated one has: then no other topic of that name is deleted. `configure`, `pause` and `seek` may have a `change`,
-a number above 0 and below CHANGES that the client chose at random: if they are repeated, they count once. `ended` with
+as a repeated one has: then no other topic of that name is deleted. `configure`, `pause`, `seek`, `delete_channel` and
+`delete_topic` may have a `change`, a number above 0 and below CHANGES that the client chose at random: if they are
+repeated, they count once. A repeated deletion has as `asked` the epoch of the owner that it was first sent to, with
+which ended whatever was only in that owner's memory. `ended` with
 a channel's handle is answered with FAIL once the channel no longer exists, and with DONE, which has the fields of FAIL
 as the reason, when it cannot deliver what a client wants.
 
@@ -257,7 +263,8 @@ FRAMES are frames of messages as in a segment (`aiodq.format`), with a base and 
 
 NUMBERS
 
-    VERSION       1           what this code speaks, and the newest it knows
+    VERSION       2           the newest version that this code speaks
+    OLDEST        1           the oldest one
     FIRST_PACKET  65536       bytes of the largest packet before HELLO and WELCOME are exchanged
     LARGEST       0x7FFFFFFF  the largest value of `largest`
     JSON          65536       bytes of JSON in a packet
@@ -266,13 +273,15 @@ NUMBERS
     CHANGES       0x4000000000000000  what the number of a change is below
     UNSET         -1          a span that is not given
     EACH          0x01        flag of PUT
+    EXISTING      0x01        flag of OPEN
     PLACES        0x01        flag of DONE: PLACED follows
     FACTS         0x02        flag of DONE: JSON follows
 
 
 ## Versions
 
-HELLO and WELCOME, and the packet itself, are the same in all versions. An owner also speaks the version before its own.
+HELLO and WELCOME, and the packet itself, are the same in all versions. An owner also speaks the version before its own,
+and so does a client. Version 2 has EXISTING; all else is as in version 1.
 Reserved bytes are 0 and are checked: giving them a meaning takes another version. Golden files of each version are kept
 in `tests/data/golden/wire`; they are never rewritten, only added to.
 """

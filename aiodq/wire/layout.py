@@ -12,6 +12,7 @@ __all__ = [
     "CHANGES",
     "DELIVER",
     "EACH",
+    "EXISTING",
     "FACTS",
     "FAIL",
     "FIGURES",
@@ -21,6 +22,7 @@ __all__ = [
     "ITEM",
     "JSON",
     "LARGEST",
+    "OLDEST",
     "OPEN",
     "PACKET",
     "PLACED",
@@ -40,8 +42,11 @@ __all__ = [
     "Op",
 ]
 
-VERSION: Final = 1
-"""The version of the protocol that this code speaks, and the newest it knows."""
+VERSION: Final = 2
+"""The newest version of the protocol that this code speaks."""
+
+OLDEST: Final = 1
+"""The oldest one."""
 
 FIRST_PACKET: Final = 65536
 PREFETCHED: Final = 16
@@ -51,6 +56,7 @@ TEXT: Final = 65536
 CHANGES: Final = 1 << 62
 UNSET: Final = -1
 EACH: Final = 0x01
+EXISTING: Final = 0x01
 PLACES: Final = 0x01
 FACTS: Final = 0x02
 

@@ -11,6 +11,7 @@ from aiodq.wire.layout import (
     CALL,
     DELIVER,
     EACH,
+    EXISTING,
     FACTS,
     FAIL,
     FIGURES,
@@ -184,20 +185,23 @@ class Open:
     topic: str
     channel: str
     options: Mapping[str, Any]
+    existing: bool = False
 
     op: ClassVar[Op] = Op.OPEN
 
     def payload(self) -> tuple[int, bytes]:
         """Encode: return the flags and the payload."""
         topic, channel = text_bytes(self.topic, _NAME, least=1), text_bytes(self.channel, _NAME)
-        return 0, OPEN.pack(self.handle, len(topic), len(channel), 0) + topic + channel + json_bytes(self.options)
+        sizes = OPEN.pack(self.handle, len(topic), len(channel), 0)
+        return EXISTING * self.existing, sizes + topic + channel + json_bytes(self.options)
 
     @classmethod
     def read(cls, data: Payload) -> Self:
         """Decode a payload."""
         handle, topic, channel, zero = data.fixed(OPEN)
         data.zeros(zero)
-        return cls(handle, data.text(topic, _NAME, least=1), data.text(channel, _NAME), data.facts())
+        names = data.text(topic, _NAME, least=1), data.text(channel, _NAME)
+        return cls(handle, *names, data.facts(), data.flags == EXISTING)
 
 
 @dataclass(slots=True)
@@ -535,7 +539,7 @@ PACKETS: Final[Mapping[int, type[Packet]]] = {
 }  # fmt: skip
 """The packet classes by operation."""
 
-_FLAGS: Final[Mapping[int, int]] = {Op.PUT: EACH, Op.DONE: PLACES | FACTS}
+_FLAGS: Final[Mapping[int, int]] = {Op.OPEN: EXISTING, Op.PUT: EACH, Op.DONE: PLACES | FACTS}
 """The flags that an operation knows; others know none."""
 
 

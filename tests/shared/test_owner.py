@@ -274,7 +274,7 @@ async def test_a_version_that_nobody_speaks_is_refused(tmp_path: Path) -> None:
     async with owned(tmp_path / "s"):
         client = await RawClient.connected(tmp_path / "s")
         client.send(Hello(9, 8, 1, 7, 0, ""))
-        assert "speaks version 1, the client 8 to 9" in (await client.hear(Fail)).text
+        assert "speaks versions 1 to 2, the client 8 to 9" in (await client.hear(Fail)).text
         await client.close()
 
 

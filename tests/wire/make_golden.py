@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from aiodq.wire.stream import encode_packet
 from tests.wire.support import EXAMPLES
-from tests.wire.test_packets import GOLDEN
+from tests.wire.test_packets import golden
 
 if __name__ == "__main__":
-    GOLDEN.mkdir(parents=True, exist_ok=True)
     for name, message in EXAMPLES.items():
-        path = GOLDEN / f"{name}.bin"
+        path = golden(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             path.write_bytes(encode_packet(message, 7))

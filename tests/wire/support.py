@@ -41,9 +41,13 @@ ITEMS = (Item(5, 100, -1, 1), Item(9, 107, 1_500_000_000, 2))
 EXAMPLES: dict[str, Packet] = {
     "hello": Hello(1, 1, 4711, 0x0123456789ABCDEF, 7, "uvicorn: a worker \u00e9"),
     "hello-shortest": Hello(1, 1, 1, 0, 0, ""),
+    "hello-2": Hello(2, 1, 4711, 0x0123456789ABCDEF, 7, "uvicorn"),
+    "welcome-2": Welcome(2, 4710, 8, 1 << 25, 1_000_000_000),
     "welcome": Welcome(1, 4710, 8, 1 << 25, 1_000_000_000),
     "open-topic": Open(1, "jobs", "", {}),
     "open-channel": Open(2, "jobs", "default", {"channel": {"max_in_flight": 10}}),
+    "open-topic-existing": Open(1, "jobs", "", {"uuid": "7b0d6c5e-8f0a-4a53-9c0e-3f2f0d1f6f10"}, existing=True),
+    "open-channel-existing": Open(2, "jobs", "default", {}, existing=True),
     "put": Put(1, 42, 2, b"frames of 8 bytes units..", each=False),
     "put-each": Put(1, 43, 1, b"\x00" * 8, each=True),
     "want": Want(2, 1000),
@@ -70,6 +74,9 @@ EXAMPLES: dict[str, Packet] = {
     "pong": Pong(99),
 }
 """By the names of their golden files."""
+
+NEW_IN_2 = ("hello-2", "welcome-2", "open-topic-existing", "open-channel-existing")
+"""Those that version 1 does not have."""
 
 u16, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))
 names = st.text(max_size=40)
@@ -102,7 +109,7 @@ versions = st.tuples(st.integers(1, 65535), st.integers(1, 65535)).map(sorted)
 messages: st.SearchStrategy[Packet] = st.one_of(
     st.builds(lambda both, *rest: Hello(both[1], both[0], *rest), versions, u32, u64, u64, names),
     st.builds(Welcome, st.integers(1, 65535), u32, u64, st.integers(1, 0x7FFFFFFF), st.integers(0, (1 << 63) - 1)),
-    st.builds(Open, u32, known, names, facts),
+    st.builds(Open, u32, known, names, facts, st.booleans()),
     st.builds(Put, u32, u64, st.integers(1, (1 << 32) - 1), bodies, st.booleans()),
     st.builds(Want, u32, u64),
     acks,

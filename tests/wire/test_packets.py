@@ -15,10 +15,15 @@ from aiodq.wire.layout import ACK, FIRST_PACKET, HELLO, ITEM, OPEN, PACKET, PLAC
 from aiodq.wire.packets import PACKETS, Call, Done, Open, Packet, Ping
 from aiodq.wire.stream import PacketReader, Received, encode_packet, encode_placed
 from tests.format.support import memory_bound, patched
-from tests.wire.support import EXAMPLES, messages
+from tests.wire.support import EXAMPLES, NEW_IN_2, messages
 
-GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "wire" / "v1"
+_GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "wire"
 AT = PACKET.size
+
+
+def golden(name: str) -> Path:
+    """Return the file of an example, among those of the version that has it first."""
+    return _GOLDEN / ("v2" if name in NEW_IN_2 else "v1") / f"{name}.bin"
 
 
 def read(data: bytes, *, largest: int = 1 << 20) -> list[Received]:
@@ -75,8 +80,8 @@ def test_the_answer_to_a_put_has_the_bytes_of_any_answer(first: int, count: int,
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_bytes_of_version_1_stay(name: str) -> None:
-    data = (GOLDEN / f"{name}.bin").read_bytes()
+def test_bytes_of_each_version_stay(name: str) -> None:
+    data = golden(name).read_bytes()
     assert encode_packet(EXAMPLES[name], 7) == data
     assert read(data) == [Received(EXAMPLES[name], 7)]
 
@@ -84,7 +89,7 @@ def test_bytes_of_version_1_stay(name: str) -> None:
 def test_there_is_an_example_of_every_operation_and_nothing_else_in_the_golden_files() -> None:
     assert {type(message) for message in EXAMPLES.values()} == set(PACKETS.values())
     assert set(PACKETS) == set(Op)
-    assert {path.stem for path in GOLDEN.iterdir()} == set(EXAMPLES)
+    assert set(_GOLDEN.rglob("*.*")) == {golden(name) for name in EXAMPLES}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

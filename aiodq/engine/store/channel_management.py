@@ -154,8 +154,12 @@ def _attach(
     engine.reporter.channel_made(engine.name, channel_engine.name, state.floor)
 
 
-async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
+async def delete_channel(
+    fs: FileSystem, engine: TopicEngine, channel_engine: ChannelEngine[Any], change: int = 0
+) -> None:
     """End a channel and delete its files; segments kept only for it may be deleted then. Repeating it does nothing.
+
+    The number of this change, if it has one, is noted in the same write.
 
     Raises:
         StorageError: as mapped from the system's error. Either the channel is deleted, and the next opening removes its
@@ -174,7 +178,7 @@ async def delete_channel(fs: FileSystem, engine: TopicEngine, channel_engine: Ch
     def work() -> None:
         log, journal = engine.real_log(), channel_engine.journal
         if fs is log.fs:
-            log.description.remove_channel(name)
+            log.description.remove_channel(name, change)
         if journal is not None:
             channel_engine.journal = None
             journal.close()

@@ -134,7 +134,7 @@ class Deletions:
         await engine.close(_deleted(engine.name), deleted=True)
         self.ending.discard(engine)
 
-    async def channel(self, engine: TopicEngine, name: str) -> None:
+    async def channel(self, engine: TopicEngine, name: str, change: int = 0) -> None:
         """See `aiodq.engine.store.channel_management.delete_channel`.
 
         Cancellation: the channel is deleted anyway.
@@ -142,15 +142,15 @@ class Deletions:
         channel_engine = engine.channel_engines.get(name)
         if channel_engine is None:
             return
-        task = self._host.loop.create_task(self._delete_channel(engine, channel_engine))
+        task = self._host.loop.create_task(self._delete_channel(engine, channel_engine, change))
         self._channels.add(task)
         task.add_done_callback(self._channels.discard)
         task.add_done_callback(mark_retrieved)
         await shielded(task)
 
-    async def _delete_channel(self, engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> None:
+    async def _delete_channel(self, engine: TopicEngine, channel_engine: ChannelEngine[Any], change: int) -> None:
         async with self._host.without_transactions(engine.name):
-            await delete_channel(self._host.fs_of(engine.name, channel_engine.name), engine, channel_engine)
+            await delete_channel(self._host.fs_of(engine.name, channel_engine.name), engine, channel_engine, change)
 
     async def end(self) -> None:
         """Wait for all deletions under way."""

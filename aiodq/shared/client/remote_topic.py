@@ -116,6 +116,8 @@ class RemoteTopic:
         self.threads: WorkerThreads = host.threads
         self._host = host
         self._is_known = False
+        self._epoch = 0
+        self._uuid: str | None = None
         self._orderly = False
         self._known = Known()
         self.put_buffer: RemotePuts = RemotePuts(self)
@@ -125,7 +127,19 @@ class RemoteTopic:
     # --- packets from the owner; see `Listener`
 
     def reopened(self, epoch: int) -> None:
-        """Do nothing: nothing depends on the owner's epoch."""
+        """Note another owner, which has no topic that was only in the memory of the previous one."""
+        if epoch != self._epoch and is_ephemeral(self.name):
+            self._uuid = None
+        self._epoch = epoch
+
+    def meant(self, epoch: int) -> Mapping[str, str] | None:
+        """See `Listener.meant`: once something of it was stored, it is no longer made."""
+        if is_ephemeral(self.name) and epoch != self._epoch:
+            return None
+        if self._uuid is not None:
+            return {"uuid": self._uuid}
+        is_there = self.log.end or any(channel.is_there for channel in self.channel_engines.values())
+        return {} if is_there and not is_ephemeral(self.name) else None
 
     def opened(self, facts: Mapping[str, Any]) -> None:
         """Note that the topic is open, with its options."""
@@ -139,6 +153,8 @@ class RemoteTopic:
         if "options" not in facts:
             return
         self.options = read_topic_options(facts["options"])
+        if isinstance(uuid := facts.get("uuid"), str):
+            self._uuid = uuid
         if self.named is not None:
             # A later owner reads stored options from disk: other processes may have changed them by then.
             self.link.opened.name(self.name, "", {**facts["options"], "stored": facts.get("stored") is True})

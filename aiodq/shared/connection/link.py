@@ -28,7 +28,7 @@ from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.answers import understood
 from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled
-from aiodq.wire.layout import VERSION
+from aiodq.wire.layout import OLDEST, VERSION
 from aiodq.wire.packets import Bye, Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ _LONGEST_END: Final = 1.0
 
 _MOST_REFUSED: Final = 1000
 """Calls refused in one turn of the loop as no owner answers; any further ones wait for it."""
+
+_EXISTING_SINCE: Final = 2
+"""The version since which owners know EXISTING."""
 
 _STALL: Final = 10.0
 _TICKS: Final = 5
@@ -99,7 +102,7 @@ class Link:
         stall = _STALL if stall is None else stall
         self._tick = stall / _TICKS
         self._search = OwnerSearch(self._place, own, self._inside, self._outside, failover=failover, stall=stall)
-        self._silent = self._refused = self._request = 0
+        self._silent = self._refused = self._request = self._version = 0
         self._connect_inside = inside
         self._wire: LinkWire | None = None
         self._welcomed = self._ready = self._begun = self._closed = False
@@ -254,15 +257,17 @@ class Link:
             once: do not repeat it to the next owner, as doing it twice is not the same as once.
             waits: it only waits for something, so that the owner is told if nobody waits any more.
             patient: a stalled owner does not end it, so that an answer that comes later still is not lost.
-            again: more arguments if it is repeated.
+            again: more arguments if it is repeated, besides the epoch of the owner that was asked first.
 
         Raises:
             AiodqError: the owner's error.
             OwnerLostError: there is no owner; or, with `once`, it ended before it answered: nobody knows what was done.
             QueueShutDown: the store is closed here, or was before the owner answered: nor does anybody know.
         """
+        first = 0
         while True:
             await self.connected()
+            first = first or self.epoch
             handle = {"handle": self._handle(topic, channel)} if topic else {}
             asked = self._ask(Call(name, {**(arguments or {}), **handle}), patient=patient)
             request = self._request
@@ -282,19 +287,20 @@ class Link:
                 self.check()
             if once:
                 raise error_of(answer)
-            arguments = {**(arguments or {}), **(again or {})}
+            if again is not None:
+                arguments = {**(arguments or {}), **again, "asked": first}
             await asyncio.sleep(_AGAIN)
 
     async def result(
         self, name: str, read: Callable[[Any], T], arguments: Mapping[str, Any] | None = None, *, topic: str = "",
-        channel: str = "", once: bool = False, waits: bool = False,
+        channel: str = "", once: bool = False, waits: bool = False, again: Mapping[str, Any] | None = None,
     ) -> T:  # fmt: skip
         """Run a call as `call` does; return what `read` makes of the result.
 
         Raises:
             ProtocolError: `read` cannot decode it.
         """
-        answer = await self.call(name, arguments, topic=topic, channel=channel, once=once, waits=waits)
+        answer = await self.call(name, arguments, topic=topic, channel=channel, once=once, waits=waits, again=again)
         return understood(read, answer.get("result"), name)
 
     def request(self, make: Callable[[int], Packet], topic: str, channel: str) -> asyncio.Future[Packet]:
@@ -339,11 +345,21 @@ class Link:
     def _ask_open(self, topic: str, channel: str) -> int:
         handle = self._handles.new((topic, channel))
         opened = self.opened.get((topic, channel))
-        answer = self._ask(Open(handle, topic, channel, {} if opened is None else opened.options), patient=True)
+        answer = self._ask(self._open_packet(handle, topic, channel), patient=True)
         if opened is not None:
             self._listeners[handle] = opened.listener
             answer.add_done_callback(lambda done: self._open_answered(topic, channel, opened, done.result()))
         return handle
+
+    def _open_packet(self, handle: int, topic: str, channel: str) -> Open:
+        """Return an OPEN that makes nothing anew which is known to have existed, if the owner knows such ones."""
+        opened = self.opened.get((topic, channel))
+        if opened is None:
+            return Open(handle, topic, channel, {})
+        meant = opened.listener.meant(self.epoch) if self._version >= _EXISTING_SINCE else None
+        if meant is None:
+            return Open(handle, topic, channel, opened.options)
+        return Open(handle, topic, channel, {**opened.options, **meant}, existing=True)
 
     def _open_answered(self, topic: str, channel: str, opened: Opened, answer: Packet) -> None:
         listener = opened.listener
@@ -412,17 +428,17 @@ class Link:
         """Greet the owner, and continue where the previous one stopped."""
         self._lost.clear()
         self._wire, self._answers, self._listeners, self._silent = wire, {}, {}, 0
-        welcome = await self._ask(Hello(VERSION, VERSION, os.getpid(), self.producer, self.epoch, "aiodq"))
+        welcome = await self._ask(Hello(VERSION, OLDEST, os.getpid(), self.producer, self.epoch, "aiodq"))
         if isinstance(welcome, Fail):
             await self._not_accepted(welcome, wire)
             return
         if not isinstance(welcome, Welcome):
             raise ProtocolError(f"{welcome.op.name} is no answer to HELLO")
-        if welcome.version != VERSION:
+        if not OLDEST <= welcome.version <= VERSION:
             raise ProtocolError(f"this process speaks version {VERSION}, and the owner version {welcome.version}")
         if not self._begun:
             self._place.settle()
-        self.epoch, self.owner_pid = welcome.epoch, welcome.pid
+        self.epoch, self.owner_pid, self._version = welcome.epoch, welcome.pid, welcome.version
         wire.welcomed()
         # INVARIANT: packets meant for the previous owner are not sent to this one before it is told what is held.
         self.outbox.flush()

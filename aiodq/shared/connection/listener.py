@@ -22,6 +22,14 @@ class Listener(Protocol):
         """Note another owner, which knows nothing of what was wanted and held before."""
         ...
 
+    def meant(self, epoch: int) -> Mapping[str, str] | None:
+        """Return what tells it from another one of its name, as far as known; None if it is to be made if need be.
+
+        Args:
+            epoch: of the owner that is to open it.
+        """
+        ...
+
     def opened(self, facts: Mapping[str, Any]) -> None:
         """Note that the owner has opened it, with its options and state."""
         ...

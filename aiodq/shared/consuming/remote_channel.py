@@ -21,6 +21,7 @@ from aiodq.engine.loop.futures import release, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError, again
 from aiodq.message import Message
+from aiodq.names import is_ephemeral
 from aiodq.shared.connection.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
 from aiodq.shared.consuming.arrived import Arrived
@@ -99,7 +100,8 @@ class RemoteChannel(RemoteSettlement):
         self._waiting = 0
         self._got = 0
         self._wanted = 0
-        self._opened = 0
+        self._opened = self._made_by = 0
+        self._is_fleeting = is_ephemeral(topic.name) or is_ephemeral(name)
         self._through = False
         self._idlers: dict[asyncio.Future[None], None] = {}
         self._returning: asyncio.TimerHandle | None = None
@@ -125,9 +127,19 @@ class RemoteChannel(RemoteSettlement):
 
     # --- packets from the owner; see `Listener`
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it exists, or did, with files of its own."""
+        return bool(self._made_by) and not self._is_fleeting
+
+    def meant(self, epoch: int) -> Mapping[str, str] | None:
+        """See `Listener.meant`: a channel that was made is no longer made, nor is one in memory by the same owner."""
+        return {} if self.is_there or (self._made_by and self._made_by == epoch) else None
+
     def opened(self, facts: Mapping[str, Any]) -> None:
         """Note that the channel is open, with its options and state."""
         self.changed(facts)
+        self._made_by = self._epoch
         self._known.note()
         self._ask_the_end()
         ask_for_changes(self._topic.link, self._topic.name, self.name, self)

@@ -43,17 +43,20 @@ class State(NamedTuple):
         options: the effective options.
         paused: whether it is paused.
         stored: whether a topic's options are on disk, as named for it.
+        uuid: what tells a topic from another one of its name; None for a channel, and if nothing of it exists yet.
     """
 
     options: StoreOptions | ChannelOptions
     paused: bool
     stored: bool = False
+    uuid: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """Encode it for JSON."""
         options = self.options
         encoded = topic_options(options) if isinstance(options, StoreOptions) else channel_options(options)
-        return {"options": encoded, "paused": self.paused, "stored": self.stored}
+        facts = {"options": encoded, "paused": self.paused, "stored": self.stored}
+        return facts if self.uuid is None else {**facts, "uuid": self.uuid}
 
 
 def topic_options(options: StoreOptions) -> dict[str, Any]:

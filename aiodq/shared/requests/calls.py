@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.channel_management import pause_channel, pause_topic
 from aiodq.errors import InvalidOptionError, ProtocolError
-from aiodq.names import check_name, check_topic_name
+from aiodq.names import check_name, check_topic_name, is_ephemeral
 from aiodq.options import check_dead_letter
 from aiodq.requeue import requeue_these, waiting_letters
 from aiodq.shared.encoding.options_json import moment, read_channel_options, read_topic_options
 from aiodq.shared.encoding.stats_json import health_facts, topic_facts
 from aiodq.shared.requests.made_changes import is_noted, is_sought, is_superseded
+from aiodq.shared.requests.meant import topic_uuid
 from aiodq.shared.requests.visitors import visitors
-from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.state.topic.stored_options import differences
 from aiodq.topic import Topic
 from aiodq.values import check_position
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from aiodq.channel import Channel
-    from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.shared.encoding.answers import Json
     from aiodq.shared.requests.serving import Owning
 
@@ -133,14 +132,19 @@ async def _stats(owner: Owning, arguments: Arguments) -> dict[str, Json] | None:
 async def _delete_topic(owner: Owning, arguments: Arguments) -> None:
     name = _text(arguments, "topic")
     engine = owner.engine.topics.get(name)
+    number, meant = _change(arguments), arguments.get("uuid")
     # A client that repeats this names the topic that it means: it may be gone, and there may be another one by now.
-    meant = arguments.get("uuid")
-    if meant is None or engine is None or engine.unusable is not None or _uuid(engine) == meant:
+    is_other = not (meant is None or engine is None or engine.unusable is not None or topic_uuid(engine) == meant)
+
+    async def delete() -> None:
         await owner.store.delete_topic(name)
 
+    await owner.changes.make(number, delete, known=is_other or _is_over(owner, arguments, name))
 
-def _uuid(engine: TopicEngine) -> str | None:
-    return str(engine.log.meta.uuid) if isinstance(engine.log, TopicLog) else None
+
+def _is_over(owner: Owning, arguments: Arguments, *names: str) -> bool:
+    """Return whether a deletion was first asked of an earlier owner, with which what it means has ended anyway."""
+    return any(map(is_ephemeral, names)) and arguments.get("asked", owner.epoch) != owner.epoch
 
 
 async def _drain(owner: Owning, arguments: Arguments) -> bool:
@@ -243,13 +247,13 @@ async def _name_topic(owner: Owning, topic: Topic, arguments: Arguments) -> None
 
 async def _delete_channel(owner: Owning, topic: Topic, arguments: Arguments) -> None:
     name, number = check_name(_text(arguments, "channel"), "channel"), _change(arguments)
+    engine = topic._engine  # noqa: SLF001 - as above
 
     async def delete() -> None:
-        await topic.delete_channel(name)
+        await owner.engine.deletions.channel(engine, name, number)
 
-    # A later owner deletes it again: those who still had it open, as the first owner could not tell them, would
-    # otherwise have made it anew.
-    await owner.changes.make(number, delete, known=False)
+    over = is_noted(engine, number) or _is_over(owner, arguments, topic.name, name)
+    await owner.changes.make(number, delete, known=over)
 
 
 async def _offset_at(_owner: Owning, topic: Topic, arguments: Arguments) -> int:

@@ -14,6 +14,7 @@ from aiodq.shared.requests.client_events import ClientEvents
 from aiodq.shared.requests.client_puts import ClientPuts, columns_of
 from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
 from aiodq.shared.requests.lending import Lending, answer
+from aiodq.shared.requests.meant import check_existing, topic_uuid
 from aiodq.shared.requests.sent_states import SentStates
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
@@ -22,7 +23,7 @@ from aiodq.shared.server.refusals import Refusals, deletion
 from aiodq.shared.server.requests_in_progress import RequestsInProgress
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
-from aiodq.wire.layout import UNSET, VERSION
+from aiodq.wire.layout import OLDEST, UNSET, VERSION
 from aiodq.wire.packets import (
     Ack,
     Bye,
@@ -67,6 +68,9 @@ _MOVES: Final = frozenset({"purge", "seek"})
 
 _ENDS: Final = frozenset({"back", "changed", "closing", "deaf", "ended", "forget", "withdraw"})
 """Calls that end what waits, or are made once, or once for each topic and channel."""
+
+_MEANT: Final = {"uuid"}
+"""The keys of a topic's OPEN that are no options."""
 
 _MOST_OPEN: Final = 50_000
 """Topics and channels that one client may have open at once."""
@@ -148,8 +152,9 @@ class Session:
             self._in_progress.fail(error, request)
 
     def _welcome(self, packet: Hello, request: int) -> None:
-        if not packet.oldest <= VERSION <= packet.newest:
-            both = f"this owner speaks version {VERSION}, the client {packet.oldest} to {packet.newest}"
+        version = min(VERSION, packet.newest)
+        if version < max(OLDEST, packet.oldest):
+            both = f"this owner speaks versions {OLDEST} to {VERSION}, the client {packet.oldest} to {packet.newest}"
             raise ProtocolError(f"{both}: have all processes run one version of aiodq, or one and the next")
         self.client, self._puts.producer = packet, packet.producer
         self.process = self._wire.process(packet.pid)
@@ -159,7 +164,7 @@ class Session:
         for each in earlier:
             # INVARIANT: even if the end of that connection was not noticed yet: later puts must not overtake these.
             each.wait_no_more()
-        self._wire.send(Welcome(VERSION, owner.pid, owner.epoch, owner.largest, 0), request)
+        self._wire.send(Welcome(version, owner.pid, owner.epoch, owner.largest, 0), request)
         self._wire.welcomed()
 
     @property
@@ -287,7 +292,7 @@ class Session:
             self._opened(packet, request)
         except (AiodqError, asyncio.QueueFull) as error:
             # Packets with this handle were sent before the client could know.
-            self._refuse(packet.handle, error)
+            self._refuse(packet.handle, error, "" if packet.channel or not packet.existing else packet.topic)
             raise
 
     def _opened(self, packet: Open, request: int) -> None:
@@ -299,7 +304,8 @@ class Session:
         engine.check()
         if not packet.channel:
             self._names[packet.topic] = packet.handle
-            named = read_topic_options(packet.options) if packet.options else None
+            check_existing(packet, engine.topics)
+            named = read_topic_options(packet.options) if packet.options.keys() - _MEANT else None
             if named is not None and packet.options.get("stored") is True:
                 named = engine.unnamed(packet.topic).effective_options.named_again(named)
             topic = self._topics[packet.handle] = Topic(engine, engine.engine(packet.topic, named))
@@ -308,6 +314,7 @@ class Session:
             self._wire.send(Done(None, facts), request)
             return
         self._check_topic(packet.topic)
+        check_existing(packet, engine.topics)
         topic = Topic(engine, engine.unnamed(packet.topic))
         check_name(packet.channel, "channel")
         self._begin_lending()
@@ -581,4 +588,4 @@ def _each(do: Callable[[Item], None], items: Iterable[Item]) -> None:
 
 def _state(topic: Topic) -> State:
     engine = topic._engine  # noqa: SLF001 - as above
-    return State(engine.options, engine.paused, engine.effective_options.stored)
+    return State(engine.options, engine.paused, engine.effective_options.stored, topic_uuid(engine))

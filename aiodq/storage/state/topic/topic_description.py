@@ -126,8 +126,8 @@ class TopicDescription:
             begins = {name: begin for name, (begin, _) in channels.items()}
             self._describe(replace(self.meta, channels={**self.meta.channels, **begins}, channel_options=named))
 
-    def remove_channel(self, name: str) -> None:
-        """Note durably that a channel is deleted. Its files may be deleted after that.
+    def remove_channel(self, name: str, change: int = 0) -> None:
+        """Note durably that a channel is deleted, as `choose` does. Its files may be deleted after that.
 
         Raises:
             StorageError: it was not noted.
@@ -136,7 +136,8 @@ class TopicDescription:
             # CRASH: 9. From here on the channel no longer exists, whatever files it leaves.
             channels, named = _without(self.meta.channels, name), _without(self.meta.channel_options, name)
             paused = self.meta.paused - {name}
-            self._describe(replace(self.meta, channels=channels, paused=paused, channel_options=named))
+            left = replace(self.meta, channels=channels, paused=paused, channel_options=named)
+            self._describe(replace(left, changes=self._with(change)))
 
     def pause(self, channel: str, *, paused: bool, change: int = 0) -> None:
         """Note durably whether a channel delivers, as `choose` does; an empty name stands for the topic.

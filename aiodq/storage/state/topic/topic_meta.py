@@ -65,7 +65,7 @@ class TopicMeta:
         channel_options: the options given for a channel, by its name.
         lost: the offsets that were found missing without having been given up, until `repair_store`.
         deleted: the offsets between segments whose messages retention deleted.
-        changes: the numbers of the last changes of options and pauses that had one, oldest first.
+        changes: the numbers of the last changes of options, pauses and channels that had one, oldest first.
         configured: the one that has set the topic's options, or 0.
     """
 

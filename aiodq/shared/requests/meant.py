@@ -1,0 +1,37 @@
+"""Which topic or channel of a name a client means: one that was made since is another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.storage.log.topic_log import TopicLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.wire.packets import Open
+
+__all__ = ["check_existing", "topic_uuid"]
+
+
+def topic_uuid(engine: TopicEngine) -> str | None:
+    """Return what tells a topic from another one of its name; None if nothing of it exists yet."""
+    return str(engine.log.meta.uuid) if isinstance(engine.log, TopicLog) else None
+
+
+def check_existing(packet: Open, topics: Mapping[str, TopicEngine]) -> None:
+    """Raise if a client opens only what exists, and what it means was deleted.
+
+    Raises:
+        QueueShutDown: as from a handle of what was deleted.
+    """
+    engine = topics.get(packet.topic)
+    if not packet.existing or (engine is not None and engine.unusable is not None):
+        return  # opening it says what is wrong with it
+    uuid = None if engine is None else topic_uuid(engine)
+    if engine is None or uuid is None or packet.options.get("uuid", uuid) != uuid:
+        raise QueueShutDown(f"topic {packet.topic!r} was deleted")
+    if packet.channel and packet.channel not in engine.channel_engines:
+        raise QueueShutDown(f"channel {packet.channel!r} was deleted")

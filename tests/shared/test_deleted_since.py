@@ -1,0 +1,301 @@
+"""What was deleted while a process heard of nothing stays deleted, whatever that process had open or had asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiodq
+from aiodq.shared.requests import calls
+from aiodq.shared.server import session
+from aiodq.wire.packets import Fail, Hello, Open, Welcome
+from tests.shared.support import NO_PROCESS, PATIENCE, QUICK, RawClient, owned, two, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+async def three(stack: AsyncExitStack, path: Path) -> list[aiodq.Store]:
+    """Open a store three times; the first one owns it, and the others may after it."""
+    return [await stack.enter_async_context(aiodq.open(path, QUICK, mode="shared")) for _ in range(3)]
+
+
+def link_of(store: aiodq.Store) -> Any:
+    return store._store_engine.link  # type: ignore[attr-defined]  # it stands in its place
+
+
+def channels(store: aiodq.Store, topic: str) -> dict[str, object]:
+    """Return the channels of a topic, if this store's process is the owner."""
+    owner: Any = store._store_engine
+    engine = None if owner.owner is None else owner.owner.engine.topics.get(topic)
+    return {} if engine is None else dict(engine.channel_engines)
+
+
+def owner_of(stores: list[aiodq.Store]) -> aiodq.Store:
+    (owner,) = [each for each in stores if each._store_engine.owner is not None]  # type: ignore[attr-defined]  # as above
+    return owner
+
+
+async def meanwhile(store: aiodq.Store, then: Callable[[], Any]) -> None:
+    """Cut a client's connection, and have no other one before `then` is done."""
+    remote: Any = link_of(store)
+    find, may = remote._search.find, asyncio.Event()
+
+    async def later() -> Any:
+        await may.wait()
+        return await find()
+
+    remote._search.find = later
+    before = remote._wire
+    before.abort()
+    try:
+        await until(lambda: remote._wire is None)
+        await then()
+    finally:
+        remote._search.find = find
+        may.set()
+    await until(lambda: remote._ready and remote._wire is not before)
+
+
+NAMES = ["topic", "channel", "topic#ephemeral", "channel#ephemeral"]
+
+
+async def _named(store: aiodq.Store, kind: str) -> tuple[aiodq.Topic, aiodq.Channel]:
+    what, _, ephemeral = kind.partition("#")
+    tail = f"#{ephemeral}" if ephemeral else ""
+    topic = store.topic("jobs" + tail * (what == "topic"))
+    channel = topic.channel("c" + tail * (what == "channel"))
+    await channel.refresh()
+    await topic.put(b"old")
+    await until(lambda: store._store_engine.topics[topic.name]._uuid)  # type: ignore[attr-defined]  # as above
+    return topic, channel
+
+
+async def _delete(store: aiodq.Store, kind: str, topic: str, channel: str) -> None:
+    if kind.startswith("topic"):
+        await store.delete_topic(topic)
+    else:
+        await store.topic(topic).delete_channel(channel)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+async def test_what_is_deleted_while_a_process_is_cut_off_stays_deleted(tmp_path: Path, kind: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic, channel = await _named(client, kind)
+        message = await channel.get()
+        getting = asyncio.create_task(channel.get())
+        await asyncio.sleep(0)
+        await meanwhile(client, lambda: _delete(owner, kind, topic.name, channel.name))
+        for call in (getting, channel.get(), message.ack()):
+            with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+                await call
+        if kind.startswith("topic"):
+            with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+                await topic.put(b"x")
+            assert topic.name not in owner.topics()
+        else:
+            assert owner.topic(topic.name).channels() == []
+            await topic.put(b"x")
+        await client.topic(topic.name).channel(channel.name).refresh()
+        await client.topic(topic.name).put(b"new")
+        # The first channel of a topic begins with the oldest message kept.
+        oldest = b"new" if kind.startswith("topic") else b"old"
+        assert (await client.topic(topic.name).channel(channel.name).get()).body == oldest
+
+
+@pytest.mark.parametrize("kind", ["topic", "topic#ephemeral"])
+async def test_a_topic_that_was_made_since_is_another_one(tmp_path: Path, kind: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic, channel = await _named(client, kind)
+
+        async def again() -> None:
+            await owner.delete_topic(topic.name)
+            await owner.topic(topic.name).channel(channel.name).refresh()
+            await owner.topic(topic.name).put(b"new")
+
+        await meanwhile(client, again)
+        for call in (channel.get(), topic.put(b"x")):
+            with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+                await call
+        assert (await client.topic(topic.name).channel(channel.name).get()).body == b"new"
+
+
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+async def test_what_was_deleted_before_an_owner_ends_is_not_made_by_the_next(tmp_path: Path, kind: str) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        stores = await three(stack, tmp_path / "s")
+        topic, channel = await _named(stores[1], kind)
+
+        async def end() -> None:
+            await _delete(stores[0], kind, topic.name, channel.name)
+            await stores[0].aclose()
+            await until(lambda: stores[2]._store_engine.owner)  # type: ignore[attr-defined]  # as above
+
+        await meanwhile(stores[1], end)
+        with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+            await channel.get()
+        owner = owner_of(stores[1:])
+        there = owner._store_engine.owner.engine.topics  # type: ignore[attr-defined]  # as above
+        if kind == "topic":
+            assert "jobs" not in there
+        else:
+            assert there["jobs"].channel_engines == {}
+            await topic.put(b"x")
+
+
+@pytest.mark.parametrize("kind", ["topic#ephemeral", "channel#ephemeral"])
+async def test_what_was_in_an_owners_memory_is_made_by_the_next(tmp_path: Path, kind: str) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        stores = await three(stack, tmp_path / "s")
+        topic, channel = await _named(stores[1], kind)
+        await stores[0].aclose()
+        await topic.put(b"new")
+        await channel.refresh()
+        message = await channel.get()
+        while message.body != b"new":
+            message = await channel.get()
+
+
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+async def test_an_owner_of_the_version_before_makes_it_as_it_did(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic, channel = await _named(client, kind)
+        monkeypatch.setattr(session, "VERSION", 1)
+        await meanwhile(client, lambda: _delete(owner, kind, topic.name, channel.name))
+        await topic.put(b"new")
+        assert (await channel.get()).body == (b"new" if kind == "topic" else b"old")
+
+
+async def test_puts_and_transactions_that_wait_for_an_owner_make_no_deleted_topic(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic, _ = await _named(client, "topic")
+        puts: list[asyncio.Task[int]] = []
+
+        async def delete() -> None:
+            puts.extend(asyncio.create_task(topic.put(b"%d" % number)) for number in range(5))
+            await asyncio.sleep(0)
+            await owner.delete_topic("jobs")
+
+        await meanwhile(client, delete)
+        for put in puts:
+            with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+                await put
+        assert owner.topics() == []
+
+
+async def test_a_repeated_transaction_makes_a_topic_anew_as_it_names_it(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        await _named(client, "topic")
+        committing: list[asyncio.Task[None]] = []
+
+        async def commit() -> None:
+            async with client.transaction() as tx:
+                tx.put("jobs", b"new")
+
+        async def delete() -> None:
+            committing.append(asyncio.create_task(commit()))
+            await asyncio.sleep(0)
+            await owner.delete_topic("jobs")
+
+        await meanwhile(client, delete)
+        await committing[0]
+        assert [message.body async for message in owner.topic("jobs").scan()] == [b"new"]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_an_owner_opens_what_exists_and_nothing_else(tmp_path: Path, deleted: bool) -> None:
+    async with owned(tmp_path / "s") as (store, _):
+        client = await RawClient.connected(tmp_path / "s")
+        welcome = await client.ask(Hello(2, 1, NO_PROCESS, 7, 0, "test"))
+        assert isinstance(welcome, Welcome)
+        assert welcome.version == 2
+        if not deleted:
+            store.topic("jobs").channel("c")
+            await store.topic("jobs").put(b"x")
+        said = [
+            await client.ask(Open(1, "jobs", "", {}, existing=True)),
+            await client.ask(Open(2, "jobs", "c", {}, existing=True)),
+        ]
+        assert [isinstance(each, Fail) for each in said] == [deleted] * 2, said
+        assert store.topics() == ([] if deleted else ["jobs"])
+        for number, uuid in enumerate(("another", 3), 3):
+            refused = await client.ask(Open(number, "jobs", "", {"uuid": uuid}, existing=True))
+            assert isinstance(refused, Fail)
+            assert (refused.name, refused.text) == ("QueueShutDown", "topic 'jobs' was deleted")
+        await client.close()
+
+
+def held_up(monkeypatch: pytest.MonkeyPatch, kind: str) -> tuple[list[str], asyncio.Event]:
+    """Have the first deletion answered only after an event; return what was asked, and the event."""
+    table = "_TOPIC" if kind.startswith("channel") else "_STORE"
+    before: dict[str, Any] = getattr(calls, table)
+    name = "delete_channel" if table == "_TOPIC" else "delete_topic"
+    asked: list[str] = []
+    go = asyncio.Event()
+
+    async def delete(*given: Any) -> None:
+        await before[name](*given)
+        asked.append(name)
+        await go.wait()
+
+    monkeypatch.setattr(calls, table, {**before, name: delete})
+    return asked, go
+
+
+@pytest.mark.parametrize("kind", NAMES)
+async def test_a_deletion_that_is_repeated_to_the_next_owner_leaves_alone_what_was_made_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        stores = await three(stack, tmp_path / "s")
+        topic, channel = await _named(stores[1], kind)
+        made: list[object] = []
+        asked, go = held_up(monkeypatch, kind)
+        deleting = asyncio.create_task(_delete(stores[1], kind, topic.name, channel.name))
+        await until(lambda: asked)
+
+        async def make_and_end() -> None:
+            go.set()
+            if kind.endswith("#ephemeral"):
+                await stores[0].aclose()
+            await stores[2].topic(topic.name).channel(channel.name).refresh()
+            await stores[2].topic(topic.name).put(b"new")
+            await stores[0].aclose()
+            await until(lambda: channels(stores[2], topic.name))
+            made.append(channels(stores[2], topic.name)[channel.name])
+
+        await meanwhile(stores[1], make_and_end)
+        await deleting
+        assert len(asked) == 2
+        assert channels(stores[2], topic.name) == {channel.name: made[0]}
+        await stores[2].topic(topic.name).channel(channel.name).refresh()
+        await _delete(stores[1], kind, topic.name, channel.name)
+        assert channels(stores[2], topic.name) == {}
+
+
+async def test_a_deletion_that_no_owner_has_made_is_made_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        stores = await three(stack, tmp_path / "s")
+        topic, _ = await _named(stores[1], "channel")
+        before, asked = calls._TOPIC["delete_channel"], asyncio.Event()
+
+        async def ends(*_: Any) -> None:
+            monkeypatch.setattr(calls, "_TOPIC", {**calls._TOPIC, "delete_channel": before})
+            asked.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(calls, "_TOPIC", {**calls._TOPIC, "delete_channel": ends})
+        deleting = asyncio.create_task(topic.delete_channel("c"))
+        await asked.wait()
+        await stores[0].aclose()
+        await deleting
+        engines = owner_of(stores[1:])._store_engine.owner.engine.topics  # type: ignore[attr-defined]  # as above
+        assert engines["jobs"].channel_engines == {}
