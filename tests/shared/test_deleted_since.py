@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.shared.encoding.options_json import topic_options
 from aiodq.shared.requests import calls
 from aiodq.shared.server import session
 from aiodq.wire.packets import Fail, Hello, Open, Welcome
@@ -299,3 +300,44 @@ async def test_a_deletion_that_no_owner_has_made_is_made_by_the_next(
         await deleting
         engines = owner_of(stores[1:])._store_engine.owner.engine.topics  # type: ignore[attr-defined]  # as above
         assert engines["jobs"].channel_engines == {}
+
+
+@pytest.mark.parametrize("who", ["owner", "client"])
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+async def test_a_getter_of_what_was_deleted_takes_nothing_from_what_is_named_anew(
+    tmp_path: Path, kind: str, who: str
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic = client.topic("jobs")
+        channel = topic.channel("c")
+
+        async def consume() -> bytes:
+            """Name the channel anew in the very step in which the old one ends."""
+            with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+                await channel.get()
+            while True:
+                try:
+                    return (await client.topic(topic.name).channel(channel.name).get()).body
+                except aiodq.QueueShutDown:  # it has heard of the channel's end, and not yet of the topic's
+                    await asyncio.sleep(0)
+
+        consuming = asyncio.create_task(consume())
+        await until(lambda: channel._channel_engine._wanted == 1)  # type: ignore[attr-defined]  # as above
+        await _delete(owner if who == "owner" else client, kind, topic.name, channel.name)
+        await until(lambda: channels(owner, topic.name))
+        await owner.topic(topic.name).put(b"new")
+        assert await consuming == b"new"
+
+
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+async def test_who_deletes_what_it_waits_for_does_not_make_it_anew(tmp_path: Path, kind: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic, channel = await _named(client, kind)
+        await channel.get()
+        getting = asyncio.create_task(channel.get())
+        await until(lambda: channel._channel_engine._wanted == 2)  # type: ignore[attr-defined]  # as above
+        await _delete(client, kind, topic.name, channel.name)
+        with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+            await getting
+        await link_of(client).call("given", {"options": topic_options(QUICK)})  # all that was sent before is done
+        assert channels(owner, topic.name) == {}

@@ -159,7 +159,7 @@ class RemoteChannel(RemoteSettlement):
         """Handle the end of the channel, or an error of its delivery; not the end of the owner."""
         if isinstance(packet, Fail) and not is_lost(packet):
             self.refused(error_of(packet))
-        elif isinstance(packet, Done) and (error := error_in(packet.facts)) is not None:
+        elif isinstance(packet, Done) and self.error is None and (error := error_in(packet.facts)) is not None:
             self._has_nothing(error)
             self._ask_the_end()
 
@@ -454,7 +454,7 @@ class RemoteChannel(RemoteSettlement):
         """Keep messages for `waiting` getters; give others back, also those still on their way."""
         kept = min(waiting, len(self._ready))
         wanted = self._got + waiting - kept
-        if self._wanted > wanted:
+        if self._wanted > wanted and self.error is None:
             self._wanted = wanted
             self._tell_owner(lambda handle: Want(handle, self._wanted))
             self._last_withdrawn = answer = self._request(lambda _: Ping(wanted))

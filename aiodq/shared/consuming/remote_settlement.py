@@ -130,7 +130,9 @@ class RemoteSettlement:
         return self._topic.link.request(make, self._topic.name, self.name)
 
     def _tell_owner(self, make: Callable[[int], Packet]) -> None:
-        self._topic.link.tell(make, self._topic.name, self.name)
+        # INVARIANT: what ended says nothing more. By its name, that would concern a new channel, or make one.
+        if self.error is None:
+            self._topic.link.tell(make, self._topic.name, self.name)
 
     def go_by(self, options: ChannelOptions) -> None:
         """Apply the owner's options."""
