@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from aiodq.shared.encoding.options_json import topic_options
 from aiodq.shared.requests import calls
 from aiodq.shared.server import session
 from aiodq.wire.packets import Fail, Hello, Open, Welcome
+from tests.processes import WATCHDOG, environment, killed_at_last
 from tests.shared.support import NO_PROCESS, PATIENCE, QUICK, RawClient, owned, two, until
 
 if TYPE_CHECKING:
@@ -341,3 +344,43 @@ async def test_who_deletes_what_it_waits_for_does_not_make_it_anew(tmp_path: Pat
             await getting
         await link_of(client).call("given", {"options": topic_options(QUICK)})  # all that was sent before is done
         assert channels(owner, topic.name) == {}
+
+
+_DELETES = """
+import asyncio, os, signal, sys
+import aiodq
+
+async def main():
+    async with aiodq.open(sys.argv[1], aiodq.StoreOptions(sync="os"), mode="shared") as store:
+        print("owns", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        if sys.argv[2] == "topic":
+            await store.delete_topic("jobs")
+        else:
+            await store.topic("jobs").delete_channel("c")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+async def test_what_an_owner_deleted_before_it_was_killed_stays_deleted(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, "-c", _DELETES, str(tmp_path / "s"), kind]
+    pipe = subprocess.PIPE
+    with killed_at_last(command, env=environment(), stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert await asyncio.to_thread(child.stdout.readline) == "owns\n"
+        async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as store, asyncio.timeout(PATIENCE):
+            _, channel = await _named(store, kind)
+            await channel.get()
+            child.stdin.write("go\n")
+            child.stdin.flush()
+            child.wait(WATCHDOG)  # the loop stands still, so that this process hears of nothing
+            with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+                await channel.get()
+            await until(lambda: store._store_engine.owner)  # type: ignore[attr-defined]  # as above
+            engines = store._store_engine.owner.engine.topics  # type: ignore[attr-defined]  # as above
+            assert ("jobs" in engines) == (kind == "channel")
+            assert channels(store, "jobs") == {}
