@@ -439,5 +439,6 @@ class ChannelEngine(Settlement, Generic[M]):
         """Refuse, as `refuse` does, and fail all waiters."""
         if self._over is not error:
             self.refuse(error)
-        waiters, self.ack_waiters = self.ack_waiters, []
+        waiters = list(self.ack_waiters)
+        self.ack_waiters.clear()
         settle_all(waiters, error)
