@@ -178,8 +178,8 @@ change(
 change(
     "a client goes on wanting what nobody waits for",
     RemoteChannel._withdraw,
-    "if self._wanted > wanted:",
-    "if self is None:",
+    "if self._wanted > wanted and",
+    "if self is None and",
     test="tests/shared/test_modes.py::test_who_does_not_wait_any_more_has_nothing_sent",
 )
 change(
