@@ -95,13 +95,13 @@ def pytest_timeout_cancel_timer() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Take two processes more than there are cores for `-n auto` (a hook of pytest-xdist).
+    """Take one process more than there are cores for `-n auto` (a hook of pytest-xdist).
 
     A third of the tests' time they wait: for disks, for children, for Java.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return 2 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 @pytest.hookimpl(optionalhook=True)
