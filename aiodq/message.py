@@ -204,8 +204,8 @@ class Message(AsyncBlock, InFlight):
         rejected = channel_engine.reject(self._batch(), self._delivery, self.attempts, reason)
         self._committed()
         try:
-            await shielded(rejected)
-            await channel_engine.committed()
+            # CRASH: a dead letter's transaction settles the message, so it is the only thing to wait for.
+            await (channel_engine.committed() if rejected is None else shielded(rejected))
         except _NOT_DONE:
             self._run.marks[self._index] = APART
             raise

@@ -565,6 +565,26 @@ async def test_each_costs_one_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made - 10 <= 8
 
 
+async def test_a_rejection_waits_for_no_other_sync() -> None:
+    machine, journaled = Machine(), threading.Event()
+
+    def before(call: str, path: str) -> None:
+        if call == "sync" and path.endswith("journal"):
+            journaled.wait(PATIENCE)
+
+    async with machine.store() as store:
+        jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+        await jobs.put_many([b"%d" % number for number in range(3)])
+        await (await jobs.get()).reject()  # makes the topic
+        machine.fs.before = before
+        try:
+            for _ in range(2):
+                await soon((await jobs.get()).reject())
+            assert not journaled.is_set()
+        finally:
+            journaled.set()
+
+
 def syncs(fs: SimulatedFileSystem) -> int:
     assert fs.trace is not None
     return sum(type(operation).__name__ == "Synced" for operation in fs.trace)

@@ -94,8 +94,8 @@ class SettlingChannel(Protocol):
 
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
-    ) -> asyncio.Future[Any]:
-        """Give a message up; the future ends once that is durable."""
+    ) -> asyncio.Future[Any] | None:
+        """Give a message up; the future ends once that is durable. None: it is once `committed` returns."""
         ...
 
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:

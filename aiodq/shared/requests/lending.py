@@ -524,8 +524,10 @@ class Lending:
         batch = message._batch()  # noqa: SLF001 - as above
         rejecting = engine.reject(batch, reject.delivery, reject.attempts, reject.reason, Cause(error=reject.error))
         message._committed()  # noqa: SLF001 - as above
+        if rejecting is None:
+            return await self.committed()
         await shielded(rejecting)
-        return await self.committed()
+        return Done()
 
     def has_changed(self) -> bool:
         """Return whether the client got or gave up messages since the last call."""

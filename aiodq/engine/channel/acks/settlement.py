@@ -255,8 +255,8 @@ class Settlement(ChannelCore):
 
     def reject(
         self, batch: Batch, delivery: int, attempts: int, reason: str, cause: Cause = NO_CAUSE
-    ) -> asyncio.Future[None]:
-        """Give a message up; the future is done once that is durable.
+    ) -> asyncio.Future[None] | None:
+        """Give a message up; the future is done once that is durable. None: it is once `committed` returns.
 
         Raises:
             NotInFlightError: it is not in flight under that delivery number.

@@ -7,7 +7,6 @@ there.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ from aiodq.engine.loop.clock_timer import monotonic_ns
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from aiodq.clock import Clock
@@ -205,7 +205,7 @@ class Undeliverable:
         attempts: int | None = None,
         *,
         error: str = "",
-    ) -> asyncio.Future[None]:
+    ) -> asyncio.Future[None] | None:
         """Settle a message for good, and put it into the dead-letter topic if there is one.
 
         Args:
@@ -217,7 +217,8 @@ class Undeliverable:
             error: type and text of the exception that the last attempt ended with, or empty.
 
         Returns:
-            A future, done once that is durable.
+            A future, done once the dead letter is put and the message settled, both durably; None if it is settled
+            without one.
         """
         channel, offset = self._channel, batch.first + number
         target = channel.options.dead_letter
@@ -226,9 +227,7 @@ class Undeliverable:
             state.hold(offset)
             state.send_dead_letter(offset)
             self._host.reporter.dead(self._host.name, channel.name, offset, delivered, reason, target=None)
-            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            settled.set_result(None)
-            return settled
+            return None
         columns = batch.columns.slice(number, number + 1)
         time_ns = batch.time_ns if columns.times is None else columns.times[0]
         alone = Batch(offset, time_ns, columns)
