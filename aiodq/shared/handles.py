@@ -354,14 +354,13 @@ class SharedTopic(Topic):
         await to_its_end(self._delete_channel(name))
 
     async def _delete_channel(self, name: str) -> None:
-        link = self._remote.link
+        link, known = self._remote.link, self._remote.channel_engines.get(name)
         with link.opened.left_out(self.name, name, link.open_left):
             await self._ask("delete_channel", read_nothing, _change({"channel": name}), again={})
-            link.forget(self.name, name)
-            channel = self._remote.channel_engines.pop(name, None)
-            if channel is not None:
-                channel.refused(QueueShutDown(f"channel {name!r} was deleted"))
             self._store.forget_channel(self.name, name)
+            anew = self._remote.forget_channel(name, known)
+        if anew is not None:
+            await anew.look_whether_deleted()
 
     async def read(self, offset: int) -> Message:
         """See `Topic.read`."""
@@ -473,7 +472,7 @@ class SharedStore(Store):
 
     async def _delete(self, name: str) -> None:
         again = await self._remote.threads.call(_which, self._remote, name)
-        link = self._remote.link
+        link, known = self._remote.link, self._remote.topics.get(name)
         with link.opened.left_out(name, "", link.open_left):
             try:
                 await link.call("delete_topic", _change({"topic": name}), again=again)
@@ -481,9 +480,11 @@ class SharedStore(Store):
                 raise
             except StorageError:
                 # The owner has ended it nevertheless: naming it again raises what is left of it.
-                self._remote.forget(name)
+                self._remote.forget(name, known)
                 raise
-            self._remote.forget(name)
+            anew = self._remote.forget(name, known)
+        if anew is not None:
+            await anew.look_whether_deleted()
 
     async def requeue_dead(
         self, topic: str, *, where: Callable[[Message], bool] | None = None, limit: int | None = None

@@ -306,7 +306,10 @@ async def test_a_deletion_that_no_owner_has_made_is_made_by_the_next(
 
 
 @pytest.mark.parametrize("who", ["owner", "client"])
-async def test_a_getter_of_what_was_deleted_takes_nothing_from_what_is_named_anew(tmp_path: Path, who: str) -> None:
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+async def test_a_getter_of_what_was_deleted_takes_nothing_from_what_is_named_anew(
+    tmp_path: Path, kind: str, who: str
+) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         topic = client.topic("jobs")
         channel = topic.channel("c")
@@ -315,14 +318,110 @@ async def test_a_getter_of_what_was_deleted_takes_nothing_from_what_is_named_ane
             """Name the channel anew in the very step in which the old one ends."""
             with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
                 await channel.get()
-            return (await client.topic(topic.name).channel(channel.name).get()).body
+            while True:
+                try:
+                    return (await client.topic(topic.name).channel(channel.name).get()).body
+                except aiodq.QueueShutDown:  # it has heard of the channel's end, and not yet of the topic's
+                    await asyncio.sleep(0)
 
         consuming = asyncio.create_task(consume())
         await until(lambda: channel._channel_engine._wanted == 1)  # type: ignore[attr-defined]  # as above
-        await _delete(owner if who == "owner" else client, "channel", topic.name, channel.name)
+        await _delete(owner if who == "owner" else client, kind, topic.name, channel.name)
         await until(lambda: channels(owner, topic.name))
         await owner.topic(topic.name).put(b"new")
         assert await consuming == b"new"
+
+
+@pytest.mark.parametrize("kind", NAMES)
+async def test_what_is_named_anew_before_a_deletion_is_answered_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        topic, channel = await _named(client, kind)
+        await topic.channel("other").refresh()  # beside it, a channel made anew begins with the next message
+        await (await channel.get()).ack()
+        asked, go = held_up(monkeypatch, kind)
+        deleting = asyncio.create_task(_delete(client, kind, topic.name, channel.name))
+        with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+            await channel.get()
+        ended: Any = channel if kind.startswith("channel") else topic
+        await until(lambda: asked and ended._remote.error is not None)
+        anew = client.topic(topic.name)
+        getting = asyncio.create_task(anew.channel(channel.name).get())
+        await anew.channel(channel.name).refresh()
+        go.set()
+        await deleting
+        await anew.put(b"new")
+        message = await getting
+        assert message.body == b"new"
+        await message.ack()
+
+
+@pytest.mark.parametrize("kind", NAMES)
+async def test_what_is_first_named_while_it_is_being_deleted_is_new_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        topic, channel = await _named(owner, kind)
+        table = "_TOPIC" if kind.startswith("channel") else "_STORE"
+        name = "delete_channel" if table == "_TOPIC" else "delete_topic"
+        asked, go, those = asyncio.Event(), asyncio.Event(), getattr(calls, table)
+
+        async def later(*given: Any) -> Any:
+            asked.set()
+            await go.wait()
+            return await those[name](*given)
+
+        monkeypatch.setattr(calls, table, {**those, name: later})
+        deleting = asyncio.create_task(_delete(client, kind, topic.name, channel.name))
+        await asked.wait()
+        before = client.topic(topic.name).channel(channel.name)
+        await before.refresh()
+        go.set()
+        await deleting
+        assert before._channel_engine.error is not None
+        await client.topic(topic.name).channel(channel.name).refresh()
+        await client.topic(topic.name).put(b"new")
+
+
+async def test_a_channel_of_a_topic_that_is_being_deleted_does_not_make_the_topic_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        _, channel = await _named(client, "topic")
+        topics: dict[str, Any] = owner._store_engine.owner.engine.topics  # type: ignore[attr-defined]  # as above
+        engine, go = topics["jobs"], asyncio.Event()
+        persist = engine.persist
+
+        async def later(*given: Any, **named: Any) -> None:
+            await go.wait()
+            await persist(*given, **named)
+
+        monkeypatch.setattr(engine, "persist", later)  # the channels have ended by then, and the topic has not
+        deleting = asyncio.create_task(owner.delete_topic("jobs"))
+        try:
+            ended: Any = channel
+            await until(lambda: ended._remote.error is not None)
+            with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+                await asyncio.wait_for(client.topic("jobs").channel("c").get(), 10)
+            assert topics == {}
+        finally:
+            go.set()
+            await deleting
+
+
+async def test_what_comes_for_a_channel_that_was_refused_here_goes_to_others(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        theirs = owner.topic("jobs", QUICK).channel("c")
+        channel: Any = client.topic("jobs").channel("c")
+        getting = asyncio.create_task(channel.get())
+        await until(lambda: channel._remote._wanted == 1)
+        client.topic("jobs", aiodq.StoreOptions(sync="os", segment_bytes=1 << 20))
+        with pytest.raises(aiodq.InvalidOptionError, match="segment_bytes"):
+            await getting
+        for number in range(3):
+            await owner.topic("jobs").put(b"%d" % number)
+            assert (await theirs.get()).body == b"%d" % number
 
 
 @pytest.mark.parametrize("kind", ["topic", "channel"])

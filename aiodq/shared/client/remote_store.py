@@ -414,18 +414,25 @@ class RemoteStore:
         if isinstance(topic.error, QueueShutDown) and not self._closing and self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
 
-    def forget(self, name: str) -> None:
-        """Forget a deleted topic; one opened later under its name is new."""
-        topic = self.topics.pop(name, None)
+    def forget(self, name: str, known: RemoteTopic | None) -> RemoteTopic | None:
+        """Forget a deleted topic; one opened later under its name is new.
+
+        Returns:
+            The one of that name that is not the `known` one, so that the owner has to say whether it was deleted, too.
+        """
         self.seen.pop(name, None)
-        if topic is not None:
-            over = QueueShutDown(f"topic {name!r} was deleted")
-            topic.put_buffer.shut_down(over)
-            channels = list(topic.channel_engines)
-            topic.refused(over)
-            for channel in channels:
-                self.link.forget(name, channel)
-            self.link.forget(name, "")
+        topic = self.topics.get(name)
+        if topic is None or topic is not known:
+            return topic
+        del self.topics[name]
+        over = QueueShutDown(f"topic {name!r} was deleted")
+        topic.put_buffer.shut_down(over)
+        channels = list(topic.channel_engines)
+        topic.refused(over)
+        for channel in channels:
+            self.link.forget(name, channel)
+        self.link.forget(name, "")
+        return None
 
     # --- the end
 

@@ -188,6 +188,16 @@ class RemoteTopic:
         if isinstance(channel.error, QueueShutDown) and self.channel_engines.get(channel.name) is channel:
             del self.channel_engines[channel.name]
 
+    def forget_channel(self, name: str, known: RemoteChannel | None) -> RemoteChannel | None:
+        """Do with a deleted channel as `RemoteStore.forget` does with a topic."""
+        channel = self.channel_engines.get(name)
+        if channel is None or channel is not known:
+            return channel
+        del self.channel_engines[name]
+        self.link.forget(self.name, name)
+        channel.refused(QueueShutDown(f"channel {name!r} was deleted"))
+        return None
+
     def placed(self, offsets: range) -> None:
         """See `PuttingTopic`."""
         begin, end, durable = self.log

@@ -28,8 +28,26 @@ from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.answers import understood
 from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled
+from aiodq.wire.frames import decode_messages
 from aiodq.wire.layout import OLDEST, VERSION
-from aiodq.wire.packets import Bye, Call, Deliver, Done, Fail, Figures, Gone, Handover, Hello, Open, Ping, Put, Welcome
+from aiodq.wire.packets import (
+    Bye,
+    Call,
+    Deliver,
+    Done,
+    Fail,
+    Figures,
+    Gone,
+    Handover,
+    Hello,
+    Open,
+    Ping,
+    Put,
+    Range,
+    Release,
+    Want,
+    Welcome,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -539,6 +557,8 @@ class Link:
         elif isinstance(packet, (Deliver, Gone, Figures)):
             if (listener := self._listeners.get(packet.handle)) is not None:
                 listener.receive(packet, self.epoch)
+            elif isinstance(packet, Deliver):
+                self._give_back(packet)
         elif isinstance(packet, Handover) and self._wire is not None:
             self._wire.close()
         elif isinstance(packet, Fail) and (packet.name == ProtocolError.__name__ or not self._ready):
@@ -548,6 +568,16 @@ class Link:
                 then(packet)
             if packet.name == ProtocolError.__name__:
                 self._fail(error_of(packet))
+
+    def _give_back(self, packet: Deliver) -> None:
+        """Give back what came for a channel that has ended here, and want no more, as others may take it."""
+        if self._wire is None or self._closed:
+            return
+        late = packet.delivery - packet.first
+        batches = decode_messages(packet.frames, packet.first)
+        ranges = tuple(Range(each.first, each.first + late, len(each.columns.bodies)) for each in batches)
+        self._wire.send(Want(packet.handle, 0), 0)
+        self._wire.send(Release(packet.handle, self.epoch, ranges), 0)
 
     def misunderstood(self, error: ProtocolError) -> None:
         """Give up the connection, as the owner's answer could not be understood."""

@@ -539,6 +539,15 @@ class RemoteChannel(RemoteSettlement):
         await self.known()
         await self._topic.link.call("refresh", topic=self._topic.name, channel=self.name)
 
+    async def look_whether_deleted(self) -> None:
+        """Make the channel unusable if the owner says that it was deleted, so that it can be opened again."""
+        try:
+            await self.refresh()
+        except QueueShutDown as error:
+            self.refused(error)
+        except AiodqError:
+            return  # it is unknown; the owner says so when it knows
+
 
 def _resume(epoch: int, held: tuple[Held, ...], handle: int) -> Resume:
     return Resume(handle, epoch, held)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.engine.queue_errors import QueueFull
+from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError
 from aiodq.names import check_name, check_topic_name
 from aiodq.shared.encoding.options_json import State, read_channel_options, read_topic_options
@@ -338,6 +338,8 @@ class Session:
         if topic is not None and (error := deletion(topic)) is not None:
             self._drop_deleted()  # so that the client knows it before it is refused this
             raise error
+        if topic is not None and topic._engine in self._owner.engine.deletions.ending:  # noqa: SLF001 - as above
+            raise QueueShutDown(f"topic {name!r} was deleted")  # another one of that name is not its topic
 
     async def _settled_in(self, handle: int, lending: Lending) -> Done:
         await lending.settled_in()
