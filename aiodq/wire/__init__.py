@@ -88,12 +88,14 @@ OPEN: 8 bytes, then the topic's name, the channel's, and options as JSON
 
 The options are those of `aiodq.shared.encoding.options_json`. Those of a topic may say `stored`: they were on disk
 once, as named for it. The options that concern its data are then taken from disk, and the others as they were last
-named by any client. The answer has the effective options, `paused` and `stored`, and a topic's `uuid` once something
-of it exists; the CALL `changed` with the handle is answered in the same way as soon as one of them changes.
+named by any client. The answer has the effective options, `paused` and `stored`, a topic's `uuid` once something of it
+exists, and what tells a channel from other ones of its name (`made`), if that is known; the CALL `changed` with the
+handle is answered in the same way as soon as one of them changes.
 
 With the flag EXISTING, since version 2, nothing is made: the client knows that the topic, or the channel, existed. If
-it does not, the answer is FAIL with QueueShutDown. The options may then have the `uuid` of the topic that is meant:
-another one of that name does not count. A client sends the flag with whatever it opens again.
+it does not, the answer is FAIL with QueueShutDown. The options may then have the `uuid` of the topic that is meant, or
+the `made` of the channel: another one of that name does not count, unless an earlier aiodq has made it. A client sends
+the flag with whatever it opens again.
 
 PUT: 16 bytes, then FRAMES
 

@@ -125,6 +125,7 @@ def said_by_client(rng: Random, epoch: int) -> bytes:
         Nack(2, epoch, items), Touch(2, epoch, items), Resume(2, epoch, ()), Open(rng.randrange(5), "theirs", "", {}),
         Open(rng.randrange(9), rng.choice(("theirs", "gone")), rng.choice(("", "c", "d")), {}, rng.random() < 0.7),
         Open(rng.randrange(9), "theirs", "", {"uuid": rng.choice(("another", 3, None))}, existing=True),
+        Open(rng.randrange(9), "theirs", "c", {"made": rng.choice(("another", 3, None))}, existing=True),
         Txn(rng.choice((1, 2, 1 << 40, 7)), (Ack(2, epoch, runs),)[: rng.randrange(2)], (Put(1, 0, 2, _FRAMES),)),
         Call("withdraw", {"sequence": rng.choice((1, 2, 1 << 40))}), Call("events", {"listener": rng.randrange(3)}),
         Call("deaf", {"listener": rng.randrange(3)}), Call("letters", {"topic": "theirs", "from": rng.randrange(3)}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,6 +126,52 @@ async def test_a_topic_that_was_made_since_is_another_one(tmp_path: Path, kind: 
             with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
                 await call
         assert (await client.topic(topic.name).channel(channel.name).get()).body == b"new"
+
+
+@pytest.mark.parametrize("kind", ["channel", "channel#ephemeral", "channel of the next owner"])
+async def test_a_message_of_a_channel_that_was_deleted_settles_none_of_one_made_since(
+    tmp_path: Path, kind: str
+) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        stores = await three(stack, tmp_path / "s")
+        topic, channel = await _named(stores[1], kind.partition(" ")[0])
+        await topic.put_many([b"new"] * 4)
+        acked, nacked, rejected, touched, released = await channel.get_many(5, linger=PATIENCE)
+
+        async def again() -> None:
+            await stores[0].topic("jobs").delete_channel(channel.name)
+            await stores[0].topic("jobs").channel(channel.name).refresh()
+            if kind.endswith("owner"):
+                await stores[0].aclose()
+                await until(lambda: stores[2]._store_engine.owner)  # type: ignore[attr-defined]  # as above
+
+        acking = asyncio.ensure_future(acked.ack())
+        await asyncio.sleep(0)
+        await meanwhile(stores[1], again)
+        for call in (acking, rejected.reject("bad")):
+            with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
+                await call
+        for late in (nacked.nack(), touched.touch()):
+            with suppress(aiodq.QueueShutDown):
+                await late
+        with suppress(aiodq.QueueShutDown):
+            released.release()
+        anew = stores[1].topic("jobs").channel(channel.name)
+        messages = await anew.get_many(5, linger=PATIENCE)
+        assert [(message.offset, message.attempts) for message in messages] == [(offset, 1) for offset in range(5)]
+        await anew.ack_many(messages)
+
+
+async def test_a_channel_that_an_earlier_aiodq_has_made_goes_by_its_name(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        _, channel = await _named(client, "channel")
+        message = await channel.get()
+        engine: Any = channels(owner, "jobs")["c"]
+        for made in (None, engine.made):
+            engine.made = made
+            await meanwhile(client, lambda: asyncio.sleep(0))
+            await channel.refresh()
+        await message.ack()
 
 
 @pytest.mark.parametrize("kind", ["topic", "channel"])

@@ -48,6 +48,7 @@ EXAMPLES: dict[str, Packet] = {
     "open-channel": Open(2, "jobs", "default", {"channel": {"max_in_flight": 10}}),
     "open-topic-existing": Open(1, "jobs", "", {"uuid": "7b0d6c5e-8f0a-4a53-9c0e-3f2f0d1f6f10"}, existing=True),
     "open-channel-existing": Open(2, "jobs", "default", {}, existing=True),
+    "open-channel-made": Open(2, "jobs", "default", {"made": "0f1e2d3c4b5a"}, existing=True),
     "put": Put(1, 42, 2, b"frames of 8 bytes units..", each=False),
     "put-each": Put(1, 43, 1, b"\x00" * 8, each=True),
     "want": Want(2, 1000),
@@ -75,7 +76,7 @@ EXAMPLES: dict[str, Packet] = {
 }
 """By the names of their golden files."""
 
-NEW_IN_2 = ("hello-2", "welcome-2", "open-topic-existing", "open-channel-existing")
+NEW_IN_2 = ("hello-2", "welcome-2", "open-topic-existing", "open-channel-existing", "open-channel-made")
 """Those that version 1 does not have."""
 
 u16, u32, u64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import _get_running_loop
+from secrets import token_hex
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiodq.delivery.leases import LONGEST
 from aiodq.delivery.timers import later_than
@@ -38,12 +39,16 @@ __all__ = ["ChannelEngine"]
 
 M = TypeVar("M", bound=InFlight)
 
+_MARK: Final = 6
+"""Random bytes by which channels of one name are told apart."""
+
 
 class ChannelEngine(Settlement, Generic[M]):
     """The engine of one channel.
 
     Attributes:
         sought: how often it was moved by `seek`, which forgets what is in flight.
+        made: what tells it from other ones of its name; None if an earlier aiodq has made it.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
         ending: set once it is to end.
         kind: the class of its messages.
@@ -77,6 +82,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.kind: type[M] = kind
         self._own_pause = False
         self.sought: int = 0
+        self.made: str | None = token_hex(_MARK)
         self._plain = True
         self._ends = NEVER
         self._unfinished = False

@@ -78,6 +78,7 @@ class _NewChannel:
         self.name: str = channel_engine.name
         self.begin: int | None = None
         self.durable: bool = True
+        self.made: str = channel_engine.made or ""
         self._fs = fs
         self._engine = engine
         self._channel_engine = channel_engine

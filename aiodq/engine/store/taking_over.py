@@ -66,6 +66,7 @@ def _start_topic(
         channel_engine.pause(paused=channel in paused)
         if store.reclaiming:
             channel_engine.reclaim(under_way=True)
+        channel_engine.made = meta.made.get(channel)
         channel_engine.attach(journal, state)
         engine.attached(channel_engine)
         yield

@@ -28,6 +28,7 @@ class NewChannel(Protocol):
     name: str
     begin: int | None
     durable: bool
+    made: str
 
     def open(self, log: TopicLog) -> None:
         """Create its files. Blocking."""
@@ -83,7 +84,7 @@ class _ChannelGroup:
             noted = {one.name: (one.begin or 0, one.record()) for one in opened if one.durable}
             with self._blaming(*(one for one in opened if one.durable)):
                 if noted:
-                    log.description.add_channels(noted)
+                    log.description.add_channels(noted, {one.name: one.made for one in opened if one.name in noted})
         except BaseException:
             for channel in opened:
                 channel.discard()

@@ -101,6 +101,7 @@ class RemoteChannel(RemoteSettlement):
         self._got = 0
         self._wanted = 0
         self._opened = self._made_by = 0
+        self._made: str | None = None
         self._is_fleeting = is_ephemeral(topic.name) or is_ephemeral(name)
         self._through = False
         self._idlers: dict[asyncio.Future[None], None] = {}
@@ -134,7 +135,9 @@ class RemoteChannel(RemoteSettlement):
 
     def meant(self, epoch: int) -> Mapping[str, str] | None:
         """See `Listener.meant`: a channel that was made is no longer made, nor is one in memory by the same owner."""
-        return {} if self.is_there or (self._made_by and self._made_by == epoch) else None
+        if not self.is_there and (not self._made_by or self._made_by != epoch):
+            return None
+        return {} if self._made is None else {"made": self._made}
 
     def opened(self, facts: Mapping[str, Any]) -> None:
         """Note that the channel is open, with its options and state."""
@@ -150,6 +153,8 @@ class RemoteChannel(RemoteSettlement):
         self.go_by(read_channel_options(options))
         self._topic.link.opened.changed(self._topic.name, self.name, options)
         self.paused = bool(facts.get("paused"))
+        if isinstance(made := facts.get("made"), str):
+            self._made = made
 
     def _ask_the_end(self) -> None:
         end = self._request(lambda handle: Call("ended", {"handle": handle}))

@@ -44,19 +44,22 @@ class State(NamedTuple):
         paused: whether it is paused.
         stored: whether a topic's options are on disk, as named for it.
         uuid: what tells a topic from another one of its name; None for a channel, and if nothing of it exists yet.
+        made: what tells a channel from another one of its name; None for a topic, and if that is not known.
     """
 
     options: StoreOptions | ChannelOptions
     paused: bool
     stored: bool = False
     uuid: str | None = None
+    made: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """Encode it for JSON."""
         options = self.options
         encoded = topic_options(options) if isinstance(options, StoreOptions) else channel_options(options)
         facts = {"options": encoded, "paused": self.paused, "stored": self.stored}
-        return facts if self.uuid is None else {**facts, "uuid": self.uuid}
+        known = {"uuid": self.uuid, "made": self.made}
+        return facts | {name: value for name, value in known.items() if value is not None}
 
 
 def topic_options(options: StoreOptions) -> dict[str, Any]:

@@ -33,5 +33,8 @@ def check_existing(packet: Open, topics: Mapping[str, TopicEngine]) -> None:
     uuid = None if engine is None else topic_uuid(engine)
     if engine is None or uuid is None or packet.options.get("uuid", uuid) != uuid:
         raise QueueShutDown(f"topic {packet.topic!r} was deleted")
-    if packet.channel and packet.channel not in engine.channel_engines:
-        raise QueueShutDown(f"channel {packet.channel!r} was deleted")
+    if packet.channel:
+        channel = engine.channel_engines.get(packet.channel)
+        # What an earlier aiodq has made, or has told the client of, counts as what is meant.
+        if channel is None or (channel.made and packet.options.get("made", channel.made) != channel.made):
+            raise QueueShutDown(f"channel {packet.channel!r} was deleted")

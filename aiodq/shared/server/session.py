@@ -69,8 +69,8 @@ _MOVES: Final = frozenset({"purge", "seek"})
 _ENDS: Final = frozenset({"back", "changed", "closing", "deaf", "ended", "forget", "withdraw"})
 """Calls that end what waits, or are made once, or once for each topic and channel."""
 
-_MEANT: Final = {"uuid"}
-"""The keys of a topic's OPEN that are no options."""
+_MEANT: Final = {"made", "uuid"}
+"""The keys of an OPEN that are no options."""
 
 _MOST_OPEN: Final = 50_000
 """Topics and channels that one client may have open at once."""
@@ -318,7 +318,8 @@ class Session:
         topic = Topic(engine, engine.unnamed(packet.topic))
         check_name(packet.channel, "channel")
         self._begin_lending()
-        channel = topic.channel(packet.channel, read_channel_options(packet.options) if packet.options else None)
+        has_options = bool(packet.options.keys() - _MEANT)
+        channel = topic.channel(packet.channel, read_channel_options(packet.options) if has_options else None)
         lending = self._lendings[packet.handle] = Lending(self._owner, self._wire, packet.handle, topic, channel)
         self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - as above
         if before := self._earlier.shares(lending.name):

@@ -55,13 +55,14 @@ def test_a_channel_that_is_deleted_leaves_neither_options_nor_a_pause(topic: Pat
     fs = WatchedFileSystem()
     description = described(topic, fs)
     options = ChannelOptions(max_attempts=2)
-    description.add_channels({"a": (3, options), "b": (4, None)})
+    description.add_channels({"a": (3, options), "b": (4, None)}, {"a": "0f1e2d3c4b5a", "b": "6a7988f0e1d2"})
     description.pause("a", paused=True)
     description.choose_for_channel("c", options)  # there is no such channel
     description.remove_channel("a")
     seen = read_meta(fs, str(topic))
     assert seen == description.meta
     assert (seen.channels, seen.channel_options, seen.paused) == ({"b": 4}, {}, frozenset())
+    assert seen.made == {"b": "6a7988f0e1d2"}
 
 
 def test_what_is_given_up_never_comes_back(topic: Path) -> None:

@@ -50,6 +50,17 @@ def test_what_is_saved_is_read(topic: Path) -> None:
     assert load_meta(fs, str(topic)) == (meta, [])
 
 
+def test_what_tells_channels_of_one_name_apart_is_read_as_it_is_written(topic: Path) -> None:
+    fs = WatchedFileSystem()
+    (topic / "topic.json").write_bytes(written(channels={"a": 1, "b": 2}, made={"a": "0f1e2d3c4b5a"}))
+    meta = read_meta(fs, str(topic))
+    assert meta is not None
+    assert (meta.channels, meta.made) == ({"a": 1, "b": 2}, {"a": "0f1e2d3c4b5a"})  # an earlier aiodq has made b
+    data = (topic / "topic.json").read_bytes()
+    save_meta(fs, str(topic), meta)
+    assert json.loads((topic / "topic.json").read_bytes()) == json.loads(data)
+
+
 def test_what_is_known_is_taken_apart_again_only_when_it_changes(topic: Path) -> None:
     fs, known = WatchedFileSystem(), KnownMeta()
     for begin in (1, 2):

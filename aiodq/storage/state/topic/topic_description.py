@@ -111,11 +111,14 @@ class TopicDescription:
 
     # --- channels
 
-    def add_channels(self, channels: Mapping[str, tuple[int, ChannelOptions | None]]) -> None:
+    def add_channels(
+        self, channels: Mapping[str, tuple[int, ChannelOptions | None]], made: Mapping[str, str] | None = None
+    ) -> None:
         """Note durably that there are channels: all of them, or none.
 
         Args:
             channels: where each begins, and the options given for it.
+            made: what tells each from other ones of its name.
 
         Raises:
             StorageError: they were not noted.
@@ -124,7 +127,8 @@ class TopicDescription:
             named = {name: options for name, options in self.meta.channel_options.items() if name not in channels}
             named |= {name: options for name, (_, options) in channels.items() if options is not None}
             begins = {name: begin for name, (begin, _) in channels.items()}
-            self._describe(replace(self.meta, channels={**self.meta.channels, **begins}, channel_options=named))
+            begins, marks = {**self.meta.channels, **begins}, {**self.meta.made, **(made or {})}
+            self._describe(replace(self.meta, channels=begins, channel_options=named, made=marks))
 
     def remove_channel(self, name: str, change: int = 0) -> None:
         """Note durably that a channel is deleted, as `choose` does. Its files may be deleted after that.
@@ -135,8 +139,8 @@ class TopicDescription:
         with self._changing:
             # CRASH: 9. From here on the channel no longer exists, whatever files it leaves.
             channels, named = _without(self.meta.channels, name), _without(self.meta.channel_options, name)
-            paused = self.meta.paused - {name}
-            left = replace(self.meta, channels=channels, paused=paused, channel_options=named)
+            paused, made = self.meta.paused - {name}, _without(self.meta.made, name)
+            left = replace(self.meta, channels=channels, paused=paused, channel_options=named, made=made)
             self._describe(replace(left, changes=self._with(change)))
 
     def pause(self, channel: str, *, paused: bool, change: int = 0) -> None:

@@ -67,6 +67,7 @@ class TopicMeta:
         deleted: the offsets between segments whose messages retention deleted.
         changes: the numbers of the last changes of options, pauses and channels that had one, oldest first.
         configured: the one that has set the topic's options, or 0.
+        made: what tells a channel from another one of its name, deleted or made since; an earlier aiodq writes none.
     """
 
     uuid: UUID
@@ -79,6 +80,7 @@ class TopicMeta:
     deleted: Ranges = ()
     changes: tuple[int, ...] = ()
     configured: int = 0
+    made: dict[str, str] = field(default_factory=dict)
 
 
 class FoundMeta(NamedTuple):
@@ -115,6 +117,8 @@ def encode_meta(meta: TopicMeta) -> bytes:
         topic["changes"] = meta.changes
     if meta.configured:
         topic["configured"] = meta.configured
+    if meta.made:
+        topic["made"] = meta.made
     return encode_checked("topic", _VERSION, topic)
 
 
@@ -166,7 +170,8 @@ def decode_meta(data: bytes, path: str) -> TopicMeta:
         )
         changes = tuple(int(number) for number in topic.get("changes", ()))
         uuid, begin, configured = UUID(topic["uuid"]), int(topic["begin"]), int(topic.get("configured", 0))
-        return TopicMeta(uuid, begin, channels, paused, options, named, lost, deleted, changes, configured)
+        made = {str(name): str(mark) for name, mark in topic.get("made", {}).items()}
+        return TopicMeta(uuid, begin, channels, paused, options, named, lost, deleted, changes, configured, made)
 
 
 def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = None) -> tuple[TopicMeta, list[Damage]]:
