@@ -21,7 +21,9 @@ When the owner changes:
 
 - A put is kept until it is answered, and sent again, in order and before anything newer. From its control frames
   (`aiodq.format.producers`) the log knows which puts it already has. A put that waits for room, and whose caller has
-  stopped waiting, is withdrawn and not sent again (`sent_puts`).
+  stopped waiting, is withdrawn and not sent again (`sent_puts`). A put into a topic that a process knows to have
+  existed does not make it anew. One of its first puts, unanswered while somebody deletes the topic, does: it is sent
+  again as if it came after the deletion, which its caller cannot tell apart.
 - Topics and channels are opened again, in turns of the loop, with the options on disk if they were stored
   (`reopening`). What has existed is not made again (`meant`): if it was deleted meanwhile, its objects raise
   `QueueShutDown`, also if there is another one of that name by then. A channel that an earlier aiodq has made is known

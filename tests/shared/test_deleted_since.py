@@ -239,6 +239,20 @@ async def test_puts_and_transactions_that_wait_for_an_owner_make_no_deleted_topi
         assert owner.topics() == []
 
 
+async def test_the_first_put_into_a_topic_makes_it_anew_if_it_was_deleted_before_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        with monkeypatch.context() as patch:
+            patch.setattr(link_of(client)._wire, "_receive", lambda _: None)  # no answer arrives
+            putting = asyncio.create_task(client.topic("jobs").put(b"x"))
+            await until(lambda: owner.topics() == ["jobs"] and owner.topic("jobs").stats().end_offset == 1)
+            await owner.delete_topic("jobs")
+            link_of(client)._wire.abort()
+        assert await putting == 0
+        assert [message.body async for message in owner.topic("jobs").scan()] == [b"x"]
+
+
 async def test_a_repeated_transaction_makes_a_topic_anew_as_it_names_it(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         await _named(client, "topic")
