@@ -85,6 +85,11 @@ def least(counts: list[Count]) -> Count:
     return Count(*(min(getattr(one, field) for one in counts) for field in FIELDS))
 
 
+def most(counts: list[Count]) -> Count:
+    """Return the greatest of each."""
+    return Count(*(max(getattr(one, field) for one in counts) for field in FIELDS))
+
+
 class CountingLoop(asyncio.SelectorEventLoop):
     """Asyncio's loop, that knows how many futures it made and how many callbacks it was given."""
 
@@ -558,9 +563,14 @@ def _once(name: str) -> Count:
         return runner.run(ROWS[name](meter, Path(path)))
 
 
+def runs(name: str) -> list[Count]:
+    """Return what a row of the table costs in each of a few runs."""
+    return [_once(name) for _ in range(_REPEATS)]
+
+
 def count(name: str) -> Count:
     """Return what a row of the table costs: the least of a few runs."""
-    return least([_once(name) for _ in range(_REPEATS)])
+    return least(runs(name))
 
 
 def ceiling_for(found: Count) -> Count:
