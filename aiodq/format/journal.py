@@ -72,6 +72,9 @@ _CHECKPOINT_VERSION: Final = 2
 MOST_REMAINING: Final = (1 << 32) - 1
 """The largest length of an operation. As the remaining time of a deferral, it means unknown."""
 
+_SET_BACK: Final = 1_000_000_000
+"""Nanoseconds between two notes by which the wall clock was set back; fewer are its drift, or rounding."""
+
 LONGEST_RUN: Final = 1 << 16
 """Most messages that one `OpKind.REQUEUE` names; a larger claim is cut to this."""
 
@@ -181,6 +184,7 @@ class ChannelImage:
         deferred: the due times of deferred messages, wall time, by offset.
         noted_ns: when this was noted, wall time; 0 if unknown.
         in_hand: which of the messages with attempts were in flight at the end; set by `applied`.
+        noted: the wall time at which due times were noted since the checkpoint, by offset; likewise.
     """
 
     floor: int
@@ -189,6 +193,7 @@ class ChannelImage:
     deferred: dict[int, int] = field(default_factory=dict)
     noted_ns: int = 0
     in_hand: set[int] = field(default_factory=set, compare=False)
+    noted: dict[int, int] = field(default_factory=dict, compare=False)
 
     def attempt_rows(self) -> Iterable[tuple[int, int]]:
         """Yield what `attempts` has, as a `ChannelRecord`."""
@@ -239,13 +244,14 @@ def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
         attempts=dict(image.attempts),
         deferred=dict(image.deferred),
         in_hand=image.attempts.keys() - image.deferred.keys(),
+        noted={},
     )
     for op in ops:
-        _apply(found, ranges, op)
+        _apply(found, ranges, op, image.noted_ns)
     return found
 
 
-def _apply(image: ChannelImage, ranges: list[tuple[int, int]], op: Op) -> None:
+def _apply(image: ChannelImage, ranges: list[tuple[int, int]], op: Op, checkpoint_ns: int) -> None:
     match op.kind:
         case OpKind.FLOOR:
             image.floor = max(image.floor, op.offset)
@@ -259,13 +265,27 @@ def _apply(image: ChannelImage, ranges: list[tuple[int, int]], op: Op) -> None:
         case OpKind.DEFER:
             image.deferred[op.offset] = op.value
             if op.length < MOST_REMAINING:
-                image.noted_ns = max(image.noted_ns, op.value - op.length * 1_000_000)
+                noted = op.value - op.length * 1_000_000
+                if noted < image.noted_ns - _SET_BACK:
+                    _set_back(image, checkpoint_ns, noted)
+                image.noted_ns = max(image.noted_ns, noted)
+            image.noted[op.offset] = image.noted_ns
         case OpKind.SEEK:
             image.floor = op.offset
             ranges.clear()
             image.attempts.clear()
             image.deferred.clear()
             image.in_hand.clear()
+
+
+def _set_back(image: ChannelImage, checkpoint_ns: int, now: int) -> None:
+    """Have no message wait longer than it was deferred for, as the wall clock was set back, to this time."""
+    for offset, due in image.deferred.items():
+        ahead = image.noted.get(offset, checkpoint_ns) - now
+        if ahead > 0:
+            image.deferred[offset] = due - ahead // 2 * 2  # odd stays odd
+            image.noted[offset] = now
+    image.noted_ns = now
 
 
 def unsettled(image: ChannelImage, start: int, stop: int) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.engine.store.bulk_adoption import Adopting
 from aiodq.engine.store.opening import adopt_without_owner
 from aiodq.format.columns import Columns
 from aiodq.storage.bulk.adoption import unadoptable
@@ -36,6 +37,7 @@ from tests.transactions.test_commit import transact
 from tests.watching.support import at_hand, flip
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from aiodq.testing.faults import Call
@@ -451,6 +453,29 @@ async def test_what_a_killed_writer_left_is_swept_by_an_owner_that_stays(machine
         assert commit_staged(machine.fs, STORE, working)
         await adopted(machine)
         assert left(machine) == []
+
+
+async def test_a_wall_clock_that_is_ahead_for_a_while_has_nothing_of_writers_at_work_swept(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine.store():
+        working = staged(machine, "at work", {"jobs": numbered(2)})
+        looks: list[int] = []
+        monkeypatch.setattr("aiodq.engine.store.bulk_adoption._INTERVAL", 0.01)
+        monkeypatch.setattr(Adopting, "look", counted(Adopting.look, looks))
+        machine.clock.jump(3650 * DAY)
+        await until(lambda: len(looks) > 3)
+        machine.clock.jump(-3650 * DAY)
+        assert commit_staged(machine.fs, STORE, working)
+        await adopted(machine)
+
+
+def counted(look: Callable[[Adopting], Awaitable[None]], looks: list[int]) -> Callable[[Adopting], Awaitable[None]]:
+    async def counting(self: Adopting) -> None:
+        looks.append(1)
+        await look(self)
+
+    return counting
 
 
 def names_of(machine: Machine, writer: str) -> list[str]:

@@ -174,6 +174,28 @@ class TestRequeuedWithADelay:
         async with machine.jobs() as jobs:
             assert (await soon(jobs.get())).attempts == 2
 
+    @pytest.mark.parametrize("jump", [3_600.0, 10 * 365 * 86_400.0])
+    async def test_a_wall_clock_that_was_ahead_for_a_while_makes_nothing_come_early_after_a_crash(
+        self, machine: Machine, jump: float
+    ) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put_many([b"ahead", b"before", b"after"])
+            ahead, before, after = await jobs.get_many(3)
+            await before.nack(60)
+            await jobs.sync()
+            machine.clock.jump(jump)
+            await ahead.nack(60)
+            await jobs.sync()
+            machine.clock.jump(-jump)
+            await after.nack(60)
+            await jobs.sync()
+            machine.crash()
+        machine.clock.advance(59)
+        async with machine.jobs() as jobs:
+            assert (counts(jobs), ready(jobs)) == ((0, 0, 3), [])
+            machine.clock.advance(1.1)
+            assert sorted(ready(jobs)) == [b"after", b"ahead", b"before"]
+
     async def test_backoff_grows_from_attempt_to_attempt(self, machine: Machine) -> None:
         backoff = aiodq.Backoff(first=1, factor=3, limit=5, jitter=0)
         async with machine.jobs(backoff=backoff) as jobs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from datetime import UTC, datetime, timedelta
@@ -192,3 +193,47 @@ async def test_a_moment_in_the_future_does_not_keep_retention_by_age_for_years(t
         await fill_and_ack(queue, 8)
         await fill_and_ack(queue, 8)
         assert queue.begin_offset > 0
+
+
+@pytest.mark.parametrize("away", [HOUR, 3650 * DAY, -HOUR, None], ids=["ahead", "years ahead", "back", "1970"])
+async def test_a_jump_of_the_clock_makes_no_message_too_old(tmp_path: Path, away: int | None) -> None:
+    clock = FakeClock()
+    start = clock.now_ns()
+    async with opening(tmp_path, clock, consumed="keep", unconsumed="delete", max_age=1800.0) as queue:
+        await put_in_time(queue, 0, 20)
+        if away is None:
+            to_1970(clock)
+        else:
+            clock.jump(away)
+        await put_in_time(queue, 20, 40)
+        clock.advance(60.0)
+        await put_in_time(queue, 40, 60)
+        clock.jump((start - clock.now_ns()) / 1e9)
+        clock.advance(60.0)
+        await put_in_time(queue, 60, 80)
+        assert (queue.begin_offset, queue.depth) == (0, 80)
+
+
+@pytest.mark.parametrize("away", [-HOUR, None], ids=["an hour back", "1970"])
+async def test_what_is_too_old_goes_under_a_clock_that_was_set_back(tmp_path: Path, away: int | None) -> None:
+    clock = FakeClock()
+    async with opening(tmp_path, clock, consumed="keep", unconsumed="delete", max_age=1800.0) as queue:
+        await put_in_time(queue, 0, 20)
+        await put_in_time(queue, 20, 40)
+        if away is None:
+            to_1970(clock)
+        else:
+            clock.jump(away)
+        clock.advance(4000.0)
+        await put_in_time(queue, 40, 60)
+        await until(lambda: queue.begin_offset >= 20)
+        assert queue.begin_offset <= 40
+
+
+async def put_in_time(queue: Queue, first: int, stop: int) -> None:
+    """Put messages, several to a segment, and let retention look at them."""
+    await queue.put_many([b"%d" % number + bytes(500) for number in range(first, stop)])
+    await queue.sync()
+    await until(lambda: queue.topic.durable_offset == stop)
+    for _ in range(20):
+        await asyncio.sleep(0.005)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from aiodq.engine.loop.clock_timer import monotonic_ns
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.engine.queue_errors import QueueShutDown
@@ -44,7 +45,8 @@ class Adopting:
         self.turn: asyncio.Lock = asyncio.Lock()
         self._told: set[CommitKey] = set()
         self._damaged: set[str] = set()
-        self._swept_ns: int = host.clock.now_ns()
+        self._swept: int = monotonic_ns(host.clock)
+        self._ahead: int = host.clock.now_ns() - self._swept
 
     async def run(self) -> None:
         """Look for new commits about once a second."""
@@ -89,9 +91,12 @@ class Adopting:
 
     async def _sweep(self) -> None:
         """Remove now and then what killed bulk writers have left, as the store may stay open for long."""
-        now_ns = self._host.clock.now_ns()
-        if now_ns - self._swept_ns >= _SWEEP_NS:
-            self._swept_ns = now_ns
+        clock = self._host.clock
+        now = monotonic_ns(clock)
+        if now - self._swept >= _SWEEP_NS:
+            self._swept = now
+            # A wall clock that has jumped ahead makes nothing old that a writer at work has staged.
+            now_ns = min(clock.now_ns(), now + self._ahead)
             await self._host.threads.call(sweep_left, self._host.fs, self._host.path, now_ns)
 
     def _warn(self, text: str) -> None:
@@ -140,6 +145,7 @@ class Adopting:
 
         def finish(adopted: Commit, error: Exception | None) -> None:
             if error is None:
+                engine.retention.adopted(engine.visible)
                 engine.publisher.adopted()
             settle(done, adopted, error)
 

@@ -14,13 +14,14 @@ from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.topic.consumption import Consumption
 from aiodq.engine.topic.no_log import NoLog
+from aiodq.engine.topic.segment_times import SegmentTimes
 from aiodq.engine.topic.whole_topic import WholeTopic
 from aiodq.errors import StorageError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.options import seconds
 from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.quarantine import quarantine
-from aiodq.storage.log.retention import Verdict, expired, gone_ns, outgrown_ns
+from aiodq.storage.log.retention import Ages, Verdict, expired, gone_ns, outgrown_ns
 from aiodq.storage.state.holds import read_holds
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class TopicRetention:
 
     __slots__ = (
         "_asked_to", "_bytes_wanted", "_damaged", "_engine", "_host", "_keepers", "_kept", "_known", "_known_until",
-        "_look_at", "_looking", "_newest", "_persister", "_reader", "_rolling", "_to_ask", "holds", "pinned",
-        "undeleted", "written_at",
+        "_look_at", "_looking", "_newest", "_opened_at", "_persister", "_reader", "_rolling", "_times", "_to_ask",
+        "holds", "pinned", "undeleted", "written_at",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,8 @@ class TopicRetention:
         self._looking = self._known = self._rolling = False
         self._look_at = self._known_until = 0.0
         self.written_at: float = host.clock.monotonic()
+        self._opened_at = self.written_at
+        self._times = SegmentTimes(host.clock, engine.log.segments)
         self._newest = -1
         self._asked_to = self._to_ask = 0
         self._bytes_wanted = False
@@ -125,9 +128,27 @@ class TopicRetention:
     def wrote(self) -> bool:
         """Note a put; return whether a segment was begun since the last one, so that others may be deletable."""
         self.written_at = self._host.clock.monotonic()
-        newest, before = self._engine.log.segments[-1].base, self._newest
-        self._newest = newest
-        return newest != before
+        segments, before = self._engine.log.segments, self._newest
+        self._newest = segments[-1].base
+        if self._newest == before:
+            return False
+        self._times.begun(segments)
+        return True
+
+    def adopted(self, before: int) -> None:
+        """Note that the log has segments from offset `before` on that another process has written."""
+        for segment in reversed(self._engine.log.segments[:-1]):
+            if segment.base < before:
+                self._times.closed(segment, self._written_ns())
+                break
+            self._times.adopted(segment)
+
+    def _written_ns(self) -> int | None:
+        """Return when something was last put in this run, as `SegmentTimes` counts; None if nothing was."""
+        return None if self.written_at == self._opened_at else self._times.at(round(self.written_at * 1e9))
+
+    def _newest_ns(self, segment: Segment) -> int:
+        return self._times.newest_ns(segment, self._written_ns())
 
     @property
     def begun(self) -> bool:
@@ -170,8 +191,9 @@ class TopicRetention:
         last = segments[-1]
         if policy.consumed == "delete" and not last.empty and consumption.covers(last):
             times.append(self.written_at + _IDLE - self._host.clock.monotonic())
-        now_ns = self._host.clock.now_ns()
-        bounds = (outgrown_ns(last, policy), gone_ns(segments[0], policy) if len(segments) > 1 else None)
+        now_ns = self._times.now_ns()
+        first_ns = self._newest_ns(segments[0]) if len(segments) > 1 else None
+        bounds = (self._outgrown_ns(last), None if first_ns is None else gone_ns(first_ns, policy))
         times += [(bound - now_ns) / 1e9 for bound in bounds if bound is not None]
         return min(max(min(times), soon), _WATCH * soon) if times else None
 
@@ -236,10 +258,11 @@ class TopicRetention:
         def consumed(segment: Segment) -> bool:
             return segment.end <= held_from and consumption.covers(segment)
 
-        listed, now_ns = engine.log.listed, self._host.clock.now_ns()
+        listed, ages = engine.log.listed, Ages(self._times.now_ns(), self._newest_ns)
 
         def judged(asked: range) -> Verdict:
-            return expired(listed, policy, now_ns, consumed, [listed.segments[number] for number in asked])
+            segments = [listed.segments[number] for number in asked]
+            return expired(listed, policy, ages, consumed, segments)
 
         between = consumption.between(listed)
         asked = self._next_of(between, consumption.at_a_time)
@@ -275,20 +298,25 @@ class TopicRetention:
             return False
         if self.pinned is not None and last.end > self.pinned:
             return False
-        outgrown = outgrown_ns(last, policy)
-        if outgrown is not None and self._host.clock.now_ns() >= outgrown:
+        outgrown = self._outgrown_ns(last)
+        if outgrown is not None and self._times.now_ns() >= outgrown:
             return True
         idle = self._host.clock.monotonic() >= self.written_at + _IDLE
         held = any(last.end > first for first in holds.values())
         return policy.consumed == "delete" and idle and not held and consumption.covers(last)
 
+    def _outgrown_ns(self, last: Segment) -> int | None:
+        return None if last.empty else outgrown_ns(self._times.oldest_ns(last), self._engine.options.retention)
+
     def _close_last(self) -> None:
         """Seal the segment being written; if allowed, it is deleted as soon as the next one is there."""
         self._rolling = True
+        last = self._engine.log.segments[-1]
 
         def finish(_: object, error: Exception | None) -> None:
             self._rolling = False
             if error is None:
+                self._times.closed(last, self._written_ns())
                 self._look_at = 0.0
                 self._engine.retain_soon()
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.options import seconds
 
@@ -16,10 +16,22 @@ if TYPE_CHECKING:
     from aiodq.storage.segments.segment_files import Segment
     from aiodq.storage.segments.segment_list import SegmentList
 
-__all__ = ["Verdict", "expired", "gone_ns", "outgrown_ns"]
+__all__ = ["Ages", "Verdict", "expired", "gone_ns", "outgrown_ns"]
 
 _PARTS: Final = 4
 """A segment spans at most a quarter of `max_age`, so that no message outlives its time by more than that."""
+
+
+class Ages(NamedTuple):
+    """How old segments are.
+
+    Attributes:
+        now_ns: the time.
+        newest_ns: returns when a segment was last written, by the same clock.
+    """
+
+    now_ns: int
+    newest_ns: Callable[[Segment], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +50,7 @@ class Verdict:
 def expired(
     listed: SegmentList,
     policy: Retention,
-    now_ns: int,
+    ages: Ages,
     consumed: Callable[[Segment], bool],
     asked: Iterable[Segment] = (),
 ) -> Verdict:
@@ -49,7 +61,7 @@ def expired(
     Args:
         listed: the log's segments; the last one is being written and never goes.
         policy: the options.
-        now_ns: wall time.
+        ages: the segments'.
         consumed: whether every channel has acked all of a segment, durably.
         asked: further full segments, wherever they lie, that may be consumed.
     """
@@ -57,7 +69,7 @@ def expired(
     if policy.consumed == "delete":
         going = {segment.base: segment for segment in (*takewhile(consumed, _full(listed)), *filter(consumed, asked))}
     forced_to = 0
-    for segment in _over_bounds(listed, going, policy, now_ns):
+    for segment in _over_bounds(listed, going, policy, ages):
         if not consumed(segment):
             if policy.unconsumed != "delete":
                 break
@@ -70,16 +82,14 @@ def _full(listed: SegmentList) -> Iterator[Segment]:
     return islice(listed.segments, max(len(listed.segments) - 1, 0))
 
 
-def _over_bounds(
-    listed: SegmentList, going: Mapping[int, Segment], policy: Retention, now_ns: int
-) -> Iterator[Segment]:
+def _over_bounds(listed: SegmentList, going: Mapping[int, Segment], policy: Retention, ages: Ages) -> Iterator[Segment]:
     """Yield the oldest of the segments that stay, as long as a bound on age, bytes or number is exceeded."""
     total = listed.size - sum(segment.size for segment in going.values())
     number = len(listed.segments) - len(going)
-    oldest_ns = None if policy.max_age is None else now_ns - _age_ns(policy.max_age)
+    oldest_ns = None if policy.max_age is None else ages.now_ns - _age_ns(policy.max_age)
     stay = ((at, segment) for at, segment in enumerate(_full(listed)) if segment.base not in going)
     for at, segment in stay:
-        too_old = oldest_ns is not None and _written_ns(listed, at, now_ns) < oldest_ns
+        too_old = oldest_ns is not None and _written_ns(listed, at, ages) < oldest_ns
         too_big = policy.max_bytes is not None and total > policy.max_bytes
         too_many = policy.max_segments is not None and number > policy.max_segments
         if not (too_old or too_big or too_many):
@@ -89,29 +99,27 @@ def _over_bounds(
         yield segment
 
 
-def _written_ns(listed: SegmentList, at: int, now_ns: int) -> int:
+def _written_ns(listed: SegmentList, at: int, ages: Ages) -> int:
     """Return the time of the last write to a segment.
 
     A segment written under a clock that was ahead is at least as old as the next one.
     """
-    times = (listed.segments[later].newest_ns for later in range(at, len(listed.segments)))
-    return next((written_ns for written_ns in times if written_ns <= now_ns), now_ns)
+    times = (ages.newest_ns(listed.segments[later]) for later in range(at, len(listed.segments)))
+    return next((written_ns for written_ns in times if written_ns <= ages.now_ns), ages.now_ns)
 
 
-def outgrown_ns(last: Segment, policy: Retention) -> int | None:
-    """Return the wall time at which the segment being written has to be sealed, or None if there is none.
+def outgrown_ns(oldest_ns: int, policy: Retention) -> int | None:
+    """Return when a segment begun at this time has to be sealed, or None if there is no bound on age.
 
     Only sealed segments can go, and each goes as a whole: one that went on taking messages would keep its oldest as
     long as its newest.
     """
-    if policy.max_age is None or last.empty:
-        return None
-    return last.oldest_ns + max(_age_ns(policy.max_age) // _PARTS, 1)
+    return None if policy.max_age is None else oldest_ns + max(_age_ns(policy.max_age) // _PARTS, 1)
 
 
-def gone_ns(first: Segment, policy: Retention) -> int | None:
-    """Return the wall time at which a segment exceeds the bound on age, or None if there is no bound."""
-    return None if policy.max_age is None else first.newest_ns + _age_ns(policy.max_age)
+def gone_ns(newest_ns: int, policy: Retention) -> int | None:
+    """Return when a segment last written at this time exceeds the bound on age, or None if there is no bound."""
+    return None if policy.max_age is None else newest_ns + _age_ns(policy.max_age)
 
 
 def _age_ns(age: float | timedelta) -> int:

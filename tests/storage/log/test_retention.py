@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from aiodq.format.checksum import CRC32, checksum_named
 from aiodq.format.frame import FrameContext
 from aiodq.options import Retention
-from aiodq.storage.log.retention import expired
+from aiodq.storage.log.retention import Ages, expired
 from aiodq.storage.segments.segment_files import Segment
 from aiodq.storage.segments.segment_list import SegmentList
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 NOW = 1_000 * SECOND
+NEWEST = attrgetter("newest_ns")
 
 
 def a_log(count: int, *, size: int = 100) -> list[Segment]:
@@ -48,7 +50,7 @@ def going(count: int, policy: Retention, consumed: Iterable[int] = ()) -> tuple[
     """Return the numbers of the segments that go, and up to where channels lose what they have not acked."""
     used = set(consumed)
     log = a_log(count)
-    verdict = expired(SegmentList(log), policy, NOW, lambda segment: segment.base // 10 in used, log[:-1])
+    verdict = expired(SegmentList(log), policy, Ages(NOW, NEWEST), lambda segment: segment.base // 10 in used, log[:-1])
     return [segment.base // 10 for segment in verdict.segments], verdict.forced_to
 
 
@@ -90,7 +92,7 @@ def test_at_the_bound_nothing_goes(bound: dict[str, Any]) -> None:
 
 def test_an_old_clock_deletes_nothing() -> None:
     policy = Retention(consumed="keep", max_age=timedelta(seconds=1), unconsumed="delete")
-    assert expired(SegmentList(a_log(5)), policy, 0, lambda _: True).segments == ()
+    assert expired(SegmentList(a_log(5)), policy, Ages(0, NEWEST), lambda _: True).segments == ()
 
 
 @given(
