@@ -170,7 +170,7 @@ class Retention:
             a quarter of this time, so each message is deleted after at most 1.25 times `max_age`. None: no bound. While
             a store is open, ages follow the monotonic clock, which stands still while a machine sleeps. The wall clock
             at the time of opening tells how old the messages of earlier runs are: a clock that is then years ahead
-            makes all of them too old.
+            makes all of them too old. A takeover of a shared store is an opening, too.
         max_bytes: the oldest full segments are deleted until the topic's segment files together have at most so many
             bytes; the segment being written counts with what is written of it. None: no bound.
         max_segments: as `max_bytes`, by number.
