@@ -19,6 +19,7 @@ from aiodq.testing import Fault, SimulatedFileSystem
 from tests.channels.fixtures import machine
 from tests.channels.support import Machine, ready, until
 from tests.queue.support import soon
+from tests.watching.support import at_hand
 
 __all__ = ["machine"]
 
@@ -72,6 +73,37 @@ async def test_all_segments_gone_are_reported_until_a_repair(machine: Machine, c
         jobs = store.queue("jobs")
         assert (jobs.topic_stats().lost, jobs.depth) == (0, 3)
     assert verify_store("/s", machine.fs).ok
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["first", "middle"])
+async def test_an_owner_that_meets_a_segment_gone_says_what_is_missing_and_what_to_do(
+    machine: Machine, number: int
+) -> None:
+    bases = await filled(machine)
+    gone = segments(machine)[number]
+    async with machine.store(**SMALL) as store:
+        jobs, events = store.queue("jobs"), store.events()
+        machine.fs.remove(gone)
+        took = [(await soon(jobs.get())).offset for _ in range(COUNT - bases[number + 1] + bases[number])]
+        assert took == [offset for offset in range(COUNT) if not bases[number] <= offset < bases[number + 1]]
+        await until(lambda: jobs.topic_stats().damages == 1)
+        event = next(event for event in at_hand(events) if event.channel is None)
+        assert (event.kind, event.topic, event.offset) == ("damage", "jobs", bases[number])
+        assert event.text == (
+            f"{gone} at byte 0: the file was deleted, not by aiodq: put it back while the store is closed, or accept "
+            "the loss with aiodq repair"
+        )
+
+
+async def test_an_opening_that_misses_a_segment_says_what_to_do(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    bases = await filled(machine)
+    machine.fs.remove(segments(machine)[1])
+    async with machine.store(**SMALL):
+        pass
+    assert f"no segment holds the offsets {bases[1]} to {bases[2] - 1}: put the file back" in caplog.text
+    assert "or accept the loss with aiodq repair" in caplog.text
 
 
 @pytest.mark.parametrize("channel", [False, True], ids=["no channel", "a channel"])

@@ -245,9 +245,10 @@ class Reporter:
             self.listeners.add(Event("dropped", topic, channel, offset, f"{_counted(count, 'message')}: {why}"))
 
     def lost(self, topic: str, channel: str, count: int, offset: int) -> None:
-        """Report that a channel has reached messages that cannot be read: their bytes are damaged."""
+        """Report that a channel has reached messages that cannot be read: their bytes are damaged, or missing."""
         text = (
-            f"{_counted(count, 'message')} cannot be read, the first is {offset}: the file is damaged; see aiodq verify"
+            f"{_counted(count, 'message')} cannot be read, the first is {offset}: "
+            "the file is damaged or missing; see aiodq verify"
         )
         if self._first(TOPIC, "lost to damage", topic, channel, count):
             self.warn(TOPIC, f"{self.place(topic, channel)}: {text}", topic, channel, offset=offset, count=count)

@@ -20,7 +20,7 @@ from aiodq.errors import StorageError, StoreFailedError
 from aiodq.names import is_ephemeral
 from aiodq.options import seconds
 from aiodq.storage.io.filesystem import name_exists
-from aiodq.storage.io.quarantine import quarantine
+from aiodq.storage.io.quarantine import quarantine, remedy
 from aiodq.storage.log.retention import Ages, Verdict, expired, gone_ns, outgrown_ns
 from aiodq.storage.state.holds import read_holds
 
@@ -434,6 +434,9 @@ class TopicRetention:
             self._persister.submit(Job(partial(_quarantine, log, damage), partial(self._quarantined, log, damage)))
 
     def _quarantined(self, log: TopicLog, damage: Damage, there: object, error: Exception | None) -> None:
+        if not there and error is None and any(segment.path == damage.path for segment in log.segments):
+            # Had retention deleted it, it would not be listed.
+            there, damage = True, damage._replace(end=0, reason=f"the file was deleted, not by aiodq: {remedy('it')}")
         if there or isinstance(error, StorageError):
             log.damages.append(damage)
             self._engine.reporter.damaged(self._engine.name, damage)

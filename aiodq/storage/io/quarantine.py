@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.io.filesystem import File, FileSystem
 
-__all__ = ["Damage", "is_quarantined", "quarantine", "quarantine_file", "quarantine_path", "quarantined"]
+__all__ = ["Damage", "is_quarantined", "quarantine", "quarantine_file", "quarantine_path", "quarantined", "remedy"]
 
 _MARK: Final = ".damaged-"
 _CHUNK: Final = 1 << 20
@@ -47,6 +47,11 @@ def quarantine_path(path: str, position: int) -> str:
 def is_quarantined(name: str) -> bool:
     """Return whether the name is that of a quarantined file."""
     return _MARK in name and not name.endswith(TEMPORARY)
+
+
+def remedy(file: str) -> str:
+    """Return what to do about a segment's file that is missing."""
+    return f"put {file} back while the store is closed, or accept the loss with aiodq repair"
 
 
 def quarantined(fs: FileSystem, directory: str) -> list[str]:

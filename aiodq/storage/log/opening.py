@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiodq.format.segment import topic_salt
 from aiodq.storage.io.durable_io import read_file, sweep_temporaries
-from aiodq.storage.io.quarantine import Damage, quarantine
+from aiodq.storage.io.quarantine import Damage, quarantine, remedy
 from aiodq.storage.log.recovery import recover
 from aiodq.storage.segments.segment_files import remove_segments
 from aiodq.storage.segments.segment_list import SegmentList
@@ -98,7 +98,7 @@ def _report_missing(
         at_end = gap.place == len(spans)
         between = gap.place > 0 and not at_end
         what = "acknowledged messages are missing:" if at_end else "no segment holds the"
-        reason = f"{what} offsets {gap.first} to {gap.stop - 1}"
+        reason = f"{what} offsets {gap.first} to {gap.stop - 1}: {remedy('the file')}"
         path = segments[gap.place].path if between else directory
         reports.append(Damage(path, 0, 0, reason, gap.first, gap.stop))
         lost += gap.ranges
