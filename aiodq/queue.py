@@ -242,7 +242,13 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
             await self._close()
 
     async def __aenter__(self) -> Self:
-        """Return the queue."""
+        """Return the queue.
+
+        Raises:
+            QueueShutDown: its store is closed.
+        """
+        if self._engine.standing in {"closing", "closed"}:
+            self.check()
         return self
 
     async def __aexit__(

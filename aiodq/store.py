@@ -140,7 +140,13 @@ class StoreHandle(AsyncBlock):
         await self._store_engine.close()
 
     async def __aenter__(self) -> Self:
-        """Return the store."""
+        """Return the store.
+
+        Raises:
+            QueueShutDown: it is closed.
+        """
+        if self._store_engine.standing in {"closing", "closed"}:
+            self._store_engine.check()
         return self
 
     async def __aexit__(

@@ -26,7 +26,7 @@ sync. Names, options and errors are those of the asyncio API; the differences:
 - Each call goes to the loop's thread and back, for some 50 microseconds. `put_many`, `get_many` and `ack_many` do that
   once for all their messages, which cost 1 to 4 microseconds each.
 - A store that was never closed is closed when the interpreter exits or when its last handle is dropped, with a
-  `ResourceWarning`.
+  `ResourceWarning`. A daemon thread that waits in a call at the interpreter's exit then ends without a traceback.
 """
 
 from aiodq.sync.channel import Channel

@@ -448,9 +448,23 @@ def wait_for_dropped(path: str) -> None:
             loop.thread.join()
 
 
+def _let_daemons_end() -> None:
+    """Print no traceback of a daemon thread that waits in a call while the interpreter exits: it ends in any case."""
+    report = threading.excepthook
+
+    def hook(failed: threading.ExceptHookArgs, /) -> None:
+        daemon = failed.thread is not None and failed.thread.daemon
+        if not (daemon and isinstance(failed.exc_value, QueueShutDown)):
+            report(failed)
+
+    threading.excepthook = hook
+
+
 def _close_all() -> None:
     with _REGISTRY:
         handles = list(_HANDLES)
+    if handles:
+        _let_daemons_end()
     for handle in handles:
         handle.close_at_exit()
 

@@ -169,7 +169,13 @@ class Queue(TopicAccess, Channel):
             self.shutdown()
 
     def __enter__(self) -> Self:
-        """Return the queue."""
+        """Return the queue.
+
+        Raises:
+            QueueShutDown: its store is closed.
+            WrongContextError: an event loop runs in this thread, or the store was opened before a fork.
+        """
+        self._loop_thread.run(self._queue.__aenter__)
         return self
 
     def __exit__(

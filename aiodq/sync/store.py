@@ -247,7 +247,13 @@ class Store(Uncopied):
         self._loop_thread.close(self._store.aclose)
 
     def __enter__(self) -> Self:
-        """Return the store."""
+        """Return the store.
+
+        Raises:
+            QueueShutDown: it is closed.
+            WrongContextError: an event loop runs in this thread, or the store was opened before a fork.
+        """
+        self._loop_thread.run(self._store.__aenter__)
         return self
 
     def __exit__(

@@ -57,6 +57,27 @@ def test_a_receipt_tells_its_offset_after_the_store_was_closed(tmp_path: Path, m
     assert [receipt.result(timeout=1) for receipt in receipts] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_no_block_begins_with_what_is_closed(tmp_path: Path, mode: Mode) -> None:
+    with aiodq.sync.open(tmp_path, mode=mode) as store, store:
+        jobs = store.queue("jobs")
+    for closed in (store, jobs):
+        with pytest.raises(aiodq.QueueShutDown, match="closed"), closed:
+            pytest.fail("the block was run")
+    store.close()
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_nor_does_an_asynchronous_one(tmp_path: Path, mode: Mode) -> None:
+    async with aiodq.open(tmp_path, mode=mode) as store, store:
+        jobs = store.queue("jobs")
+    for closed in (store, jobs):
+        with pytest.raises(aiodq.QueueShutDown, match="closed"):
+            async with closed:
+                pytest.fail("the block was run")
+    await store.aclose()
+
+
 def test_closing_ends_the_thread_and_may_be_repeated(tmp_path: Path) -> None:
     before = threads()
     store = aiodq.sync.open(tmp_path)
@@ -126,7 +147,13 @@ def test_a_message_keeps_it_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", ["", "import threading; threading.Thread(target=jobs.consume, args=(print,), daemon=True).start()"]
+    "more",
+    [
+        "",
+        "import threading; threading.Thread(target=jobs.consume, args=(print,), daemon=True).start()",
+        "import threading; threading.Thread(target=lambda: [jobs.get() for _ in range(9)], daemon=True).start()",
+    ],
+    ids=["no thread", "consume", "get"],
 )
 def test_the_interpreter_ends_and_it_is_closed(tmp_path: Path, more: str) -> None:
     done = run(
@@ -138,6 +165,7 @@ def test_the_interpreter_ends_and_it_is_closed(tmp_path: Path, more: str) -> Non
     assert done.returncode == 0
     assert f"ResourceWarning: store was never closed [{tmp_path}]" in done.stderr
     assert "Error" not in done.stderr.replace("ResourceWarning", "")
+    assert "Traceback" not in done.stderr
     assert [message.body for message in aiodq.open_reader(tmp_path).topic("queue").scan()] == [b"a"]
 
 
