@@ -5,13 +5,16 @@ python examples/blocking_notebook.py [DIRECTORY]
 No cell needs `await`, though Jupyter runs a loop of its own: `aiodq.sync` blocks the cell, as any other call does.
 """
 
-# %% Open a queue. Run this cell again, and the one before is let go first.
+# %% Open a queue. When this cell is run again, the queue that it opened before is closed first: a new one of its name
+# would not let it go, as long as a message of it has a name.
 import sys
 import tempfile
 
 import aiodq.sync
 
 directory = sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp(prefix="aiodq-")
+if "jobs" in globals():
+    globals()["jobs"].close()
 jobs = aiodq.sync.open_queue(directory)
 
 # %% Something to look at.

@@ -3,11 +3,18 @@
     python examples/blocking_views.py DIRECTORY [PORT]
     curl -d '{"item": "tea"}' http://127.0.0.1:8000/orders
 
-In Django, `orders` is a module's variable, made where the server's process starts (`AppConfig.ready`), never before a
-fork: a child raises `WrongContextError`. A view is then as short as `place` below:
+In Django, each process opens the queue when it first needs it, in mode "shared":
+
+    @functools.cache
+    def orders(process):
+        return aiodq.sync.open_queue(settings.ORDERS, mode="shared")
 
     def place(request):
-        return JsonResponse({"order": orders.put(request.body)}, status=202)
+        return JsonResponse({"order": orders(os.getpid()).put(request.body)}, status=202)
+
+Not in `AppConfig.ready`: that also runs in the process of `runserver` that only restarts the other, for every command
+of `manage.py`, and with `gunicorn --preload` before the fork, after which a worker gets `WrongContextError`. A command
+works the orders off: `orders(os.getpid()).consume(ship)`. An `async def` view uses `aiodq.open` instead.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from tests.processes import killed_at_last
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 def left(store: Path) -> int:
     return aiodq.open_reader(store).topic("queue").stats().channels["default"].depth
@@ -77,6 +79,15 @@ def test_the_views_lose_nothing_at_sigterm(tmp_path: Path) -> None:
 def test_the_notebook_s_cells_run(tmp_path: Path) -> None:
     lines = run_example("blocking_notebook.py", tmp_path)
     assert lines == ["1000 ready, 1 later", "[b'5', b'6', b'7']", "b'tea time'", "950 ready, 0 in flight"]
+
+
+def test_the_notebook_s_first_cell_may_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, first, *others = (EXAMPLES / "blocking_notebook.py").read_text().split("\n# %%")
+    monkeypatch.setattr("sys.argv", ["notebook", str(tmp_path)])
+    names: dict[str, object] = {}
+    for cell in (first, first, *others, first, others[-1]):
+        exec(f"#{cell}", names)  # noqa: S102 - as a notebook does
+    assert left(tmp_path) == 951
 
 
 def test_preforked_workers_share_a_queue_and_are_replaced(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ OPENING = [
         lambda desk: desk.open(desk.path),
         aiodq.StoreLockedError,
         "the store is open in process {pid} on {host}, which is this one: use that object, close it first "
-        "(await store.aclose()), or name mode='shared' each time it is opened [{store}]",
+        "(await store.aclose(), in aiodq.sync store.close()), or name mode='shared' each time it is opened [{store}]",
     ),
     Mistake(
         "a misspelt path that must be there",

@@ -50,8 +50,8 @@ RECORD_LIMIT: Final = 1024
 """The most bytes that are read of the record in it."""
 
 _HERE: Final = (
-    "which is this one: use that object, close it first (await store.aclose()), or name mode='shared' each time it is "
-    "opened"
+    "which is this one: use that object, close it first (await store.aclose(), in aiodq.sync store.close()), or name "
+    "mode='shared' each time it is opened"
 )
 _ELSEWHERE: Final = (
     'which has it for itself: write aiodq.open(path, mode="shared") in each process to share it, '
