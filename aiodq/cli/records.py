@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from aiodq.cli.exits import WRONG, CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["BadLineError", "LineCutter", "WholeCutter", "check_json", "in_batches"]
 
@@ -150,13 +150,20 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is JavaScript's, not JSON's")
 
 
-def in_batches(records: list[bytes]) -> Iterator[list[bytes]]:
-    """Yield the records in order, as many at a time as one put shall hold in memory."""
-    start = size = 0
-    for number, record in enumerate(records):
-        if number > start and (number - start >= _BATCH_MESSAGES or size + len(record) > _BATCH_BYTES):
-            yield records[start:number]
-            start, size = number, 0
+def in_batches(records: Iterable[bytes], most: int | None = None) -> Iterator[list[bytes]]:
+    """Yield the records in order, as many at a time as one put shall hold in memory.
+
+    Args:
+        records: taken as they are needed.
+        most: how many at a time at most; fewer where they are large.
+    """
+    batch: list[bytes] = []
+    size = 0
+    for record in records:
+        if batch and (len(batch) >= (most or _BATCH_MESSAGES) or size + len(record) > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
         size += len(record)
-    if start < len(records):
-        yield records[start:]
+    if batch:
+        yield batch

@@ -33,6 +33,7 @@ __all__ = [
     "message_fields",
     "print_json",
     "rate",
+    "so_far",
     "stdout",
 ]
 
@@ -70,6 +71,12 @@ def human_bytes(size: float) -> str:
 def counted(number: int, thing: str) -> str:
     """Return a number and what it counts."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def so_far(messages: int) -> str:
+    """Return what to add to the reason why a command that puts cannot go on."""
+    was = "was" if messages == 1 else "were"
+    return f"; before that, {counted(messages, 'message')} {was} put" if messages else ""
 
 
 def rate(amount: float, seconds: float) -> float:

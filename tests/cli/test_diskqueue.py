@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from aiodq.diskqueue import list_queues, read
+from aiodq.cli.commands.diskqueue import taken_over
+from aiodq.diskqueue import list_queues, read, write
+from aiodq.options import StoreOptions
+from aiodq.sync import open as open_sync
 from tests.cli.support import aiodq, fill, flip, ok, only_segment
 
 DATA = Path(__file__).parents[1] / "data" / "diskqueue"
@@ -29,6 +32,30 @@ def test_lost_messages_are_an_exit_code(tmp_path: Path) -> None:
     assert aiodq("import-diskqueue", tmp_path, "none", tmp_path, "t").code == 2
     assert aiodq("import-diskqueue", DATA / "torn", name, tmp_path / "s", "t#ephemeral").code == 2
     assert not (tmp_path / "s").exists()
+
+
+async def test_large_messages_are_put_a_few_at_a_time(tmp_path: Path) -> None:
+    """A put is held in memory whole, and the owner of a shared store takes 64 MiB at a time."""
+    write(tmp_path, "q", [b"a" * 400_000] * 5 + [b"b" * 2_000_000, b"c"])
+    put: list[list[bytes]] = []
+
+    async def put_many(bodies: list[bytes]) -> None:
+        put.append(bodies)
+
+    async for taken in taken_over(read(tmp_path, "q"), put_many):
+        assert taken is put[-1]
+    assert [[body[:1] for body in bodies] for bodies in put] == [[b"a"] * 2, [b"a"] * 2, [b"a"], [b"b"], [b"c"]]
+
+
+def test_an_import_that_cannot_go_on_says_how_much_was_put(tmp_path: Path) -> None:
+    write(tmp_path, "q", [b"a" * 600_000] * 2 + [b"b" * 900_000, b"c"])
+    with open_sync(tmp_path / "s") as store:
+        store.topic("t", StoreOptions(max_message_bytes=800_000)).channel("default")
+    done = aiodq("import-diskqueue", tmp_path, "q", tmp_path / "s", "t")
+    assert done.code == 1
+    assert "a message of 900000 bytes" in done.err
+    assert done.err.endswith("; before that, 2 messages were put\n")
+    assert len(ok("get", tmp_path / "s", "t").lines) == 2
 
 
 def test_a_topic_is_exported_and_comes_back(tmp_path: Path) -> None:

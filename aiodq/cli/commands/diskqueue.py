@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import islice
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
 from aiodq.cli.arguments import Place, whole
-from aiodq.cli.exits import DONE, WRONG, CommandError, complain
+from aiodq.cli.exits import DONE, WRONG, CommandError, complain, exit_code
 from aiodq.cli.loop import run_command
 from aiodq.cli.names import known_topic
 from aiodq.cli.opening import made_to_get, open_store
-from aiodq.cli.show import Meter, counted, print_json, stdout
+from aiodq.cli.records import in_batches
+from aiodq.cli.show import Meter, counted, print_json, so_far, stdout
 from aiodq.diskqueue import NSQD_MAX_BYTES_PER_FILE, read, write
+from aiodq.errors import AiodqError
 from aiodq.names import check_name, is_ephemeral
 
 if TYPE_CHECKING:
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from aiodq.diskqueue import DiskQueueReader
 
 __all__ = ["export_diskqueue", "import_diskqueue", "taken_over"]
-
-_AT_ONCE = 500
 
 
 def import_diskqueue(
@@ -57,11 +57,17 @@ def import_diskqueue(
 
 async def _import(queue: DiskQueueReader, store: str, topic: str, *, json: bool) -> int:
     number = 0
-    async with open_store(store, create=True) as opened:
-        with Meter(f"importing {queue.name}") as meter:
-            async for bodies in taken_over(queue, made_to_get(opened, topic).put_many):
-                number += len(bodies)
-                meter.advance(sum(map(len, bodies)), counted(number, "message"))
+    try:
+        async with open_store(store, create=True) as opened:
+            with Meter(f"importing {queue.name}") as meter:
+                async for bodies in taken_over(queue, made_to_get(opened, topic).put_many):
+                    number += len(bodies)
+                    meter.advance(sum(map(len, bodies)), counted(number, "message"))
+    except AiodqError as error:
+        raise CommandError(f"{error}{so_far(number)}", exit_code(error)) from error
+    except asyncio.CancelledError:
+        complain(f"interrupted{so_far(number)}")
+        raise
     if json:
         print_json({"topic": topic, "messages": number, "findings": queue.findings})
     else:
@@ -72,11 +78,16 @@ async def _import(queue: DiskQueueReader, store: str, topic: str, *, json: bool)
 
 
 async def taken_over(
-    queue: DiskQueueReader, put_many: Callable[[list[bytes]], Awaitable[object]], at_once: int = _AT_ONCE
+    queue: DiskQueueReader, put_many: Callable[[list[bytes]], Awaitable[object]], at_once: int | None = None
 ) -> AsyncIterator[list[bytes]]:
-    """Put a queue's messages in order, and yield the numbers put, as soon as they are on disk."""
-    messages = iter(queue)
-    while bodies := [message.body for message in islice(messages, at_once)]:
+    """Put a queue's messages in order, and yield those put, as soon as they are on disk.
+
+    Args:
+        queue: what to read.
+        put_many: the topic's.
+        at_once: how many to put at a time at most; fewer where they are large.
+    """
+    for bodies in in_batches((message.body for message in queue), at_once):
         await put_many(bodies)
         yield bodies
 

@@ -16,7 +16,7 @@ from aiodq.cli.exits import DONE, CommandError, complain, exit_code
 from aiodq.cli.loop import Aside, run_command
 from aiodq.cli.opening import made_to_get, open_store
 from aiodq.cli.records import BadLineError, LineCutter, WholeCutter, in_batches
-from aiodq.cli.show import Meter, counted, human_bytes, print_json, rate, stdout
+from aiodq.cli.show import Meter, counted, human_bytes, print_json, rate, so_far, stdout
 from aiodq.errors import AiodqError
 from aiodq.names import check_name, is_ephemeral
 from aiodq.options import StoreOptions
@@ -122,17 +122,12 @@ class _Putting:
                         await self._put(topic, _cut(_chunks(aside, descriptor), self._cutter(name), meter))
         except (AiodqError, CommandError) as error:
             code = error.code if isinstance(error, CommandError) else exit_code(error)
-            raise CommandError(f"{error}{self._so_far}", code) from error
+            raise CommandError(f"{error}{so_far(self.messages)}", code) from error
         except asyncio.CancelledError:
-            complain(f"interrupted{self._so_far}")
+            complain(f"interrupted{so_far(self.messages)}")
             raise
         self._report(time.monotonic() - began, json=json)
         return DONE
-
-    @property
-    def _so_far(self) -> str:
-        was = "was" if self.messages == 1 else "were"
-        return f"; before that, {counted(self.messages, 'message')} {was} put" if self.messages else ""
 
     async def _put(self, topic: Topic, cut: AsyncIterator[list[bytes]]) -> None:
         try:
