@@ -139,8 +139,9 @@ class Message(AsyncBlock, InFlight):
     async def nack(self, delay: float | timedelta | None = None, *, count_attempt: bool = True) -> None:
         """Requeue the message: it is ready again at once or after a delay, in offset order, ahead of newer ones.
 
-        As REQ in NSQ, but the due time is on disk. If the channel's `max_attempts` is reached, the
-        message is given up instead.
+        As REQ in NSQ, but the due time is on disk with the next commit, within milliseconds; this does not wait for it,
+        and a crash before that redelivers at once. If the channel's `max_attempts` is reached, the message is given up
+        instead.
 
         Args:
             delay: seconds, or a `timedelta`; None: as the channel's `backoff` says, or at once without one.

@@ -176,7 +176,9 @@ class Store(StoreHandle):
 
         Args:
             name: 1 to 64 of `[.a-zA-Z0-9_-]`, but not a name that the store needs itself: `LOCK`, `topic.json`, and all
-                that end with `.seg` or `.aiodq-tmp`, in upper or lower case.
+                that end with `.seg` or `.aiodq-tmp`, in upper or lower case. A name that ends with `#ephemeral` is of a
+                topic in memory, up to half of `memory_bytes`; beyond that the oldest messages are dropped and counted.
+                It ends with the store, or the owner of a shared one, or when it is deleted.
             options: the topic's options. Those that concern its data are stored on disk and stay in effect, even if
                 none are named later; `await topic.configure(options)` changes them.
 

@@ -136,7 +136,9 @@ class Topic(TopicHandle):
         """Return a channel, created when first named; its creation is durable before any later `put` returns.
 
         Args:
-            name: by the same rule as a topic's.
+            name: by the same rule as a topic's. A channel whose name ends with `#ephemeral` is in memory. It ends with
+                the store, or the owner of a shared one, or when it is deleted, but not with its last consumer; it keeps
+                no message from being deleted, and counts those it missed as dropped.
             options: the channel's options, which are stored on disk; None: the options named earlier stay in effect, or
                 else the defaults. `start` counts only when the channel is new.
 
