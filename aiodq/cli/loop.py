@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from aiodq.cli.exits import INTERRUPTED
 from aiodq.running import loop_factory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from types import TracebackType
 
-__all__ = ["Aside", "run_command"]
+__all__ = ["Aside", "raising_at_sigterm", "run_command"]
 
 T = TypeVar("T")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
@@ -36,6 +37,29 @@ def run_command(command: Coroutine[Any, Any, int]) -> int:
 
 def _first_of(error: Exception) -> Exception:
     return _first_of(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+@contextmanager
+def raising_at_sigterm() -> Iterator[None]:
+    """Have SIGTERM raise in the block, as SIGINT does, so that a command without a loop removes what is half done.
+
+    In another thread than the main one, which alone can receive signals, this does nothing.
+
+    Raises:
+        SystemExit: there was one; the exit code is that of the signal.
+    """
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(INTERRUPTED + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _until_signalled(command: Coroutine[Any, Any, int]) -> int:

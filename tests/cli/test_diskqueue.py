@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
+from aiodq.cli.app import run
 from aiodq.cli.commands.diskqueue import taken_over
+from aiodq.cli.show import Meter
 from aiodq.diskqueue import list_queues, read, write
 from aiodq.options import StoreOptions
 from aiodq.sync import open as open_sync
@@ -72,6 +75,23 @@ def test_a_topic_is_exported_and_comes_back(tmp_path: Path) -> None:
     (tmp_path / "q").mkdir()
     assert ok(*export, "--channel", "default").lines == [b"exported 30 messages"]
     assert aiodq("export-diskqueue", tmp_path / "s", "t", tmp_path / "q", "n", "--channel", "none").code == 2
+
+
+def test_an_export_that_is_ended_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its metadata, go-diskqueue would write over them; and they are in the way of the next export."""
+    fill(tmp_path / "s", "t", [b"a"] * 3)
+    (tmp_path / "q").mkdir()
+    monkeypatch.setattr(Meter, "advance", lambda *_: signal.raise_signal(signal.SIGTERM))
+    ours = lambda *_: None  # noqa: E731 - to be compared
+    before = signal.signal(signal.SIGTERM, ours)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            run(["export-diskqueue", str(tmp_path / "s"), "t", str(tmp_path / "q"), "n"])
+        assert signal.getsignal(signal.SIGTERM) is ours
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert list((tmp_path / "q").iterdir()) == []
 
 
 def test_damage_in_the_store_is_told(tmp_path: Path) -> None:

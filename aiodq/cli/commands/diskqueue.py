@@ -9,7 +9,7 @@ from cyclopts import Parameter, validators
 
 from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, WRONG, CommandError, complain, exit_code
-from aiodq.cli.loop import run_command
+from aiodq.cli.loop import raising_at_sigterm, run_command
 from aiodq.cli.names import known_topic
 from aiodq.cli.opening import made_to_get, open_store
 from aiodq.cli.records import in_batches
@@ -129,7 +129,8 @@ def export_diskqueue(
                 meter.advance(len(message.body), counted(number, "message"))
                 yield message.body
 
-    written = write(directory, name, bodies(), max_bytes_per_file=max_bytes_per_file)
+    with raising_at_sigterm():
+        written = write(directory, name, bodies(), max_bytes_per_file=max_bytes_per_file)
     if json:
         print_json({"topic": topic, "messages": written.depth, "damages": reader.damages})
     else:
