@@ -445,3 +445,36 @@ class TestIssue24:
                 jobs.task_done()
             assert fs.named("read", "open", since=since) == []
             assert len(fs.named("write", match=".seg", since=since)) == 100
+
+
+class TestRunnersUp:
+    """nsq#1447: an ephemeral topic made again after it was deleted; lavinmq#384: a hole of zeros hid later entries."""
+
+    async def test_an_ephemeral_topic_made_again_begins_anew(self, path: Path) -> None:
+        async with store(path) as opened:
+            for body in (b"before", b"after"):
+                topic = opened.topic("t#ephemeral")
+                channel = topic.channel("c")
+                assert (channel.depth, topic.end_offset) == (0, 0)
+                await topic.put_many([body, b"left"])
+                assert (await soon(channel.get())).body == body
+                await opened.delete_topic("t#ephemeral")
+
+    @pytest.mark.parametrize("hole", [64, 200, 4096])
+    async def test_what_follows_a_hole_of_zeros_is_delivered(self, path: Path, tmp_path: Path, hole: int) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            for body in numbered(200):
+                await jobs.put(body)
+            crash_image(path, tmp_path / "image", fs)
+        found = segments(tmp_path / "image")[0]
+        with found.open("r+b") as file:
+            file.seek(1024)
+            file.write(bytes(hole))
+        async with queue(tmp_path / "image") as jobs:
+            rest = await drain(jobs)
+            missing = jobs.stats().lost
+            first = next((at for at, body in enumerate(rest) if body != b"%d" % at), len(rest))
+            assert 0 < missing < 200
+            assert rest == [*numbered(first), *numbered(200 - first - missing, start=first + missing)]
+            assert jobs.topic_stats().damages == 1
