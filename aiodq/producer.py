@@ -47,8 +47,8 @@ class Producer(Uncopied):
     ) -> int:
         """Store a message and return its offset, once it is as durable as the store's `sync` policy says.
 
-        Under `"always"` that is after fdatasync; puts that wait at the same time share one. If the queue is full and
-        its `overflow` policy is `"block"`, it waits for room first; `"drop_oldest"` makes room.
+        Under `"always"` that is after fdatasync; puts that wait together share one. If the queue is full, it waits for
+        room if the policy is `"block"`, or if `"drop_oldest"` may drop nothing, as messages in flight take up the room.
 
         Args:
             body: the message: `bytes`, `bytearray` or `memoryview`; text as `text.encode()`.
