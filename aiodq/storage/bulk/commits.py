@@ -29,7 +29,7 @@ from aiodq.errors import (
 )
 from aiodq.names import check_name, is_ephemeral
 from aiodq.storage.bulk.commit_lock import COMMITS, lock_commits
-from aiodq.storage.io.durable_io import LARGEST_FILE, TEMPORARY, list_own, read_file, replace_file
+from aiodq.storage.io.durable_io import LARGEST_FILE, list_own, read_file, replace_file
 from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.io.quarantine import Damage, quarantined
@@ -218,8 +218,8 @@ def read_commits(fs: FileSystem, store: str) -> FoundCommits:
     """
     directory = os.path.join(store, COMMITS)
     found = FoundCommits([], [])
-    for name in _names(fs, directory):
-        path = os.path.join(directory, name)
+    for match in _names(fs, directory):
+        path = os.path.join(directory, match[0])
         data = read_file(fs, path)
         if data is None:
             continue
@@ -240,8 +240,9 @@ def _in_order(commits: list[Commit]) -> list[Commit]:
     return sorted(commits, key=lambda commit: (times[commit.key], commit.key.name, commit.key.number or 0))
 
 
-def _names(fs: FileSystem, directory: str) -> list[str]:
-    return [name for name in list_own(fs, directory) if _KEY.fullmatch(name) and not name.endswith(TEMPORARY)]
+def _names(fs: FileSystem, directory: str) -> list[re.Match[str]]:
+    """Return the names of the records, taken apart."""
+    return [match for name in list_own(fs, directory) if (match := _KEY.fullmatch(name))]
 
 
 def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
@@ -283,9 +284,8 @@ def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
 
 def _is_known(fs: FileSystem, store: str, key: CommitKey) -> bool:
     """Return whether this key, or a later one of its stream, was committed."""
-    for name in _names(fs, os.path.join(store, COMMITS)):
-        match = _KEY.fullmatch(name)
-        if match is None or unquote(match[1]) != key.name:
+    for match in _names(fs, os.path.join(store, COMMITS)):
+        if unquote(match[1]) != key.name:
             continue
         if key.number is None or match[2] is None or int(match[2]) >= key.number:
             return True
