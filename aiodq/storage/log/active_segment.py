@@ -391,7 +391,6 @@ class ActiveSegment:
             if self._torn:
                 self._file.truncate(self._position)
                 self._ahead.gone()
-                self._torn = False
             self._torn = True
             # CRASH: 2. Until the next sync any part of these bytes may be missing.
             staged, position = self._staged, self._position
@@ -414,7 +413,7 @@ class ActiveSegment:
     def commit(self, producers: ProducerTable | None = None) -> None:
         """Make visible to readers what was written; tell `producers` whose puts they are."""
         segment = self.segment
-        if self._known and producers is not None:
+        if producers is not None:
             for row in self._known:
                 producers.note(row)
         self._known.clear()
