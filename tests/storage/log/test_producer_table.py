@@ -362,18 +362,22 @@ def test_with_any_byte_wrong_in_the_frame_at_the_end_who_put_is_known_all_the_sa
         assert sorted(recalled(other / "t").rows()) == sorted(rows)
 
 
-def test_a_segment_ends_with_who_put_only_where_there_is_room(topic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [400, 700])
+def test_a_segment_ends_with_who_put_only_where_there_is_room(
+    topic: Path, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for both that frame and the footer."""
     monkeypatch.setattr(active_segment, "_MANY_OF_OTHERS", 10)
     log = open_log(topic)
     for number in range(1, 21):
         put_of(log, Origin(7, number), [b"%d" % number])
     rows, end = log.producers.rows(), log.segments[-1].data_end
     log.abandon()
-    log = open_log(topic, segment_bytes=end + 400)
+    log = open_log(topic, segment_bytes=end + room)
     log.recall()
     log.close()
     assert (log.segments[-1].sealed, log.segments[-1].data_end) == (True, end)
-    assert segments(topic)[0].stat().st_size <= end + 400
+    assert segments(topic)[0].stat().st_size <= end + room
     assert recalled(topic).rows() == rows
 
 
