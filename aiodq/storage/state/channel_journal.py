@@ -112,7 +112,6 @@ class ChannelJournal:
         self._reserved = 0
         self._mutex = threading.Lock()
         self._since: list[Op] | None = None
-        self._begun: PooledFile | None = None
         self.unclean: bool = bool(self.damages)
         for damage in self.damages:
             if damage.end > damage.position:
@@ -275,10 +274,7 @@ class ChannelJournal:
             False if that is not possible, or zeros have to be written first; then `sync` is to be called.
         """
         file = self._file
-        if self.scant or not isinstance(file, PooledFile) or not file.begin_sync(submit):
-            return False
-        self._begun = file
-        return True
+        return not self.scant and isinstance(file, PooledFile) and file.begin_sync(submit)
 
     def end_sync(self, error: int) -> None:
         """Note the end of the sync that was begun, with its errno, 0 for none.
@@ -286,8 +282,8 @@ class ChannelJournal:
         Raises:
             StoreFailedError: it is unknown what is on disk.
         """
-        file, self._begun = self._begun, None
-        if file is not None:
+        file = self._file
+        if isinstance(file, PooledFile):
             file.end_sync(synced=not error)
         if error:
             raise sync_failure(OSError(error, os.strerror(error)), self._path)
