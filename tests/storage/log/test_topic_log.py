@@ -619,6 +619,26 @@ def test_a_purge_counts_even_before_its_files_are_gone(topic: Path) -> None:
     log.close()
 
 
+def test_what_was_given_up_and_not_deleted_is_deleted_at_the_next_opening(topic: Path) -> None:
+    log = open_log(topic, segment_bytes=300)
+    put_each(log, bodies(20))
+    begin, kept = log.segments[2].base, [Path(segment.path) for segment in log.segments[2:]]
+    log.description.give_up(begin)
+    log.abandon()
+    log = open_log(topic, segment_bytes=300)
+    assert (log.begin, segments(topic)) == (begin, kept)
+    assert list(messages(log)) == list(range(begin, 20))
+    log.close()
+
+
+def test_what_is_only_staged_is_written_at_the_end(topic: Path) -> None:
+    log = open_log(topic)
+    put(log, [b"x"])
+    assert log.stage(Columns([b"y"]), CLOCK.now, atomic=False) == (1, 2)
+    log.close()
+    assert reopened(topic) == {0: b"x", 1: b"y"}
+
+
 def test_the_segment_being_written_is_never_hidden(topic: Path) -> None:
     log = open_log(topic)
     put(log, [b"x"])
