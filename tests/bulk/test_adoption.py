@@ -19,6 +19,7 @@ from aiodq.storage.bulk.commits import (
     Commit,
     CommitKey,
     commit_staged,
+    decode_commit,
     read_commits,
     staging_directory,
 )
@@ -401,6 +402,25 @@ async def test_a_record_that_cannot_be_read_is_told_and_set_aside(
     assert verify_store(STORE, machine.fs).ok
     assert repair_store(STORE, machine.fs) == []
     assert len(left(machine)) == 1
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 151, "ä" * 26])
+def test_a_name_that_is_no_directorys_is_no_writers(name: str) -> None:
+    with pytest.raises(aiodq.InvalidOptionError, match="no name for a writer"):
+        staging_directory(STORE, name)
+    assert staging_directory(STORE, "ä" * 25) == f"{STORE}/{STAGING}/{'%C3%A4' * 25}"
+
+
+@pytest.mark.parametrize("base", [-1, 0])
+def test_a_record_with_an_offset_below_zero_makes_no_sense(base: int) -> None:
+    commit = Commit(CommitKey("x"), {"a": (), "b": ()}, bases={"a": 7, "b": base})
+    content = {"key": ["x", None, False], "topics": commit.topics, "time_ns": 0, "bases": commit.bases, "done": False}
+    data = encode_checked("commit", 1, content)
+    if base < 0:
+        with pytest.raises(aiodq.CorruptionError, match="no sense"):
+            decode_commit(data, "x.json")
+    else:
+        assert decode_commit(data, "x.json") == commit
 
 
 async def test_a_newer_record_keeps_the_store_shut_and_untouched(machine: Machine) -> None:
