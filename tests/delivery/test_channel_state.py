@@ -115,6 +115,20 @@ class TestOrder:
         assert list(state._passed) == []
 
 
+class TestHeld:
+    @pytest.mark.parametrize("deadline", [None, 7])
+    def test_what_is_let_go_is_late_after_its_new_deadline_if_it_has_one(self, deadline: int | None) -> None:
+        state = channel()
+        _, first = state.deliver(0)
+        state.deliver(1)
+        state.hold(0, 2)
+        state.unhold(0, 2, first, deadline)
+        assert in_flight(state) == {0: first, 1: first + 1}
+        state.touch(1, 9)
+        assert state.tick(8) == ([], [] if deadline is None else [0])
+        assert state.tick(9) == ([], [1])
+
+
 class TestAttempts:
     def test_the_first_delivery_is_attempt_one(self) -> None:
         assert channel().deliver(0)[0] == 1
