@@ -563,9 +563,12 @@ def _once(name: str) -> Count:
         return runner.run(ROWS[name](meter, Path(path)))
 
 
-def runs(name: str) -> list[Count]:
-    """Return what a row of the table costs in each of a few runs."""
-    return [_once(name) for _ in range(_REPEATS)]
+def runs(name: str, enough: Callable[[list[Count]], bool] = lambda _: False) -> list[Count]:
+    """Return what a row of the table costs in each of a few runs, or in as many as are `enough`."""
+    found: list[Count] = []
+    while len(found) < _REPEATS and not (found and enough(found)):
+        found.append(_once(name))
+    return found
 
 
 def count(name: str) -> Count:
