@@ -21,7 +21,7 @@ from aiodq.engine.stats import stats_publisher
 from aiodq.storage.io.filesystem import OsFile
 from tests.compiled import skip_what_needs_pure_python, skip_what_patches
 from tests.loops import LOOPS, OF_FILES, loops_for
-from tests.sessions import place_in_a_shared_run, scheduling
+from tests.sessions import import_in_turns, place_in_a_shared_run, scheduling
 
 if TYPE_CHECKING:
     import asyncio
@@ -146,6 +146,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker("slow")
         if "uvloop" in item.name and item.path.relative_to(TESTS).as_posix() in OF_FILES:
             item.add_marker("slow")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None]:
+    """Collect no garbage meanwhile: a hundred thousand objects are made, and stay. Share what is to be compiled."""
+    gc.disable()
+    try:
+        import_in_turns(session.config)
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

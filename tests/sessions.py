@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
-__all__ = ["place_in_a_shared_run", "scheduling", "shares_a_session"]
+__all__ = ["import_in_turns", "place_in_a_shared_run", "scheduling", "shares_a_session"]
 
 ROOT: Final = Path(__file__).parents[1]
 _ASKED_FOR: Final = re.compile(r"\bspark: SparkSession\b")
@@ -43,3 +43,20 @@ def scheduling(config: pytest.Config, log: object) -> Any:
     by_module = found._split_scope
     found._split_scope = lambda nodeid: "tests/spark" if shares_a_session(nodeid) else by_module(nodeid)
     return found
+
+
+def import_in_turns(config: pytest.Config) -> None:
+    """Import the modules of tests where several processes share a run of all, each beginning with another part.
+
+    In a new checkout that is mostly compiling, by Python and by what rewrites pytest's asserts. What one process has
+    compiled is on disk for the others, which would else compile the same at the same time.
+    """
+    shared = getattr(config, "workerinput", None)
+    if shared is None or [str(ROOT / given) for given in config.args] != [str(ROOT / "tests")]:
+        return
+    found = sorted((ROOT / "tests").rglob("test_*.py"))
+    first = len(found) * int(shared["workerid"].removeprefix("gw")) // shared["workercount"]
+    for path in (*found[first:], *found[:first]):
+        # One that cannot be imported, or is skipped as a whole, says so when pytest collects it.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
