@@ -380,11 +380,13 @@ class Deadlines:
         found: dict[int, None] = {}  # one moved to its old deadline is there twice
         while len(found) < most and (moment := self.next()) is not None and moment <= now:
             queue, entry = self._blocks[0], self._heap.first()
-            if queue and (entry is None or queue[0][0] == moment):
+            if queue and queue[0][0] == moment:
                 entry = queue.popleft()
-            else:
+            elif entry is not None and entry[0] == moment:
                 self._heap.pop()
-            if entry is None or not self._counts(entry):
+            else:
+                break  # that moment was of a stale entry, which is gone: what comes first may not be late
+            if not self._counts(entry):
                 break  # after very many stale entries: `next` is in the past
             self._moved.pop(entry[2], None)
             found[entry[1]] = None

@@ -92,6 +92,21 @@ def test_no_step_looks_at_all_that_is_in_flight(kept: int) -> None:
     assert deadlines.take(20_000) == list(in_flight)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_behind_very_many_that_were_settled_nothing_is_late_before_its_time(*, moved: bool) -> None:
+    """A look drops only some of them, and the next look more."""
+    in_flight = {number: number for number in range(1501)}
+    deadlines = Deadlines(in_flight)
+    (deadlines.move if moved else deadlines.add)(20, 1500, 1500)
+    for number in range(1500):
+        deadlines.move(10, number, number)
+    for number in range(1500):
+        del in_flight[number]
+    assert deadlines.take(15) == []
+    assert deadlines.next() == 20
+    assert deadlines.take(20) == [1500]
+
+
 def test_deadlines_begin_anew_when_all_have_passed() -> None:
     in_flight: dict[int, int] = {}
     deadlines, numbers = Deadlines(in_flight), count()
