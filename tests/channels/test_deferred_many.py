@@ -6,13 +6,15 @@ import asyncio
 from collections import deque
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
+from aiodq.consuming import deferred
 from aiodq.engine.channel.source import message_source
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
+from aiodq.engine.reading.prefetch_reader import PrefetchingReader
 from aiodq.testing import FakeClock
 from tests.channels.support import Machine, counts, ready, until
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from aiodq.format.frame import Batch
+    from aiodq.storage.read.log_reader import LogReader
 
 MANY = 1700
 
@@ -144,3 +147,28 @@ async def test_what_is_put_together_is_due_together(machine: Machine) -> None:
         assert counts(jobs) == (0, 0, 2 * MANY)
         machine.clock.advance(100)
         await until(lambda: counts(jobs) == (2 * MANY, 0, 0))
+
+
+@pytest.mark.parametrize("page", [1 << 20, 100])
+async def test_those_due_in_no_order_are_read_many_at_a_time(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    """What no longer fits into the bytes of a page is read by itself."""
+    monkeypatch.setattr(deferred, "_PAGE_BYTES", page)
+    delays = [float(60 + number * 7 % MANY) for number in range(MANY)]
+    async with machine.jobs() as jobs:
+        await jobs.put_many([aiodq.Draft(b"%d" % number, delay=delay) for number, delay in enumerate(delays)])
+    looks = 0
+    look = PrefetchingReader.look
+
+    async def counting(reader: PrefetchingReader, function: Callable[[LogReader], Any]) -> Any:
+        nonlocal looks
+        looks += 1
+        return await look(reader, function)
+
+    monkeypatch.setattr(PrefetchingReader, "look", counting)
+    async with machine.jobs() as jobs:
+        found = [message async for message in jobs.deferred_messages()]
+        assert [int(message.body) for message in found] == sorted(range(MANY), key=delays.__getitem__)
+        assert all(earlier.due < later.due for earlier, later in pairwise(found))
+    assert looks <= (10 if page > MANY else MANY)
