@@ -92,6 +92,13 @@ class Server:
             time.sleep(0.05)
         pytest.fail(f"there are not {WORKERS} workers: {self._output.read_text()}")
 
+    def wait_until_started(self) -> None:
+        """Wait until granian has started every worker: one that it is just starting does not hear of its end."""
+        deadline = time.monotonic() + PATIENCE
+        while (text := self._output.read_text()).count("Spawning worker-") > text.count("Started worker-"):
+            assert time.monotonic() < deadline, text
+            time.sleep(0.05)
+
     def all_workers(self) -> set[int]:
         """Likewise, the owner among them."""
         owner, others = self.wait_for_workers()
@@ -183,6 +190,7 @@ def test_nothing_is_lost_nor_done_twice(kind: str, rounds: int, tmp_path: Path) 
         assert len(load.accepted) > 150 * rounds
         assert server.wait_for_workers()[0] not in killed
         server.wait_until_done()
+        server.wait_until_started()
 
         def end(number: int) -> None:
             if number == 200 * rounds + 40:
@@ -193,6 +201,7 @@ def test_nothing_is_lost_nor_done_twice(kind: str, rounds: int, tmp_path: Path) 
     with serving(kind, tmp_path) as server:
         server.wait_for_workers()
         server.wait_until_done()
+        server.wait_until_started()
         server.end()
     check(tmp_path, load)
 
@@ -218,6 +227,7 @@ def test_workers_that_are_recycled_and_reloaded_leave_nothing_behind(
             assert time.monotonic() < deadline, (tmp_path / "output").read_text()
             load.run(20)
         server.wait_until_done()
+        server.wait_until_started()
         server.end()
     check(tmp_path, load)
     assert len(load.refused) < 50
