@@ -10,7 +10,9 @@ import aiodq
 from aiodq.testing import Marked
 from tests.proof.ledger import (
     Chosen,
+    Closed,
     Closing,
+    Committed,
     Committing,
     Created,
     Deleting,
@@ -23,6 +25,7 @@ from tests.proof.ledger import (
     Purging,
     Put,
     Putting,
+    Requeued,
     Requeueing,
     Returning,
     Seeking,
@@ -42,11 +45,14 @@ __all__ = ["BackedUp", "BackingUp", "held_against"]
 _MOST = 3
 """Backups of one opening of the store."""
 
-_POSSIBLE = frozenset({
+_POSSIBLE = (
     Closing, Committing, Created, Deleting, EffectiveOptions, Elapsed, Handing, Moving, Purging, Putting, Requeueing,
     Returning, Seeking, Settlement,
-})  # fmt: skip
-"""What may have happened, or not: what says that it has is of another class."""
+)  # fmt: skip
+"""What may have happened, or not, where it is not among `_CERTAIN`."""
+
+_CERTAIN = (Chosen, Closed, Committed, Requeued)
+"""What says that it has: the other notes that do are no kind of possible one."""
 
 
 class BackedUp(NamedTuple):
@@ -100,7 +106,7 @@ class BackingUp(World):
 
 
 def held_against(
-    recoverer: Recoverer, world: BackingUp, backup: BackedUp, image: Image, until: int | None = None
+    recoverer: Recoverer, world: World, backup: BackedUp, image: Image, until: int | None = None
 ) -> list[str]:
     """Return what is wrong with a backup: what was promised when it began is there, and nothing that was never put.
 
@@ -136,7 +142,7 @@ def _is_leaving(ledger: Ledger, letter: Requeueing) -> bool:
     return topic is not None and letter.name in topic.leaving.get(letter.into, {})
 
 
-def _half_done(world: BackingUp, ledger: Ledger, opened: Opened) -> Iterator[str]:
+def _half_done(world: World, ledger: Ledger, opened: Opened) -> Iterator[str]:
     """Check the transactions that settle what was put after the moment of the backup, and leave the others."""
     told = [(put.topic, *each) for put in _puts(world) for each in zip(put.names, put.offsets, strict=True)]
     offsets = {(topic, name): offset for topic, name, offset in told}
@@ -149,7 +155,7 @@ def _half_done(world: BackingUp, ledger: Ledger, opened: Opened) -> Iterator[str
     ledger.transactions = left
 
 
-def _puts(world: BackingUp) -> Iterator[Put]:
+def _puts(world: World) -> Iterator[Put]:
     for operation in world.trace:
         note = operation.label if isinstance(operation, Marked) else None
         if isinstance(note, Outliving):
@@ -168,7 +174,7 @@ def _is_there(opened: Opened, topic: str, name: str) -> bool:
 
 def _allow(ledger: Ledger, note: object) -> None:
     """Add a note of what happened while a backup was made: it may be in it or not."""
-    if type(note) in _POSSIBLE:
+    if isinstance(note, _POSSIBLE) and not isinstance(note, _CERTAIN):
         ledger.take(note)
     if isinstance(note, Outliving):
         note = note.note

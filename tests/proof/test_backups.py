@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.testing import Disk
-from tests.proof.backups import BackingUp, held_against
+from tests.proof.backups import BackedUp, BackingUp, held_against
+from tests.proof.clients import clients
 from tests.proof.explore import Case, explore
 from tests.proof.oracle import Recoverer
 from tests.proof.workloads import WORKLOADS
-from tests.proof.world import run_world
+from tests.proof.world import World, run_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +54,30 @@ def try_backups(name: str, random: Random, moments: int = MOMENTS) -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_backup_holds_all_that_was_promised_when_it_began(name: str, seed: int) -> None:
     try_backups(name, Random(f"{name}:{seed}"))
+
+
+def test_a_backup_may_hold_or_not_what_a_client_acked_while_it_was_made() -> None:
+    world = World(0)
+    moments: list[int] = []
+
+    async def ack_before_it_is_copied(world: World) -> None:
+        async with world.store() as store:
+            world.queue(store, "jobs")
+            async with clients(world, store) as those:
+                await those.put("jobs", 1)
+                moments.append(len(world.trace))
+                await those.ack("jobs", 2, 1)
+                moments.append(len(world.trace))
+                await store.backup("/backup")
+
+    run_world(world, ack_before_it_is_copied)
+    before, after = moments
+    with Recoverer() as recoverer:
+        image = world.fs.image()
+        assert held_against(recoverer, world, BackedUp("/backup", before, after), image) == []
+        assert held_against(recoverer, world, BackedUp("/backup", after, after), image) == []
+        lost = ["lost: ['o1:0:1'] for channel default (topic jobs)"]
+        assert held_against(recoverer, world, BackedUp("/backup", before, before), image) == lost
 
 
 @pytest.mark.slow
