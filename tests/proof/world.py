@@ -478,6 +478,7 @@ def run_world(world: World, program: Program) -> None:
         mock.patch("aiodq.storage.state.topic.topic_meta.uuid4", made_up),
         mock.patch("aiodq.storage.state.store_identity.uuid4", made_up),
         mock.patch("aiodq.storage.bulk.staging.uuid4", made_up),
+        mock.patch("aiodq.engine.channel.channel_engine.token_hex", lambda size: uuids.randbytes(size).hex()),
         # Not by an option: a store that is opened without any goes by what it has on disk.
         mock.patch.object(sync_backend, "_AUTO", world.sync_backend),
         asyncio.Runner(loop_factory=SimulatedLoop) as runner,
