@@ -102,8 +102,8 @@ class Channel(ChannelHandle):
         ```
 
         Each is a `Message` that cannot be settled, with an attribute `due`, a `datetime` in UTC. The iteration covers
-        what `deferred` counts at the first step; messages no longer deferred when their turn comes are left out. They
-        are read one by one: only their offsets and due times are held in memory.
+        what `deferred` counts at the first step; messages no longer deferred when their turn comes are left out. Beside
+        the offsets and due times of all, about 1 MiB of messages is held in memory, or one that is larger.
 
         Raises:
             StorageError: one could not be read.
