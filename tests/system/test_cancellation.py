@@ -1,4 +1,4 @@
-"""Every public coroutine, cancelled after each of its steps in every way there is.
+"""Every public coroutine, cancelled after each of its steps in every way there is; or, in quick runs, after some.
 
 The engine runs without threads here (`InlineOffload`), so the steps are the same each time and none is left out. What
 runs with threads, at random, is in test_schedules.py.
@@ -7,11 +7,12 @@ runs with threads, at random, is in test_schedules.py.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.system.cancelling import KINDS, MOST_STEPS, Case, Kind, opened_at_las
 from tests.system.support import InlineOffload, QuickFileSystem, bodies, descriptors_under, drain, nothing_left
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from aiodq import Message, Queue
@@ -985,42 +987,42 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 
-SLOW_ON: Final = {"asyncio": pytest.mark.slow_on_asyncio, "uvloop": pytest.mark.slow_on_uvloop}
-ONCE: Final = ("task", "timeout")
-AGAIN: Final = ("move_on_after", "scope")
-
-
-def sampled() -> list[Any]:
-    """Return every scenario with every kind; exhaustive runs try all four on both loops, others one on each.
-
-    A task is cancelled once by a time-out as by `cancel`, and by either scope again and again: each scenario meets one
-    of each, and each kind meets every fourth scenario on either loop.
-    """
-    found = []
-    for number, scenario in enumerate(SCENARIOS):
-        quick = {
-            (ONCE, AGAIN)[number % 2][number // 2 % 2]: "uvloop",
-            (AGAIN, ONCE)[number % 2][number // 2 % 2]: "asyncio",
-        }
-        for kind in KINDS:
-            slow = [mark for loop, mark in SLOW_ON.items() if quick.get(kind) != loop]
-            found.append(pytest.param(scenario, kind, marks=slow, id=f"{scenario.__name__}-{kind}"))
-    return found
-
-
-@pytest.mark.parametrize(("scenario", "kind"), sampled())
-async def test_cancelled_after_each_step(
-    scenario: Scenario,
-    kind: Kind,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    record_property: Callable[[str, object], None],
-) -> None:
-    monkeypatch.setattr(store_engine, "WorkerThreads", InlineOffload)
-    for number in range(1, MOST_STEPS):
+async def tried(path: Path, scenario: Scenario, steps: Iterator[tuple[int, Kind]]) -> int:
+    """Cancel a scenario's operation after these steps, until it completes in spite of that; return how many were."""
+    for trials, (number, kind) in enumerate(steps, 1):
         with nothing_left():
             async with asyncio.timeout(30):
-                if await scenario(Case(tmp_path / str(number), kind, number)):
-                    record_property("trials", number)
-                    return
-    pytest.fail("it never completes")
+                if await scenario(Case(path / str(number), kind, number)):
+                    return trials
+    return pytest.fail("it never completes")
+
+
+def some_steps(rng: random.Random) -> Iterator[tuple[int, Kind]]:
+    number = rng.randint(1, 4)
+    while number < MOST_STEPS:
+        yield number, rng.choice(KINDS)
+        number += rng.randint(1, 6)
+
+
+@pytest.fixture(autouse=True)
+def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_engine, "WorkerThreads", InlineOffload)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_cancelled_after_steps_drawn_at_random(
+    scenario: Scenario, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    """After some two in seven of its steps, others on each loop, and in any of the ways each time."""
+    rng = random.Random(f"{seed} {scenario.__name__} {type(asyncio.get_running_loop()).__module__}")
+    record_property("trials", await tried(tmp_path, scenario, some_steps(rng)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_cancelled_after_each_step(
+    scenario: Scenario, kind: Kind, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    steps = ((number, kind) for number in range(1, MOST_STEPS))
+    record_property("trials", await tried(tmp_path, scenario, steps))
