@@ -11,8 +11,6 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import pytest
-
 from aiodq import QueueEmpty
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
@@ -156,6 +154,8 @@ class InlineOffload:
 
 def require_aio() -> None:
     """Skip a test on a system whose kernel does not sync in the background."""
+    import pytest  # noqa: PLC0415 - a third of a short child's imports, and children import this module
+
     try:
         KernelAio().close()
     except OSError as refused:
