@@ -96,6 +96,7 @@ async def kill_and_check(directory: Path, seed: int, kills: int) -> int:
     return len(of["put"])
 
 
+@pytest.mark.slow_on_uvloop  # the processes that are killed have loops of their own
 async def test_nothing_is_lost_early_or_forgotten_through_sigkill(
     tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
 ) -> None:

@@ -111,7 +111,7 @@ def test_it_is_a_set() -> None:
 def test_it_is_a_set_of_many_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiodq.delivery.range_set._MOST", 4)
     monkeypatch.setattr("aiodq.delivery.range_set._FEW", 2)
-    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=120, stateful_step_count=30))
+    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=50, stateful_step_count=30))
 
 
 @pytest.mark.slow

@@ -150,10 +150,11 @@ def test_a_message_keeps_it_open(tmp_path: Path) -> None:
     "more",
     [
         "",
-        "import threading; threading.Thread(target=jobs.consume, args=(print,), daemon=True).start()",
-        "import threading; threading.Thread(target=lambda: [jobs.get() for _ in range(9)], daemon=True).start()",
+        """import threading
+threading.Thread(target=lambda: [jobs.get() for _ in range(9)], daemon=True).start()
+threading.Thread(target=jobs.consume, args=(print,), daemon=True).start()""",
     ],
-    ids=["no thread", "consume", "get"],
+    ids=["no thread", "threads"],
 )
 def test_the_interpreter_ends_and_it_is_closed(tmp_path: Path, more: str) -> None:
     done = run(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from aiodq import Message, Queue
 
-SCHEDULES = 100
+SCHEDULES = 48
 EXHAUSTIVELY = 1000
 PUTS = 12
 """By each producer."""

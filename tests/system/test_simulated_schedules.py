@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiodq.format.frame import Batch
 
-SAMPLE = 6
+SAMPLE = 4
 EXHAUSTIVELY = 1_000
 PARTS = 10
 REPLAYS = 3

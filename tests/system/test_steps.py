@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(compiled(), reason="what is compiled cannot be watched")
 
 BODY = b"x" * 20
-CHANNELS = 50
-AT_ONCE = 8
+CHANNELS = 25
+AT_ONCE = 4
 
 
 class Turns:

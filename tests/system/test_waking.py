@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,9 +39,11 @@ def takes_no_time(work: Callable[[], Awaitable[object]]) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_closing_beside_a_cancelled_first_put_does_not_wait_for_the_tick(policy: SyncPolicy) -> None:
+def test_closing_beside_a_cancelled_first_put_does_not_wait_for_the_tick(policy: SyncPolicy, seed: int) -> None:
+    """After a third of the steps, others under each policy."""
+
     async def work() -> None:
-        for number in range(MOST_STEPS):
+        for number in random.Random(f"{seed} {policy}").sample(range(MOST_STEPS), MOST_STEPS // 3):
             store = await opened(policy)
             put = asyncio.create_task(store.topic("t").put(b"x"))
             for _ in range(number):
