@@ -139,11 +139,11 @@ def test_memory_goes_by_the_gaps() -> None:
 @pytest.mark.parametrize("step", [1, -1])
 def test_few_blocks_are_left_of_many(step: int) -> None:
     """However the gaps are filled, neighbours that have become small are joined."""
-    ranges = RangeSet((number, number + 1) for number in range(0, 200_000, 2))
-    for number in range(1, 200_000, 2)[::step]:
+    ranges = RangeSet((number, number + 1) for number in range(0, 60_000, 2))
+    for number in range(1, 60_000, 2)[::step]:
         if number % 512 != 511:
             ranges.add(number, number + 1)
-    assert len(ranges) == 391
+    assert len(ranges) == 118
     assert len(ranges._blocks) <= 4
 
 

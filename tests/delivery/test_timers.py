@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiodq.delivery.timers import Deadlines, Deferrals, later_than
@@ -223,6 +223,7 @@ def test_messages_with_times_of_their_own_beside_very_many(monkeypatch: pytest.M
     assert deferrals.take(5000) == sorted(range(5000), key=lambda offset: (offset * 7919) % 5000)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(["discard", "defer", "spread"]), st.integers(0, 2999), st.integers(1, 1500))))
 def test_very_many_get_times_of_their_own_as_far_as_they_are_still_deferred(steps: list[tuple[str, int, int]]) -> None:
     dues = [50 + (offset * 7919) % 2000 for offset in range(3000)]

@@ -251,7 +251,7 @@ async def test_whenever_the_power_is_cut_it_is_there_once(machine: Machine, seed
     async with machine.store() as store:
         assert await shown(store, "made") == [b"a", b"b"]
     states = list(recorded.power_cuts(seed, 2))
-    chosen = random.Random(seed).sample(states, 40)
+    chosen = random.Random(seed).sample(states, 20)
     for _, image in chosen:
         # The file may be back; whoever saw it go takes it away again.
         machine.fs = SimulatedFileSystem({path: data for path, data in image.items() if data != FOREIGN})
