@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.testing import Disk, Made, Marked, Removed, Renamed, Wrote
 from tests.proof.ledger import Found, Ledger
 from tests.proof.limits import HungError, limit
-from tests.proof.oracle import Recoverer, judge, judge_found, same
+from tests.proof.oracle import Recoverer, digest_of, judge, judge_found, same
 from tests.proof.restarts import go_on
 from tests.proof.world import World, run_world
 
@@ -226,7 +225,7 @@ class _Exploration:
         return self._random.choice(chosen[len(chosen) // 2 :]) if chosen else next(disk.cuts(self._random, 1))
 
     def _state(self, recoverer: Recoverer, image: Image, ledger: Ledger, where: str) -> None:
-        digest = _digest(image, ledger.notes)
+        digest = digest_of(image) + ledger.notes.to_bytes(4)
         if digest in self._result.distinct:
             return
         self._result.distinct.add(digest)
@@ -297,11 +296,3 @@ def begun(write: Wrote, random: Random) -> list[Wrote]:
 
 def _is_found(operation: Operation) -> bool:
     return isinstance(operation, Marked) and isinstance(operation.label, Found)
-
-
-def _digest(image: Image, notes: int) -> bytes:
-    found = hashlib.blake2b(str(notes).encode(), digest_size=16)
-    for path, data in sorted(image.items()):
-        found.update(path.encode())
-        found.update(b"/" if data is None else hashlib.blake2b(data, digest_size=16).digest())
-    return found.digest()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from concurrent.futures import Executor, Future
 from itertools import pairwise
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 
 import aiodq
 from aiodq.testing import STALE, FakeClock, Image, SimulatedFileSystem, SimulatedLoop
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
 
     from tests.proof.ledger import Ledger, Topic, TopicFound
 
-__all__ = ["Opened", "Recoverer", "check", "judge", "judge_found", "same"]
+__all__ = ["Opened", "Recoverer", "check", "digest_of", "judge", "judge_found", "same"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_REMEMBERED: Final = 256
+"""So many openings at most: most disks that are met again were met a moment before, and all of them are much memory."""
 
 
 class Opened:
@@ -63,10 +67,14 @@ class _OnTheLoop(Executor):
 
 
 class Recoverer:
-    """Opens stores on one simulated loop: making a loop for each would take most of the time."""
+    """Opens stores on one simulated loop: making a loop for each would take most of the time.
+
+    What a store shows is decided by its disk alone, so one that was opened lately is not opened again.
+    """
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner(loop_factory=SimulatedLoop)
+        self._known: dict[bytes, Opened] = {}
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -77,6 +85,16 @@ class Recoverer:
 
     def open(self, image: Image, *, record: bool = False) -> Opened:
         """Open the store that `image` holds, and read all of it."""
+        digest = digest_of(image)
+        known = self._known.pop(digest, None)
+        if known is None or (record and known.fs.trace is None):
+            known = self._open(image, record=record)
+        self._known[digest] = known
+        if len(self._known) > _REMEMBERED:
+            del self._known[next(iter(self._known))]
+        return known
+
+    def _open(self, image: Image, *, record: bool) -> Opened:
         opened = Opened(SimulatedFileSystem(image, record=record))
         opened.stale = any(data is not None and STALE in data for data in image.values())
         try:
@@ -95,6 +113,15 @@ class Recoverer:
             opened.sure = opened.fs.durable()
             stats = store.stats()
             opened.damages = {name: topic.damages for name, topic in stats.topics.items() if topic.damages}
+
+
+def digest_of(image: Image) -> bytes:
+    """Return what tells a disk from others."""
+    found = hashlib.blake2b(digest_size=16)
+    for path, data in sorted(image.items()):
+        found.update(path.encode())
+        found.update(b"/" if data is None else hashlib.blake2b(data, digest_size=16).digest())
+    return found.digest()
 
 
 def same(first: Mapping[str, TopicFound], second: Mapping[str, TopicFound]) -> bool:
