@@ -168,6 +168,8 @@ def case(
         q_class = Adapted
 
         async def asyncSetUp(self) -> None:
+            # unittest has asyncio keep the stack of whoever makes a future, which takes a third of the time.
+            asyncio.get_running_loop().set_debug(False)
             Adapted.waiting = defaultdict(list)
             store = await self.enterAsyncContext(aiodq.open(path, aiodq.StoreOptions(sync=sync), mode=mode))
             for size, number in SIZES.items():
@@ -175,8 +177,8 @@ def case(
                     store.topic(f"q{size}-{count}", aiodq.StoreOptions(sync=sync, max_messages=size or None))
                     channel = aiodq.ChannelOptions(auto_ack=settles)
                     queue = store.queue(f"q{size}-{count}", channel)
-                    await queue.topic.settle_in()
                     Adapted.waiting[size].append(queue)
+            await asyncio.gather(*(queue.topic.settle_in() for queues in Adapted.waiting.values() for queue in queues))
 
     test = getattr(OnDisk, name)
 
