@@ -14,7 +14,7 @@ from typing import Any
 
 import aiodq
 
-ATTEMPTS = 5
+ATTEMPTS = 4
 
 
 def main(example: Path, done: str) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from tests.examples.support import PLAIN
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -52,7 +54,7 @@ class Load:
         end = self._next + number
         limits = httpx.Limits(max_connections=self._at_once, max_keepalive_connections=0)  # any worker may get the next
         async with (
-            httpx.AsyncClient(base_url=self._url, timeout=self._patience, limits=limits) as client,
+            httpx.AsyncClient(base_url=self._url, timeout=self._patience, limits=limits, verify=PLAIN) as client,
             asyncio.TaskGroup() as senders,
         ):
             for _ in range(self._at_once):

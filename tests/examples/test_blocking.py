@@ -14,7 +14,7 @@ import httpx
 
 import aiodq
 import aiodq.sync
-from tests.examples.support import EXAMPLES, PATIENCE, run_example
+from tests.examples.support import EXAMPLES, PATIENCE, PLAIN, run_example
 from tests.processes import killed_at_last
 
 if TYPE_CHECKING:
@@ -60,11 +60,13 @@ def test_the_views_lose_nothing_at_sigterm(tmp_path: Path) -> None:
 
         def order(number: int) -> int:
             item = "bomb" if number == 3 else "tea"
-            return int(httpx.post(url, json={"item": item}, timeout=PATIENCE).raise_for_status().json()["order"])
+            return int(
+                httpx.post(url, json={"item": item}, timeout=PATIENCE, verify=PLAIN).raise_for_status().json()["order"]
+            )
 
         with ThreadPoolExecutor(4) as pool:
             assert sorted(pool.map(order, range(20))) == list(range(20))
-        assert httpx.get(url).json().keys() == {"waiting", "shipped"}
+        assert httpx.get(url, verify=PLAIN).json().keys() == {"waiting", "shipped"}
         child.send_signal(signal.SIGTERM)
         _, errors = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0

@@ -1,4 +1,4 @@
-"""A service with many workers, under load: workers are killed, the server is ended and started again.
+"""A service with several workers, under load: workers are killed and replaced, the server is ended.
 
 What was answered with 202 is worked off, and nothing twice.
 """
@@ -23,7 +23,8 @@ import pytest
 import aiodq
 from aiodq.shared.requests.visitors import ask_visitors
 from tests.examples.load import Load
-from tests.examples.support import EXAMPLES, PATIENCE
+from tests.examples.support import EXAMPLES, PATIENCE, PLAIN
+from tests.examples.support import load as load_example
 from tests.processes import environment, killed_at_last, reserved_port
 
 if TYPE_CHECKING:
@@ -32,18 +33,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)  # so many processes begin and end in each, beside other work perhaps
 
-WORKERS: Final = 4
+ROUND: Final = 120
+"""Orders, while which the owner is killed, and another worker."""
+
 SERVERS: Final = {
-    "uvicorn": ("uvicorn", ["uvicorn", "--app-dir", str(EXAMPLES), "--workers", str(WORKERS), "--port"]),
+    "uvicorn": ("uvicorn", ["uvicorn", "--app-dir", str(EXAMPLES), "--port"]),
     "gunicorn": (
         "gunicorn",
-        ["gunicorn", "--chdir", str(EXAMPLES), "-w", str(WORKERS), "-k", "uvicorn_worker.UvicornWorker", "--bind"],
+        ["gunicorn", "--chdir", str(EXAMPLES), "-k", "uvicorn_worker.UvicornWorker", "--bind"],
     ),
     # Without these it ends where a worker does, waits 3.5 s for each, and for ever for one that it is just starting.
     "granian": (
         "granian",
         [
-            *("granian", "--interface", "asgi", "--working-dir", str(EXAMPLES), "--workers", str(WORKERS)),
+            *("granian", "--interface", "asgi", "--working-dir", str(EXAMPLES)),
             *("--respawn-failed-workers", "--respawn-interval", "0.1", "--workers-kill-timeout", "30", "--port"),
         ],
     ),
@@ -58,18 +61,19 @@ class Server:
         url: where it answers.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, directory: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], url: str, directory: Path, workers: int) -> None:
         self.process = process
         self.url = url
         self._store = directory / "orders"
         self._output = directory / "output"
+        self._workers = workers
 
     def wait_until_answering(self) -> None:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self._output.read_text()
             with suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/stats", timeout=PATIENCE).is_success:
+                if httpx.get(f"{self.url}/stats", timeout=PATIENCE, verify=PLAIN).is_success:
                     return
             time.sleep(0.05)
         pytest.fail(f"it does not answer: {self._output.read_text()}")
@@ -87,10 +91,10 @@ class Server:
         while time.monotonic() < deadline:
             with suppress(aiodq.AiodqError):
                 owner, others = self.workers()
-                if len(others) >= WORKERS - 1:
+                if len(others) >= self._workers - 1:
                     return owner, others
             time.sleep(0.05)
-        pytest.fail(f"there are not {WORKERS} workers: {self._output.read_text()}")
+        pytest.fail(f"there are not {self._workers} workers: {self._output.read_text()}")
 
     def wait_until_started(self) -> None:
         """Wait until granian has started every worker: one that it is just starting does not hear of its end."""
@@ -108,7 +112,7 @@ class Server:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             with suppress(httpx.TransportError):
-                answer = httpx.get(f"{self.url}/stats", timeout=PATIENCE)
+                answer = httpx.get(f"{self.url}/stats", timeout=PATIENCE, verify=PLAIN)
                 if answer.is_success and answer.json()["depth"] == 0:
                     return
             time.sleep(0.05)
@@ -121,7 +125,7 @@ class Server:
 
 
 @contextmanager
-def serving(kind: str, directory: Path, *more: str) -> Iterator[Server]:
+def serving(kind: str, directory: Path, *more: str, workers: int) -> Iterator[Server]:
     package, command = SERVERS[kind]
     pytest.importorskip(package, reason=f"{package} is not installed: it comes with the extra dev")
     env = environment(ORDERS=str(directory / "orders"), DONE=str(directory / "done"))
@@ -131,7 +135,7 @@ def serving(kind: str, directory: Path, *more: str) -> Iterator[Server]:
         killed_at_last(
             [
                 *(sys.executable, "-m", *command, f"127.0.0.1:{port}" if command[-1] == "--bind" else str(port)),
-                *(*more, "fastapi_workers:app"),
+                *("--workers", str(workers), *more, "fastapi_workers:app"),
             ],
             env=env,
             stdout=output,
@@ -139,9 +143,18 @@ def serving(kind: str, directory: Path, *more: str) -> Iterator[Server]:
             group=True,
         ) as process,
     ):
-        server = Server(process, f"http://127.0.0.1:{port}", directory)
+        server = Server(process, f"http://127.0.0.1:{port}", directory, workers)
         server.wait_until_answering()
         yield server
+
+
+async def work_off(directory: Path, patch: pytest.MonkeyPatch) -> None:
+    """Have the example's application, in this process, work off what is left."""
+    patch.setenv("ORDERS", str(directory / "orders"))
+    patch.setenv("DONE", str(directory / "done"))
+    app = load_example("fastapi_workers").app
+    async with app.router.lifespan_context(app), asyncio.timeout(PATIENCE):
+        await app.state.orders.join()
 
 
 def started(pid: int) -> int:
@@ -171,38 +184,36 @@ def check(directory: Path, load: Load) -> None:
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", SERVERS)
-def test_nothing_is_lost_nor_done_twice(kind: str, rounds: int, tmp_path: Path) -> None:
+def test_nothing_is_lost_nor_done_twice(
+    kind: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed: list[int] = []
     one_at_a_time = threading.Lock()
-    with serving(kind, tmp_path) as server:
+    with serving(kind, tmp_path, workers=3) as server:  # one owns the queue, one is killed besides, and one is left
         load = Load(server.url)
 
         def kill(number: int) -> None:
-            if number % 200 in {60, 160}:
+            if number % ROUND in {40, 100}:
                 with one_at_a_time:  # orders go on meanwhile, and may reach the next kill
                     owner, others = server.wait_for_workers()
                     # Not the one that was started last: granian takes it for one that always crashes, and ends.
-                    killed.append(owner if number % 200 == 60 else min(others, key=started))
+                    killed.append(owner if number % ROUND == 40 else min(others, key=started))
                     os.kill(killed[-1], signal.SIGKILL)
 
-        load.run(200 * rounds, kill)
+        load.run(ROUND * rounds, kill)
         assert len(killed) == 2 * rounds
-        assert len(load.accepted) > 150 * rounds
+        assert len(load.accepted) > ROUND * rounds * 3 // 4
         assert server.wait_for_workers()[0] not in killed
         server.wait_until_done()
         server.wait_until_started()
 
         def end(number: int) -> None:
-            if number == 200 * rounds + 40:
+            if number == ROUND * rounds + 30:
                 server.process.send_signal(signal.SIGTERM)
 
-        load.run(100, end)
+        load.run(80, end)
         assert server.process.wait(PATIENCE) == 0
-    with serving(kind, tmp_path) as server:
-        server.wait_for_workers()
-        server.wait_until_done()
-        server.wait_until_started()
-        server.end()
+    asyncio.run(work_off(tmp_path, monkeypatch))
     check(tmp_path, load)
 
 
@@ -213,15 +224,15 @@ def test_nothing_is_lost_nor_done_twice(kind: str, rounds: int, tmp_path: Path) 
 def test_workers_that_are_recycled_and_reloaded_leave_nothing_behind(
     kind: str, more: list[str], tmp_path: Path
 ) -> None:
-    with serving(kind, tmp_path, *more) as server:
+    with serving(kind, tmp_path, *more, workers=2) as server:
         before = server.all_workers()
         load = Load(server.url)
 
         def reload(number: int) -> None:
-            if number == 150:
+            if number == 60:
                 server.process.send_signal(signal.SIGHUP)
 
-        load.run(300, reload)
+        load.run(120, reload)
         deadline = time.monotonic() + PATIENCE
         while not before.isdisjoint(server.all_workers()):
             assert time.monotonic() < deadline, (tmp_path / "output").read_text()
