@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TURNS = 40
-SAMPLES = 8
+SAMPLES = 4
 
 ALL = [*cancelled_consumers.ALL, *cancelled_producers.ALL]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aiodq.shared.connection.link_wire import LinkWire
     from aiodq.wire.packets import Open
 
-MANY = 150
+MANY = 40
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def test_what_is_done_while_all_is_opened_again_is_done_once_and_in_order(
     rng = random.Random(seed)
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         link, hand = link_of(client), list[aiodq.Message]()
-        for number in range(30):
+        for number in range(15):
             await owner.queue(f"topic-{number}").put_many([b"a", b"b", b"c"])
             hand += await client.queue(f"topic-{number}").get_many(3)
         rng.shuffle(hand)
@@ -116,7 +116,7 @@ async def test_what_is_done_while_all_is_opened_again_is_done_once_and_in_order(
         put = defaultdict[str, list[bytes]](list)
         settling, fresh, acked = list[Any](), list[aiodq.Channel](), 0
         while not link._ready:
-            topic = client.topic(f"topic-{rng.randrange(30)}")
+            topic = client.topic(f"topic-{rng.randrange(15)}")
             match rng.randrange(5):
                 case 0 if hand:
                     hand.pop().ack_nowait()
@@ -141,7 +141,7 @@ async def test_what_is_done_while_all_is_opened_again_is_done_once_and_in_order(
         for message in hand:
             await message.touch()
             await message.ack()
-        for number in range(30):
+        for number in range(15):
             topic = owner.topic(f"topic-{number}")
             await client.queue(topic.name).sync()
             assert [each.body async for each in topic.scan(3)] == put[topic.name]

@@ -283,7 +283,7 @@ async def test_whatever_a_client_sends_others_notice_nothing(tmp_path: Path, see
     async with owned(tmp_path / "s") as (_, owner):
         good = await joined(tmp_path / "s")
         examples = [encode_packet(said, 5) for name, said in EXAMPLES.items() if name != "bye"]
-        for number in range(150):
+        for number in range(60):
             bad = await RawClient.connected(tmp_path / "s")
             if rng.random() < 0.7:
                 await bad.hello(rng.randrange(3))
@@ -391,13 +391,13 @@ async def test_counts_wait_until_those_who_hold_something_were_heard(tmp_path: P
 
 async def test_who_is_back_has_said_all_that_it_holds(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path / "s") as store:
-        await store.queue("jobs").put_many([b"%d" % n for n in range(2_000)])
+        await store.queue("jobs").put_many([b"%d" % n for n in range(500)])
     listen(str(tmp_path / "s")).sock.close()  # as a kill leaves it
     async with owned(tmp_path / "s", reclaim=PATIENCE) as (store, _):
         client = await joined(tmp_path / "s")
         few = client.send(Resume(2, 99, (Held(0, 5, 1, 1),)))
         # Each of these is looked for alone: it takes far longer.
-        many = client.send(Resume(2, 99, tuple(Held(first, 5, 1, 1) for first in range(1_999, 0, -1))))
+        many = client.send(Resume(2, 99, tuple(Held(first, 5, 1, 1) for first in range(499, 0, -1))))
         back = client.send(Call("back", {}))
         done = await client.answer(few)
         assert isinstance(done, Done)
@@ -407,7 +407,7 @@ async def test_who_is_back_has_said_all_that_it_holds(tmp_path: Path) -> None:
         assert back not in client.answers
         await client.answer(back)
         assert many in client.answers
-        assert (store.queue("jobs").qsize(), store.queue("jobs").in_flight()) == (0, 2_000)
+        assert (store.queue("jobs").qsize(), store.queue("jobs").in_flight()) == (0, 500)
         await client.close()
 
 

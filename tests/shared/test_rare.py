@@ -42,9 +42,9 @@ async def dead(store: aiodq.Store, count: int) -> aiodq.Queue:
     await queue.put_many([aiodq.Draft(b"%d" % number, headers={"n": str(number)}) for number in range(count)])
     left = count
     while left:
-        for message in await queue.get_many(left):
-            await message.reject("odd" if int(message.body) % 2 else "even")
-            left -= 1
+        messages = await queue.get_many(left)
+        await asyncio.gather(*(each.reject("odd" if int(each.body) % 2 else "even") for each in messages))
+        left -= len(messages)
     letters = store.queue("dead")
     async with asyncio.timeout(PATIENCE):
         while await counts(letters) != (count, 0, 0):

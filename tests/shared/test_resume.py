@@ -412,10 +412,10 @@ MANY = aiodq.ChannelOptions(max_in_flight=5_000)
 async def test_what_is_in_hand_stays_there_though_the_connection_is_cut_and_others_wait(tmp_path: Path) -> None:
     async with two(tmp_path / "s") as (owner, client), asyncio.timeout(PATIENCE):
         jobs, queue = owner.queue("jobs", MANY), client.queue("jobs")
-        await jobs.put_many([b"%d" % number for number in range(3_000)])
+        await jobs.put_many([b"%d" % number for number in range(500)])
         messages: list[aiodq.Message] = []
-        while len(messages) < 3_000:
-            messages += await queue.get_many(3_000 - len(messages))
+        while len(messages) < 500:
+            messages += await queue.get_many(500 - len(messages))
         others = asyncio.ensure_future(jobs.get())
         link: Any = client._store_engine.link  # type: ignore[attr-defined]  # it stands in its place
         for _ in range(3):

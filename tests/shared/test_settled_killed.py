@@ -56,7 +56,7 @@ def replace(settlers: Settlers, rng: random.Random, names: Iterator[str]) -> Non
 @pytest.mark.parametrize(
     ("processes", "harms", "pauses", "patience"),
     [
-        pytest.param(3, 5, _PAUSES, ENDLESS),
+        pytest.param(3, 4, _PAUSES, ENDLESS),
         pytest.param(5, figure("kills") // 4, _LONG_PAUSES, ENDLESS, marks=EXHAUSTIVE),
         pytest.param(5, figure("kills") // 20, _LONG_PAUSES, KEPT, marks=EXHAUSTIVE),
     ],
@@ -72,7 +72,7 @@ def test_whoever_is_killed_or_stopped_each_message_is_settled_once(
         settlers.many, settlers.patience = processes, patience
         replace(settlers, rng, names)
         for _ in range(harms):
-            settlers.wait_for_more(rng.randint(1, 400))
+            settlers.wait_for_more(rng.randint(1, 200))
             harm(settlers, rng, names, pauses)
         settlers.wait_for_more(50)
         settlers.drain()

@@ -340,14 +340,14 @@ async def test_who_takes_quickly_has_messages_sent_ahead_and_what_is_not_taken_g
     monkeypatch.setattr(remote_channel, "_AHEAD", 5.0)
     async with two(tmp_path / "s", QUICK) as (owner, client):
         queue, other = client.queue("jobs"), owner.queue("jobs")
-        await other.put_many([b"ahead"] * 1000)
+        await other.put_many([b"ahead"] * 300)
         async with asyncio.timeout(PATIENCE):
             taken = 0
-            while len(kinds(sent, Want)) > taken - 500:
-                await other.put_many([b"more"] * 100)
-                await take_one_by_one(queue, 100)
-                taken += 100
-        left = 1000
+            while len(kinds(sent, Want)) > taken - 50:
+                await other.put_many([b"more"] * 50)
+                await take_one_by_one(queue, 50)
+                taken += 50
+        left = 300
         async with asyncio.timeout(PATIENCE):
             got: list[aiodq.Message] = []
             while len(got) < left:

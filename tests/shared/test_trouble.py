@@ -74,6 +74,7 @@ async def owner_process(path: Path, puts: int) -> AsyncIterator[subprocess.Popen
         yield child
 
 
+@pytest.mark.slow_on_uvloop  # whom it is about is another process
 async def test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_owner_is_killed(tmp_path: Path) -> None:
     last = aiodq.ChannelOptions(max_attempts=1, dead_letter="dead")
     async with owner_process(tmp_path / "s", 2) as child, aiodq.open(tmp_path / "s", mode="shared") as store:
@@ -88,6 +89,7 @@ async def test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_
         assert (queue.depth, dead.depth, queue.topic.stats().channels["default"].dead) == (0, 0, 0)
 
 
+@pytest.mark.slow_on_uvloop  # whom it is about is another process
 async def test_what_nobody_had_taken_was_not_attempted_though_its_owner_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +196,7 @@ async def test_an_owner_that_hangs_is_named_and_nobody_takes_over(tmp_path: Path
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.slow_on_uvloop  # whom it is about is another process
 async def test_a_store_whose_owner_hangs_or_is_gone_is_not_healthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +278,7 @@ async def ack_in_transaction(store: aiodq.Store, message: aiodq.Message) -> None
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.slow_on_uvloop  # whom it is about is another process
 async def test_several_messages_are_acked_again_after_nobody_has_answered(tmp_path: Path) -> None:
     async with (
         owner_process(tmp_path / "s", 9) as child,
@@ -299,6 +303,7 @@ async def test_several_messages_are_acked_again_after_nobody_has_answered(tmp_pa
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.slow_on_uvloop  # whom it is about is another process
 async def test_a_message_is_rejected_again_after_nobody_has_answered(tmp_path: Path) -> None:
     async with (
         owner_process(tmp_path / "s", 2) as child,
@@ -347,6 +352,7 @@ async def test_a_rejection_does_not_raise_what_becomes_of_another_message(tmp_pa
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.slow_on_uvloop  # whom it is about is another process
 async def test_all_who_put_are_told_at_once_that_the_owner_hangs(tmp_path: Path) -> None:
     async with (
         owner_process(tmp_path / "s", 1) as child,
