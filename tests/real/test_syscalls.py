@@ -81,7 +81,7 @@ def test_a_sync_that_fails_acknowledges_nothing_and_stops_the_store(
     error: str, traced: Zygote, seed: int, record_property: Record
 ) -> None:
     rng = random.Random(f"{seed} {error}")
-    hits = [fail_one(traced, "fdatasync", error, rng.randint(1, 150), seed) for _ in range(3)]
+    hits = [fail_one(traced, "fdatasync", error, rng.randint(1, 150), seed)]
     hits += [fail_one(traced, "fsync", error, rng.randint(1, 15), seed)]
     assert all(hits)
     record_property("trials", len(hits))
@@ -104,8 +104,8 @@ def test_a_call_that_fails_reaches_the_caller_or_is_harmless(
     call: str, traced: Zygote, seed: int, record_property: Record
 ) -> None:
     rng = random.Random(f"{seed} {call}")
-    hits = [fail_one(traced, call, error, rng.randint(1, 5), seed) for error in rng.sample(OTHERS[call], 2)]
-    record_property("trials", sum(hits))
+    hit = fail_one(traced, call, rng.choice(OTHERS[call]), rng.randint(1, 5), seed)
+    record_property("trials", int(hit))
 
 
 @pytest.mark.slow
@@ -121,8 +121,8 @@ def test_each_call_that_fails_reaches_the_caller_or_is_harmless(
 
 def test_a_kill_at_a_system_call_loses_nothing(traced: Zygote, seed: int, record_property: Record) -> None:
     rng = random.Random(seed)
-    assert all(kill_one(traced, rng.randint(1, 200), seed) for _ in range(4))
-    record_property("trials", 4)
+    assert all(kill_one(traced, rng.randint(1, 200), seed) for _ in range(3))
+    record_property("trials", 3)
 
 
 @pytest.mark.slow
