@@ -516,6 +516,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow_on_uvloop  # whom it is about is another process
 @pytest.mark.parametrize("kind", ["topic", "channel"])
 async def test_what_an_owner_deleted_before_it_was_killed_stays_deleted(tmp_path: Path, kind: str) -> None:
     command = [sys.executable, "-c", _DELETES, str(tmp_path / "s"), kind]

@@ -171,7 +171,7 @@ def singly(ranges: Iterable[Range]) -> list[tuple[int, int]]:
 
 
 def test_in_any_order() -> None:
-    run_state_machine_as_test(InHand, settings=settings(max_examples=200, stateful_step_count=25))
+    run_state_machine_as_test(InHand, settings=settings(max_examples=80, stateful_step_count=25))
 
 
 def test_what_another_owner_delivered_is_not_lost_by_this_ones_numbers() -> None:

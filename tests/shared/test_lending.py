@@ -361,6 +361,7 @@ async def test_what_a_client_held_that_is_gone_comes_back_with_turns_for_others_
         assert [message.body for message in await queue.get_many(1_000)] == [b"%d" % n for n in range(1_000)]
 
 
+@pytest.mark.slow_on_uvloop  # what fits into a packet is the same on each loop
 async def test_what_is_in_hand_stays_there_however_scattered_it_is(tmp_path: Path) -> None:
     async with (
         aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner,

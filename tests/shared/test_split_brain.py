@@ -226,6 +226,7 @@ async def put_or_not(queue: aiodq.Queue) -> int | None:
         return None
 
 
+@pytest.mark.slow_on_uvloop  # whom it is about are other processes
 @pytest.mark.parametrize("owns", [True, False], ids=["owner", "client"])
 async def test_a_child_that_a_killed_process_leaves_keeps_nothing_of_it(tmp_path: Path, *, owns: bool) -> None:
     """Neither the store, nor the socket at which nobody accepts any more, nor what the process had in hand."""

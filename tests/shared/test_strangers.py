@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
+pytestmark = pytest.mark.slow_on_uvloop  # what is said and understood is the same on each loop
+
 QUICK = aiodq.StoreOptions(sync="os")
 TLS = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
 FOREIGN = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", TLS, b"\0", bytes(60_000)]
