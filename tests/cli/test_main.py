@@ -71,7 +71,7 @@ def helped(*command: str) -> str:
     return subprocess.run(run, capture_output=True, env=environment(), check=True, text=True).stdout
 
 
-def test_without_docstrings_a_command_has_the_same_help() -> None:
+def test_without_docstrings_a_command_has_the_same_help_and_without_source_a_line() -> None:
     code = """
 import sys
 from aiodq.cli import main
@@ -82,45 +82,40 @@ for command in sys.argv[1:]:
     commands = (*COMMANDS, "spark query")
     shown = helped("-c", code, *commands)
     assert [name for name in commands if f"{name} 0\n" not in shown or f"aiodq {name} " not in shown] == []
-    assert helped("-OO", "-c", code, *commands) == shown
-
-
-def test_without_docstrings_and_source_a_command_has_a_line_of_help() -> None:
-    code = """
-import inspect, sys
-from aiodq.cli import main
+    without_source = """
+import inspect
 
 def gone(_):
     raise OSError("there is no source")
 
 inspect.getsource = gone
-sys.exit(main(sys.argv[1:]))
+print("---")
+main(["put", "--help"])
 """
-    shown = helped("-OO", "-c", code, "put", "--help")
-    assert shown.splitlines()[2] == "Put lines or files into a topic."
+    same, line = helped("-OO", "-c", code + without_source, *commands).split("---\n")
+    assert same == shown
+    assert line.splitlines()[2] == "Put lines or files into a topic."
 
 
-@pytest.mark.parametrize("module", ["aiodq", "aiodq.cli"])
-def test_each_module_that_can_be_run_is_the_command_line(tmp_path: Path, module: str) -> None:
+def test_the_package_run_as_a_module_is_the_command_line(tmp_path: Path) -> None:
+    """As `aiodq.cli` is, which all other tests with processes run."""
     fill(tmp_path, "t", [b"one"])
-    command = [sys.executable, "-m", module, "tail", str(tmp_path), "t"]
+    command = [sys.executable, "-m", "aiodq", "tail", str(tmp_path), "t"]
     done = subprocess.run(command, capture_output=True, env=environment(), check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"one\n", b"")
-    command = [sys.executable, "-m", module, "tail", str(tmp_path), "none"]
+    command = [sys.executable, "-m", "aiodq", "tail", str(tmp_path), "none"]
     done = subprocess.run(command, capture_output=True, env=environment(), check=False)
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("missing", ["cyclopts", "rich"])
 @pytest.mark.parametrize(
-    "run",
+    ("missing", "run"),
     [
-        "from aiodq.cli import main; sys.exit(main(['stat', '.']))",
-        "import runpy; runpy.run_module('aiodq', run_name='__main__')",
+        ("cyclopts", "import runpy; runpy.run_module('aiodq', run_name='__main__')"),
+        ("rich", "from aiodq.cli import main; sys.exit(main(['stat', '.']))"),
     ],
-    ids=["command", "module"],
 )
-def test_without_the_extra_it_names_the_extra(run: str, missing: str) -> None:
+def test_without_the_extra_it_names_the_extra(missing: str, run: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; {run}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 2
@@ -220,7 +215,7 @@ def test_misuse_is_one_line_and_exit_code_2(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["put", "--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["put", "--help"], ["--version"]])
 def test_help_that_nobody_reads_to_its_end_is_no_failure(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
