@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shlex
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -20,7 +25,6 @@ from tests.processes import ROOT, kill_group, reserved_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 BRISK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -30,12 +34,30 @@ PATIENCE = 300.0
 """Seconds in which a cluster has to be there."""
 
 
+def make_home(path: Path) -> Path:
+    """Make a directory that is Spark's home, of pip's pyspark; return it.
+
+    Without the archive of sources that pip's has for Python workers. They would import pyspark from it, and each would
+    compile it anew: most of the life of a short one. As it is, they import what pip has installed, and compiled.
+    """
+    path.mkdir()
+    for name in ("bin", "jars"):
+        (path / name).symlink_to(os.path.join(os.path.dirname(pyspark.__file__), name))
+    return path
+
+
+@cache
+def _home() -> str:
+    place = tempfile.mkdtemp(prefix="aiodq-spark-")
+    atexit.register(shutil.rmtree, place)
+    return str(make_home(Path(place) / "home"))
+
+
 def environment() -> dict[str, str]:
     """Return what Spark's own programs need to find Java, Python and this checkout."""
     found = dict(os.environ)
     prepare("local", found)
-    home = os.path.dirname(pyspark.__file__)
-    return {**found, "SPARK_HOME": home, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {"SPARK_HOME": _home(), **found, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def started(name: str, *arguments: str, log: Path, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
@@ -84,12 +106,10 @@ def connect_server(path: Path, within: Sequence[str] = ()) -> Iterator[str]:
 
     The port is a free one, so that another run on this machine, or anything else at Connect's own, does not matter.
     """
-    home, java, log = path / "home", path / "java" / "bin" / "java", path / "server.log"
-    given = {**environment(), "SPARK_HOME": str(home)}
+    java, log = path / "java" / "bin" / "java", path / "server.log"
     # Spark's files of executors go below its home, which others may be using.
-    home.mkdir()
-    for name in ("bin", "jars"):
-        (home / name).symlink_to(os.path.join(os.path.dirname(pyspark.__file__), name))
+    home = make_home(path / "home")
+    given = {**environment(), "SPARK_HOME": str(home)}
     java.parent.mkdir(parents=True)
     java.write_text(f'#!/bin/sh\nexec {shlex.join([*within, os.path.join(given["JAVA_HOME"], "bin", "java")])} "$@"\n')
     java.chmod(0o700)

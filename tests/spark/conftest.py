@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiodq.spark.java import prepare
-from tests.spark.clusters import BRISK
+from tests.spark.clusters import BRISK, make_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     environment = dict(os.environ)
     prepare("local[2]")
     place = tmp_path_factory.mktemp("spark")
+    os.environ["SPARK_HOME"] = str(make_home(place / "home"))
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
