@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -123,6 +124,51 @@ async def test_a_topic_whose_directory_was_deleted_takes_no_more_puts(
         assert [message.body for message in await store.queue("b").get_many(9)] == [b"2"]
 
 
+async def test_a_topic_whose_segment_being_written_was_deleted_takes_no_more_puts(tmp_path: Path) -> None:
+    """They would go into a file without a name, and with it once the store is closed."""
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(segment_bytes=4096)) as store:
+        a, b = store.queue("a"), store.queue("b")
+        await a.put(b"0")
+        await b.put(b"0")
+        await looked(store)
+        (a_path,) = (tmp_path / "s" / "a").glob("*.seg")
+        a_path.unlink()
+        await looked(store)
+        assert store.health(), "nothing was put since"
+        await a.put(b"1")
+        await looked(store)
+        for attempt in (a.put(b"2"), a.get(), a.sync()):
+            with pytest.raises(
+                aiodq.StoreNotFoundError, match="a segment's file of topic 'a' was deleted while"
+            ) as gone:
+                await attempt
+            assert gone.value.path == str(a_path)
+        assert "topic 'a' cannot be used" in store.health().reasons[0]
+        await b.put(b"1")
+    async with aiodq.open(tmp_path / "s") as store:
+        assert store.topic("a").stats().damages
+        assert [message.body async for message in store.queue("b").scan()] == [b"0", b"1"]
+
+
+async def test_a_segment_that_retention_deletes_during_a_look_is_not_missed(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(segment_bytes=4096)) as store:
+        queue = store.queue("a")
+        await queue.put(b"0")
+        (path,) = (tmp_path / "s" / "a").glob("*.seg")
+        watch, deleted = store._store_engine._watch, threading.Event()
+        await until_it(lambda: not watch._sampling)
+        unlinked = watch._unlinked
+        watch._unlinked = lambda paths: unlinked(paths) if deleted.wait(60) else []
+        watch._sizes.clear()
+        watch._sample()
+        while path.exists():
+            await queue.put(bytes(1500))
+            await queue.ack_many(await queue.get_many(9))
+        deleted.set()
+        await until_it(lambda: not watch._sampling)
+        assert store.health()
+
+
 async def test_a_store_whose_topic_was_deleted_under_it_is_closed_and_opened_again(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path / "s") as store:
         await asyncio.gather(*(store.queue(name).put(b"0") for name in "ab"))
@@ -146,12 +192,13 @@ async def test_no_topic_is_taken_for_deleted_that_has_no_directory_yet_or_moved_
         await store.topic("gone").put(b"1")
         (tmp_path / "s").rename(tmp_path / "moved")
         (tmp_path / "s").mkdir()
+        await kept.put(b"1")
         await looked(store)
         (tmp_path / "s").rmdir()
         (tmp_path / "moved").rename(tmp_path / "s")
         assert store.health()
         await named.put(b"0")
-        assert await kept.put(b"1") == 1
+        assert await kept.put(b"2") == 2
 
 
 async def test_a_failed_store_tells_why(machine: Machine) -> None:

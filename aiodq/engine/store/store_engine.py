@@ -204,7 +204,8 @@ class StoreEngine:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self.locked = self.path
             self._files.stay(opened.lock.in_place)
-            self._watch.stay(partial(opened.lock.removed, opened.identity.ruined), opened.lock.missing)
+            lock = opened.lock
+            self._watch.stay(partial(lock.removed, opened.identity.ruined), lock.missing, lock.unlinked)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         turn_end = self.loop.time() + _LONGEST_TURN
@@ -307,12 +308,13 @@ class StoreEngine:
             if not (engine.stopped or isinstance(engine.log, NoLog) or is_ephemeral(name))
         }
 
-    def lose(self, name: str, topic: TopicEngine) -> None:
+    def lose(self, name: str, topic: TopicEngine, segment: str = "") -> None:
         """See `WholeStore.lose`."""
         if self.topics.get(name) is not topic or topic.stopped or self.closing:
             return
-        text = f"the directory of topic {name!r} was deleted while the store was open: delete the topic, or open again"
-        error = StoreNotFoundError(text, os.path.join(self.path, name))
+        what = f"a segment's file of topic {name!r}" if segment else f"the directory of topic {name!r}"
+        text = f"{what} was deleted while the store was open: delete the topic, or open again"
+        error = StoreNotFoundError(text, segment or os.path.join(self.path, name))
         topic.closed = True  # there is nothing left to be made durable
         self.keep(name, error)
         self.reporter.warn(STORE, str(error), name)

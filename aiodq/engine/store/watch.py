@@ -1,8 +1,9 @@
-"""The watch: about once a second, checks the disk space, the event loop, syncs in progress, and the directories."""
+"""The watch: about once a second, checks the disk space, the event loop, syncs in progress, and what was deleted."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,9 +12,12 @@ from aiodq.storage.io.filesystem import free_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeAlias
 
     from aiodq.engine.store.whole_store import WholeStore
     from aiodq.engine.topic.topic_engine import TopicEngine
+
+    _Missing: TypeAlias = Callable[[Iterable[str]], list[str]]
 
 __all__ = ["Watch"]
 
@@ -21,10 +25,17 @@ _INTERVAL: Final = 1.0
 
 
 class _Seen(NamedTuple):
-    """The result of a look at the disk: the free space, and which directories of topics are gone."""
+    """The result of a look at the disk.
+
+    Attributes:
+        free: the free space, in bytes, or None if it is unknown.
+        gone: the topics whose directories are gone.
+        unlinked: the segments being written whose files are gone.
+    """
 
     free: int | None
     gone: list[str]
+    unlinked: list[str]
 
 
 class Watch:
@@ -36,17 +47,20 @@ class Watch:
         self._look_elsewhere = look
         self._tend = tend
         self._sampling = False
+        self._sizes: dict[str, tuple[str, int]] = {}
         self._removed: Callable[[], bool] = lambda: False
-        self._missing: Callable[[Iterable[str]], list[str]] = lambda _: []
+        self._missing: _Missing = lambda _: []
+        self._unlinked: _Missing = lambda _: []
 
-    def stay(self, removed: Callable[[], bool], missing: Callable[[Iterable[str]], list[str]]) -> None:
-        """Watch for deleted directories from now on.
+    def stay(self, removed: Callable[[], bool], missing: _Missing, unlinked: _Missing) -> None:
+        """Watch for what is deleted under the store from now on. All arguments are called in a thread.
 
         Args:
-            removed: returns whether the store's directory is gone; called in a thread.
-            missing: returns which names are no longer in it; called in a thread.
+            removed: returns whether the store's directory is gone.
+            missing: returns which names are no longer in it.
+            unlinked: returns which paths below it name nothing any more.
         """
-        self._removed, self._missing = removed, missing
+        self._removed, self._missing, self._unlinked = removed, missing, unlinked
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -65,9 +79,19 @@ class Watch:
         if not self._sampling:
             self._sampling = True
             topics = self._host.on_disk()
-            self._host.threads.start(partial(self._look, list(topics)), partial(self._sampled, topics))
+            written = self._written(topics)
+            self._host.threads.start(
+                partial(self._look, list(topics), written), partial(self._sampled, topics, written)
+            )
 
-    def _look(self, topics: list[str]) -> _Seen:
+    def _written(self, topics: Mapping[str, TopicEngine]) -> dict[str, str]:
+        """Return the topic of each segment that has grown since the last look, by its path below the directory."""
+        before = self._sizes
+        segments = {name: topic.log.segments[-1] for name, topic in topics.items()}
+        self._sizes = {name: (segment.path, segment.size) for name, segment in segments.items()}
+        return {_below(name, size[0]): name for name, size in self._sizes.items() if before.get(name) != size}
+
+    def _look(self, topics: list[str], written: Mapping[str, str]) -> _Seen:
         """Look at the disk. Blocking.
 
         Raises:
@@ -77,15 +101,32 @@ class Watch:
         if self._removed():
             raise _RemovedError("the store's directory was deleted while the store was open")
         self._look_elsewhere()
-        return _Seen(free_space(self._host.fs, self._host.path), self._missing(topics))
+        return _Seen(free_space(self._host.fs, self._host.path), self._missing(topics), self._unlinked(written))
 
-    def _sampled(self, topics: Mapping[str, TopicEngine], seen: _Seen | None, error: BaseException | None) -> None:
+    def _sampled(
+        self,
+        topics: Mapping[str, TopicEngine],
+        written: Mapping[str, str],
+        seen: _Seen | None,
+        error: BaseException | None,
+    ) -> None:
         self._sampling = False
         self._host.metrics.disk_free = None if seen is None else seen.free
         if isinstance(error, _RemovedError):
             self._host.fail(error)
-        for name in [] if seen is None else seen.gone:
+        if seen is None:
+            return
+        for name in seen.gone:
             self._host.lose(name, topics[name])
+        for path in seen.unlinked:
+            # Since the look, another segment may have been begun, and retention may have deleted this one before it.
+            segment = topics[name := written[path]].log.segments[-1]
+            if _below(name, segment.path) == path:
+                self._host.lose(name, topics[name], segment.path)
+
+
+def _below(topic: str, path: str) -> str:
+    return os.path.join(topic, os.path.basename(path))
 
 
 class _RemovedError(StoreNotFoundError):

@@ -83,8 +83,8 @@ class WholeStore(TopicEngineHost, Protocol):
         """Return the topics that have a directory, by name."""
         ...
 
-    def lose(self, name: str, topic: TopicEngine) -> None:
-        """End a topic whose directory was deleted, if it is still in use."""
+    def lose(self, name: str, topic: TopicEngine, segment: str = "") -> None:
+        """End a topic whose directory was deleted, or the file of the segment being written, if it is still in use."""
         ...
 
     def begin_closing(self) -> None:

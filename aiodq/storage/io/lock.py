@@ -150,6 +150,21 @@ class StoreLock(Uncopied):
             return []
         return [name for name in names if name not in there]
 
+    def unlinked(self, paths: Iterable[str]) -> list[str]:
+        """Return which of these paths below the locked directory name nothing any more; none if that is unknown."""
+        return [path for path in paths if self._is_unlinked(path)]
+
+    def _is_unlinked(self, path: str) -> bool:
+        if self._directory_fd is None:
+            return False
+        try:
+            os.stat(path, dir_fd=self._directory_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def release(self) -> None:
         """Release the directory. Repeating it does nothing; in a forked child the parent's lock stays."""
         with _GUARD:
