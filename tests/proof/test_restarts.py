@@ -44,9 +44,16 @@ def named(trace: list[Operation]) -> Iterator[tuple[Operation, str]]:
 
 
 def broken(
-    first: Program, killed_after: Callable[[Operation, str], bool], then: Program, ordering: Ordering
+    first: Program, killed_after: Callable[[Operation, str], bool], then: Program, ordering: Ordering, images: int = 2
 ) -> set[str]:
     """Kill `first` after the last operation like that, let `then` go on, and cut the power at each of its moments.
+
+    Args:
+        first: What is killed.
+        killed_after: Whether an operation, with the name of what it concerns, is like that.
+        then: What goes on with what is there.
+        ordering: The order in which writes reach the disk.
+        images: How many of the states that a cut may leave are looked at, at each moment.
 
     Returns:
         What contradicts a promise.
@@ -65,7 +72,7 @@ def broken(
                     wrong |= set(judge_found(ledger, operation.label.topics, operation.label.damages))
                 ledger.take(operation.label)
             elif number > at:
-                for image in disk.cuts(random, 4):
+                for image in disk.cuts(random, images):
                     wrong |= set(judge(ledger, recoverer.open(image)))
     return wrong
 
@@ -178,7 +185,8 @@ def test_a_topic_found_deleted_after_a_kill_does_not_come_back_in_part(ordering:
     def renamed(operation: Operation, name: str) -> bool:
         return isinstance(operation, Renamed) and name.endswith("#deleted")
 
-    assert broken(deleted, renamed, looking, ordering) == set()
+    # There are few moments, and few states in which part of a topic is there.
+    assert broken(deleted, renamed, looking, ordering, images=4) == set()
 
 
 def test_a_kill_amid_a_write_leaves_whole_pages_of_it_and_amid_a_store_into_memory_any_of_its_bytes() -> None:
