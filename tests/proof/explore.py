@@ -198,6 +198,7 @@ class _Exploration:
         trace, first = world.trace, world.fs.laid_out if world.killed else 0
         disk, ledger = Disk(self._case.ordering), Ledger()
         chosen: list[Image] = []
+        looked = False
         moments = self._case.moments / (len(trace) - first) if self._case.moments else 1
         for number, operation in enumerate(trace):
             promised = isinstance(operation, Marked)
@@ -215,14 +216,21 @@ class _Exploration:
             if number < first or self._random.random() > moments:
                 continue
             at = f"{where}, operation {number} ({type(operation).__name__})"
-            for image in disk.cuts(self._random, self._case.states):
-                self._state(recoverer, image, ledger, at)
-                if not disk.settled and ledger.open:
-                    chosen.append(image)
+            chosen += self._states(recoverer, disk, ledger, at)
+            looked = True
             if self._enough_found:
                 break
+        if begun and not looked:  # so were the moments drawn
+            chosen += self._states(recoverer, disk, ledger, f"{where}, its end")
         # The later ones: a life that goes on from an empty store is like the one before.
         return self._random.choice(chosen[len(chosen) // 2 :]) if chosen else next(disk.cuts(self._random, 1))
+
+    def _states(self, recoverer: Recoverer, disk: Disk, ledger: Ledger, where: str) -> Iterator[Image]:
+        """Open what a cut may leave at this moment; yield what a next life may go on from."""
+        for image in disk.cuts(self._random, self._case.states):
+            self._state(recoverer, image, ledger, where)
+            if not disk.settled and ledger.open:
+                yield image
 
     def _state(self, recoverer: Recoverer, image: Image, ledger: Ledger, where: str) -> None:
         digest = digest_of(image) + ledger.notes.to_bytes(4)
