@@ -87,6 +87,9 @@ _CHECKPOINT_1: Final = struct.Struct("<8sIQQII")
 _CHECKPOINT: Final = struct.Struct("<8sIQQIIIq")
 _RANGE: Final = struct.Struct("<QQ")
 _ATTEMPT: Final = struct.Struct("<QI")
+_MOST_ATTEMPTS: Final = 2**31 - 1
+"""Most deliveries that an entry may count: half of what a checkpoint has room for, so that more can be counted."""
+
 _DEFERRAL: Final = struct.Struct("<Qq")
 _CRC: Final = struct.Struct("<I")
 _ROWS: Final = 2000
@@ -248,6 +251,9 @@ def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
     )
     for op in ops:
         _apply(found, ranges, op, image.noted_ns)
+    for offset, number in found.attempts.items():
+        if not 0 <= number <= _MOST_ATTEMPTS:
+            found.attempts[offset] = min(max(number, 0), _MOST_ATTEMPTS)
     return found
 
 

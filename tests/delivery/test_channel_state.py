@@ -318,6 +318,11 @@ class TestRestoring:
         assert image_of(restored).attempts == {4: 2}
         assert take_all(restored, 9) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
 
+    @pytest.mark.parametrize(("noted", "counted"), [(2**32, 2**31 - 1), (-1, 0)])
+    def test_a_hostile_number_of_deliveries_fits_into_a_checkpoint(self, noted: int, counted: int) -> None:
+        restored = restored_state(ChannelImage(0), [Op(OpKind.REQUEUE, 4, value=noted)], 10, 100)
+        assert image_of(restored).attempts.get(4, 0) == counted
+
     def test_a_floor_behind_the_end_is_the_end(self) -> None:
         restored = restored_state(ChannelImage(20), [], 6, 100)
         restored.extend(8)
