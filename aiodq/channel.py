@@ -160,7 +160,7 @@ class Channel(ChannelHandle):
         return found
 
     async def refresh(self) -> None:
-        """Bring the counts up to date: in a store of mode "shared" or "client" they may be up to 0.1 s old.
+        """Bring counts and the topic's offsets up to date: in mode "shared" or "client" they may be up to 0.1 s old.
 
         It waits for a channel that is being created. After the owner of a shared store was killed, it waits until the
         other processes have reported what they hold: 1 s, or up to 5 s if one that is alive has not reported.

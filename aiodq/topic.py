@@ -71,17 +71,17 @@ class TopicHandle(Producer):
 
     @property
     def begin_offset(self) -> int:
-        """The first offset kept."""
+        """The first offset kept; in mode "shared" or "client", as old as counts are: see `Channel.refresh`."""
         return self._engine.log.begin
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last message written."""
+        """The offset after the last message written; in mode "shared" or "client", as `begin_offset`."""
         return self._engine.log.end
 
     @property
     def durable_offset(self) -> int:
-        """Everything below this offset survives a power cut."""
+        """Everything below this offset survives a power cut; in mode "shared" or "client", as `begin_offset`."""
         return self._engine.log.durable
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,8 @@ class Owning:
             self.held.clear()
 
     async def seek(self) -> None:
-        await self.channel.seek(self.choose.randint(self.topic.begin_offset, self.topic.end_offset))
+        with suppress(aiodq.OffsetError):  # retention may pass it first
+            await self.channel.seek(self.choose.randint(self.topic.begin_offset, self.topic.end_offset))
 
     async def purge(self) -> None:
         await self.topic.purge()
@@ -190,3 +192,17 @@ async def test_what_is_idle_costs_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         await until(lambda: client.topic("t1").end_offset == 3)
         await idle(owner)
         assert len(set(looked)) == 2  # the topic, and its channel
+
+
+async def test_offsets_are_known_once_the_topic_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_module, "_FIGURES", 3600.0)  # nothing is told but what is asked for
+    async with owned(tmp_path / "s", options("os")) as (store, _):
+        await store.topic("jobs").put_many([b"x"] * 10)
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            topic = client.topic("jobs")
+            await topic.settle_in()
+            assert (topic.begin_offset, topic.end_offset) == (0, 10)
+            channel = topic.channel("c")
+            await store.topic("jobs").put_many([b"x"] * 5)
+            await channel.refresh()
+            assert (topic.begin_offset, topic.end_offset) == (0, 15)

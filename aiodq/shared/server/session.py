@@ -312,6 +312,7 @@ class Session:
             self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - a session is a topic's other half
             facts = {"window": MOST_PENDING, "orderly": True, **self._sent_states.note(packet.handle, _state(topic))}
             self._wire.send(Done(None, facts), request)
+            self._send_figures(packet.handle)
             return
         self._check_topic(packet.topic)
         check_existing(packet, engine.topics)
@@ -535,6 +536,8 @@ class Session:
         done = await lending.called(call, self._send_figures)
         self._sent_states.assumed(handle, call.name)
         self.outdated.note(handle)
+        if call.name == "refresh":
+            self._send_figures(self._names.get(lending.topic, 0))
         if call.name in _MOVES:
             # INVARIANT: by the time of the answer, each client knows what it no longer holds, and will not claim it.
             self._owner.moved(lending.name)
