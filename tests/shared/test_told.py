@@ -13,7 +13,8 @@ import pytest
 import aiodq
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.session import Session
-from tests.shared.support import PATIENCE, owned, until
+from aiodq.wire.packets import Figures
+from tests.shared.support import PATIENCE, RawClient, owned, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -198,6 +199,13 @@ async def test_offsets_are_known_once_the_topic_is(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(owner_module, "_FIGURES", 3600.0)  # nothing is told but what is asked for
     async with owned(tmp_path / "s", options("os")) as (store, _):
         await store.topic("jobs").put_many([b"x"] * 10)
+        raw = await RawClient.connected(tmp_path / "s")
+        await raw.hello()
+        read = raw.reader.read
+        monkeypatch.setattr(raw.reader, "read", lambda _: read(1))
+        await raw.open(1, "jobs")
+        assert [said.end for said in raw.said if isinstance(said, Figures)] == [10]  # before the answer
+        await raw.close()
         async with aiodq.open(tmp_path / "s", mode="client") as client:
             topic = client.topic("jobs")
             await topic.settle_in()

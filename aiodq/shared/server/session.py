@@ -311,8 +311,8 @@ class Session:
             topic = self._topics[packet.handle] = Topic(engine, engine.engine(packet.topic, named))
             self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - a session is a topic's other half
             facts = {"window": MOST_PENDING, "orderly": True, **self._sent_states.note(packet.handle, _state(topic))}
-            self._wire.send(Done(None, facts), request)
             self._send_figures(packet.handle)
+            self._wire.send(Done(None, facts), request)
             return
         self._check_topic(packet.topic)
         check_existing(packet, engine.topics)
