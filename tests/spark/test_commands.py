@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import signal
 import sys
@@ -30,6 +31,7 @@ from tests.spark.support import fill
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ROWS = 200
@@ -231,24 +233,38 @@ def test_a_ctrl_c_while_java_starts_counts_when_it_has_started(store: Path, monk
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.usefixtures("bare")
-def test_a_question_asked_in_a_process_of_its_own_is_answered_and_nothing_else_is_said(store: Path) -> None:
+def is_answered_and_nothing_else_is_said(store: Path, _: Path) -> None:
     question = "SELECT count(*) AS n FROM messages"
     with Running("spark", "query", store, question, "--output", "json", "--master", "local[1]") as running:
         assert running.ended() == (0, b'{"n":200}\n', "")
 
 
-@pytest.mark.usefixtures("bare")
-def test_a_ctrl_c_ends_a_job_without_a_word_also_where_there_is_no_other_java_and_no_environment(
-    store: Path, tmp_path: Path
-) -> None:
-    """A call of Java's is under way, which py4j would break off with a stack, and fail at the next one."""
+def ends_at_a_ctrl_c_without_a_word(store: Path, tmp_path: Path) -> None:
+    """Interrupt it amid a call of Java's, which py4j would break off with a stack, and fail at the next one."""
     done = tmp_path / "lake" / "_checkpoint" / "commits" / "0"
     with Running("spark", "archive", store, tmp_path / "lake", "--master", "local[1]") as running:
         while not done.exists():
             assert running.process.poll() is None
             time.sleep(0.05)
         assert running.ended(signal.SIGINT) == (130, b"", "")
+
+
+JOBS = (is_answered_and_nothing_else_is_said, ends_at_a_ctrl_c_without_a_word)
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_job_in_a_process_of_its_own_where_there_is_no_other_java_and_no_environment(
+    store: Path, tmp_path: Path, seed: int
+) -> None:
+    """One of them, drawn: each starts a Java, which costs half a minute of a core."""
+    random.Random(seed).choice(JOBS)(store, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("job", JOBS)
+def test_each_job_in_a_process_of_its_own(store: Path, tmp_path: Path, job: Callable[[Path, Path], None]) -> None:
+    job(store, tmp_path)
 
 
 @pytest.fixture
