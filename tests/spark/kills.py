@@ -47,7 +47,8 @@ WATCHDOG: Final = 300.0
 """Seconds after which a run is taken for hanging."""
 _TOGETHER: Final = 60
 _BATCHES: Final = 10
-"""So many batches wait for a run: more than it has done when it is killed, mostly."""
+_SECONDS_A_BATCH: Final = 0.4
+"""A batch takes longer, mostly: so a run is killed before it has done all that waits for it."""
 
 
 @dataclass
@@ -59,6 +60,7 @@ class Carrying:
         way, who: as above.
         master: Spark's.
         roots: the workers of a cluster, whose Python processes are killed, too.
+        batches: so many wait for a run.
         put: how many messages there are to carry by now.
         kills: how many processes were killed so far.
         amid: at how many of them a batch was begun, and not done.
@@ -71,6 +73,7 @@ class Carrying:
     rng: random.Random
     master: str = "local[2,1000]"
     roots: Sequence[int] = ()
+    batches: int = _BATCHES
     put: int = field(default=0, init=False)
     kills: int = field(default=0, init=False)
     amid: int = field(default=0, init=False)
@@ -114,7 +117,7 @@ class Carrying:
     def _kill_driver(self, child: subprocess.Popen[str]) -> None:
         self._await_batch(child)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(self.rng.uniform(0, 4))
+            child.wait(self.rng.uniform(0, self.batches * _SECONDS_A_BATCH))
         if child.poll() is None:
             self._count()
         else:
@@ -154,7 +157,7 @@ class Carrying:
 
     def _feed(self) -> None:
         """Put as much as was carried since the last time."""
-        enough = self._taken() + _BATCHES * _TOGETHER
+        enough = self._taken() + self.batches * _TOGETHER
         bodies = [b"%d" % number for number in range(self.put, max(enough, self.put))]
         self.put += len(bodies)
         if self.way != "in":
@@ -240,7 +243,9 @@ async def _opened(path: Path) -> None:
         pass
 
 
-def carry(path: Path, way: str, who: str, seed: int, kills: int, *, owned: bool, clustered: bool) -> Carrying:
+def carry(
+    path: Path, way: str, who: str, seed: int, kills: int, *, owned: bool, clustered: bool, batches: int = _BATCHES
+) -> Carrying:
     """Carry messages through so many kills, in a new place; with `owned` beside an owner of the store that is written.
 
     Raises:
@@ -248,7 +253,7 @@ def carry(path: Path, way: str, who: str, seed: int, kills: int, *, owned: bool,
     """
     path.mkdir()
     with ExitStack() as running:
-        job = Carrying(path, way, who, random.Random(seed))
+        job = Carrying(path, way, who, random.Random(seed), batches=batches)
         if clustered:
             started = running.enter_context(cluster(path, (), ()))
             job.master, job.roots = started.url, started.workers

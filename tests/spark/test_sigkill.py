@@ -33,7 +33,7 @@ can_find_workers = pytest.mark.skipif(not (PROCESSES / "self" / "stat").exists()
 def test_nothing_is_missing_and_nothing_is_twice(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     way, who, owned = rng.choice(WAYS), rng.choice(WHO), rng.random() < 0.5
-    job = carry(tmp_path / "run", way, who, seed, 1, owned=owned, clustered=False)
+    job = carry(tmp_path / "run", way, who, seed, 1, owned=owned, clustered=False, batches=4)
     assert job.put > 0
 
 
