@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from aiodq.spark.java import prepare
 from tests.spark.clusters import BRISK, make_home
+from tests.spark.nursery import nursery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,18 +40,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     prepare("local[2]")
     place = tmp_path_factory.mktemp("spark")
     os.environ["SPARK_HOME"] = str(make_home(place / "home"))
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.warehouse.dir", str(place / "warehouse"))
-        .config("spark.local.dir", str(place))
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    with nursery() as python:
+        os.environ["PYSPARK_PYTHON"] = python
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.warehouse.dir", str(place / "warehouse"))
+            .config("spark.local.dir", str(place))
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .getOrCreate()
+        )
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # what other Spark's processes run, which tests start
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
     os.environ.clear()
     os.environ.update(environment)
 
