@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -70,15 +71,15 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
         yield Path(path)
 
 
-def measured(scratch: Path, *words: str) -> list[dict[str, Any]]:
-    """Return the results of a quick run that must not fail."""
+def measured(scratch: Path, *words: str) -> dict[str, Any]:
+    """Return the report of a quick run that must not fail."""
     kept = scratch / "kept.json"
     assert main(["--quick", "--dir", str(scratch), "--json", str(kept), *words]) == 0
-    results: list[dict[str, Any]] = json.loads(kept.read_text())["results"]
-    assert [entry for entry in results if "failure" in entry] == []
-    assert all(figure > 0 for entry in results for figure in entry["figures"])
+    report: dict[str, Any] = json.loads(kept.read_text())
+    assert [entry for entry in report["results"] if "failure" in entry] == []
+    assert all(figure > 0 for entry in report["results"] for figure in entry["figures"])
     assert [path.name for path in scratch.iterdir()] == ["kept.json"], "what was measured is gone"
-    return results
+    return report
 
 
 def test_everything_that_is_installed_is_measured(scratch: Path, program: Callable[[str], Path]) -> None:
@@ -87,21 +88,18 @@ def test_everything_that_is_installed_is_measured(scratch: Path, program: Callab
     # The server is no package of pip's; the benchmark installs it, a test does not.
     here = [each for each in found if each.package != "redis" or shutil.which("redis-server")]
     go = program('{"messages": 1000, "seconds": 0.5}')
-    cases = [each for each in HEADLINES if each.unit < BATCH]
     words = [f"--subject={name}" for name in ("go-diskqueue", *(each.name for each in here))]
-    results = measured(scratch, f"--go-diskqueue={go}", *words, *(f"--case={each.name}" for each in cases))
-    asked = {(each.name, one.name) for each in cases for one in here if each.accepts(one)}
-    assert asked <= {(entry["case"], entry["subject"]) for entry in results}
-    works = summary.read({"results": results})
-    assert [work.title for work in works] == [each.headline for each in cases]
-    assert all(len(list(work.peers())) >= 3 for work in works)
-
-
-def test_batches_are_measured_of_libraries_that_have_them(scratch: Path) -> None:
-    names = [one.name for one in subjects.load(["aiodq", "sqlite", "aiosqlite", "queuelib"])[0]]
-    results = measured(scratch, "--case=1000 a call", *(f"--subject={name}" for name in names))
-    assert {entry["subject"] for entry in results} == set(names)
-    assert len({entry["headline"] for entry in results if entry["headline"]}) == 2
+    words += [f"--case={each.name}" for each in HEADLINES]
+    report = measured(scratch, f"--go-diskqueue={go}", f"--compiled={sys.executable}", *words)
+    measured_of = {(each.name, one.name) for each in HEADLINES for one in here if each.accepts(one)}
+    assert measured_of <= {(entry["case"], entry["subject"]) for entry in report["results"]}
+    batches = {entry["subject"] for entry in report["results"] if "1000 a call" in entry["case"]}
+    assert {one.package for one in here if one.name in batches} >= {"aiodq", "sqlite", "aiosqlite", "queuelib"}
+    works = summary.read(report)
+    assert [work.title for work in works] == [each.headline for each in HEADLINES]
+    alone = {each.headline for each in HEADLINES if each.unit < BATCH}
+    assert all(len(list(work.peers())) >= 3 for work in works if work.title in alone)
+    assert "is not compiled" in report["missing"]["aiodq compiled"], "an interpreter whose aiodq is pure takes no part"
 
 
 def entry(
@@ -241,15 +239,6 @@ def test_what_no_program_for_go_diskqueue_prints_is_refused(answer: str) -> None
         godiskqueue.parse(answer)
 
 
-def test_an_interpreter_whose_aiodq_is_pure_is_no_compiled_one(scratch: Path) -> None:
-    kept = scratch / "kept.json"
-    words = ["--quick", "--dir", str(scratch), "--json", str(kept), "--case", "put, synced, 1 producer"]
-    assert main([*words, "--subject", "aiodq", "--compiled", sys.executable]) == 0
-    report = json.loads(kept.read_text())
-    assert "is not compiled" in report["missing"]["aiodq compiled"]
-    assert [entry["subject"] for entry in report["results"]] == ["aiodq always", "aiodq always, by threads"]
-
-
 def test_an_interpreter_whose_aiodq_is_compiled_runs_each_policy_once_more(program: Callable[[str], Path]) -> None:
     python = program('[true, "aiodq/__init__.py"]')
     found = {each.known_as: each for each in subjects.compiled(python)}
@@ -259,30 +248,18 @@ def test_an_interpreter_whose_aiodq_is_compiled_runs_each_policy_once_more(progr
     }
 
 
-def test_another_interpreter_is_one_more_subject(scratch: Path) -> None:
-    other = replace(
-        subject("aiodq always"), name="aiodq compiled always", interpreter=sys.executable, known_as="aiodq always"
-    )
+def test_a_subject_that_raises_is_told_of_by_its_error_and_one_whose_process_dies_has_a_new_one(scratch: Path) -> None:
+    # Another interpreter is one more subject.
+    one = replace(subject("aiodq os"), name="another", interpreter=sys.executable, known_as="aiodq os")
     with Workers(scratch, 0.01, "uvloop") as workers:
-        sample = workers.measure(case("put, synced, 1 producer"), other, 100, 10)
-    assert sample.values["ops/s"] > 0
-    assert list(scratch.iterdir()) == [], "what was measured is gone"
-
-
-def test_a_subject_whose_process_dies_fails_and_the_next_measurement_has_a_new_one(scratch: Path) -> None:
-    one = subject("aiodq os")
-    with Workers(scratch, 0.01, "uvloop") as workers:
-        workers.measure(CASES[0], one, 100, 10)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            workers.measure(CASES[0], replace(one, known_as="aiodq never"), 100, 10)
+        assert workers.measure(CASES[0], one, 100, 10).values["ops/s"] > 0
         workers._workers[one.name].kill()
         with pytest.raises((RuntimeError, OSError)):
             workers.measure(CASES[0], one, 100, 10)
         assert workers.measure(CASES[0], one, 100, 10).values["ops/s"] > 0
-
-
-def test_a_subject_that_raises_is_told_of_by_its_error(scratch: Path) -> None:
-    unknown = replace(subject("aiodq os"), name="aiodq never")
-    with Workers(scratch, 0.01, "uvloop") as workers, pytest.raises(RuntimeError, match="StopIteration"):
-        workers.measure(CASES[0], unknown, 100, 10)
+    assert list(scratch.iterdir()) == [], "what was measured is gone"
 
 
 def test_each_headline_has_an_aiodq_to_compare_with() -> None:
@@ -302,16 +279,22 @@ def test_growth_is_compared_with_the_smallest_whichever_came_first() -> None:
 
 
 def test_growth_measures_a_put_a_get_and_an_ack_of_each_store(
-    scratch: Path, capsys: pytest.CaptureFixture[str]
+    scratch: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    dimensions = {each.name: each for each in growth.DIMENSIONS}
+    assert [*dimensions["topics"].up_to(10).stores] == [1, 100], "two at least"
+    few = growth.Dimension("topics", {count: growth.Grown(topics=count) for count in (1, 5, 20)})
+    monkeypatch.setattr(growth, "DIMENSIONS", [dimensions["segments"], few])
+    collector = mock.Mock(gc)  # collecting all that pytest and its plugins hold takes longer than all else
+    monkeypatch.setattr(growth, "gc", collector)
     kept = scratch / "kept.json"
     assert growth.main(["segments", "topics", "--quick", "--dir", str(scratch), "--json", str(kept)]) == 0
-    gc.freeze()  # as before: see tests/conftest.py
+    assert collector.freeze.call_count == collector.unfreeze.call_count == 8, "two stores, twice, in two dimensions"
     seconds = json.loads(kept.read_text())["seconds"]
     assert set(seconds) == {"segments", "topics"}
-    assert set(seconds["segments"]) >= {"put", "get", "ack"}
+    assert set(seconds["segments"]) >= {"put", "get", "ack", "drain the oldest 8 segments"}
     assert set(seconds["segments"]["put"]) == {"1", "10"}
-    assert set(seconds["topics"]["put, the topics in turn"]) == {"1", "100"}
+    assert set(seconds["topics"]["put, the topics in turn"]) == {"1", "5"}
     assert "| µs a message, segments: | 1 | 10 | x at 10 |" in capsys.readouterr().out
     assert [path.name for path in scratch.iterdir()] == ["kept.json"]
 
