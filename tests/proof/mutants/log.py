@@ -50,7 +50,7 @@ def a_sync_counts_for_what_was_written_while_it_ran() -> Patch:
     return mock.patch.object(TopicLog, "sync", too_much)
 
 
-@mutant("single puts", "many producers")
+@mutant("larger than a sector", "synced now and then")
 def the_watermark_is_noted_before_the_sync() -> Patch:
     sync = TopicLog.sync
 
