@@ -135,7 +135,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to the exhaustive runs what says the same on each loop slowly, and to pure Python what is its own."""
+    """Leave to the exhaustive runs what says much the same slowly, and to pure Python what is its own."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place_in_a_shared_run(item.nodeid))
     if aiodq.__compiled__:
@@ -145,6 +145,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker(f"slow_on_{loop}") and loop in item.name:
                 item.add_marker("slow")
         if "uvloop" in item.name and item.path.relative_to(TESTS).as_posix() in OF_FILES:
+            item.add_marker("slow")
+    _draw(items, config.stash[SEED])
+
+
+def _draw(items: list[pytest.Item], seed: int) -> None:
+    """Leave to the exhaustive runs all but so many values of a parameter, by the mark `drawn(parameter, count)`."""
+    values: dict[str, set[str]] = {}
+    marked = []
+    for item in items:
+        if isinstance(item, pytest.Function) and (mark := item.get_closest_marker("drawn")):
+            test, parameter, *count = item.nodeid.partition("[")[0], *mark.args
+            marked.append((item, test, value := str(item.callspec.params[parameter]), *count))
+            values.setdefault(test, set()).add(value)
+    for item, test, value, *count in marked:
+        among = sorted(values[test])
+        if value not in random.Random(f"{seed} {test}").sample(among, min(len(among), *(count or [1]))):
             item.add_marker("slow")
 
 

@@ -95,6 +95,7 @@ def stopped_in_the_middle(example: str, directory: Path, stop: signal.Signals) -
     return book, code
 
 
+@pytest.mark.drawn("example")
 def test_sigterm_under_load_loses_and_repeats_nothing(example: str, tmp_path: Path) -> None:
     book, code = stopped_in_the_middle(example, tmp_path, signal.SIGTERM)
     assert code == 0
@@ -103,12 +104,14 @@ def test_sigterm_under_load_loses_and_repeats_nothing(example: str, tmp_path: Pa
     assert set(done) - book.unanswered == book.promised
 
 
+@pytest.mark.drawn("example")
 def test_sigkill_under_load_loses_nothing(example: str, tmp_path: Path) -> None:
     book, code = stopped_in_the_middle(example, tmp_path, signal.SIGKILL)
     assert code == -signal.SIGKILL
     assert set(worked_off(tmp_path)) - book.unanswered == book.promised
 
 
+@pytest.mark.drawn("example")
 def test_an_order_in_hand_at_sigterm_comes_again(example: str, tmp_path: Path) -> None:
     items = [str(number) for number in range(10)]
     with serving(example, tmp_path, seconds=3600, workers=4, grace=0.1) as service:
@@ -122,6 +125,7 @@ def test_an_order_in_hand_at_sigterm_comes_again(example: str, tmp_path: Path) -
     assert sorted(worked_off(tmp_path)) == items
 
 
+@pytest.mark.drawn("example")
 def test_an_order_in_hand_at_sigterm_is_worked_off_if_it_can_be(example: str, tmp_path: Path) -> None:
     with serving(example, tmp_path, seconds=2, workers=2) as service:
         with httpx.Client(base_url=service.url, timeout=PATIENCE, verify=PLAIN) as client:
@@ -134,6 +138,7 @@ def test_an_order_in_hand_at_sigterm_is_worked_off_if_it_can_be(example: str, tm
     assert len(worked_off(tmp_path)) == done + 2
 
 
+@pytest.mark.drawn("example")
 def test_a_full_disk_refuses_orders_keeps_the_others_and_lets_it_end(example: str, tmp_path: Path) -> None:
     book = Book()
     with serving(example, tmp_path, seconds=3600, grace=0, largest_file=64 * 1024) as service:

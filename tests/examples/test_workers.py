@@ -182,6 +182,7 @@ def check(directory: Path, load: Load) -> None:
     assert [number for number, times in stored.items() if times > 1] == []
 
 
+@pytest.mark.drawn("kind")
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", SERVERS)
 def test_nothing_is_lost_nor_done_twice(
@@ -217,6 +218,7 @@ def test_nothing_is_lost_nor_done_twice(
     check(tmp_path, load)
 
 
+@pytest.mark.drawn("kind")
 # granian ends a worker so many seconds after it has started the next one, which has to listen by then.
 @pytest.mark.parametrize(
     ("kind", "more"), [("gunicorn", ["--max-requests", "40"]), ("granian", ["--respawn-interval", "3"])]

@@ -104,6 +104,7 @@ async def _refusals(path: Path, kind: str, first: int, stride: int) -> None:
     pytest.fail("so many calls of a kind?")
 
 
+@pytest.mark.drawn("kind", 6)
 @pytest.mark.parametrize("kind", CALLS)
 async def test_no_descriptor_is_left_by_what_the_system_refuses(kind: str, tmp_path: Path, seed: int) -> None:
     """One call of a kind fails: a typed error, nothing left open, and the next opening heals it."""
