@@ -151,6 +151,7 @@ def test_on_a_terminal_it_draws_bars() -> None:
     assert b"proved" in shown
 
 
+@pytest.mark.drawn("number")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_takes_everything_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

@@ -83,6 +83,7 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
     assert left == bodies[-len(left) :], "what was written may be gone, what was not comes again, in order"
 
 
+@pytest.mark.drawn("shown")
 @pytest.mark.parametrize("shown", [1, 7])
 def test_what_a_shell_s_head_has_not_shown_comes_again(tmp_path: Path, shown: int) -> None:
     bodies = numbered(MANY)
@@ -108,6 +109,7 @@ def test_whether_the_other_end_of_a_pipe_reads(monkeypatch: pytest.MonkeyPatch) 
     os.close(writing)
 
 
+@pytest.mark.drawn("number")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_what_a_signal_catches_unacked_comes_again(tmp_path: Path, number: signal.Signals) -> None:
     """Nobody reads on, so the pipe is full and the process is caught in the middle of a write."""

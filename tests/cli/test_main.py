@@ -215,6 +215,7 @@ def test_misuse_is_one_line_and_exit_code_2(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.drawn("arguments")
 @pytest.mark.parametrize("arguments", [["put", "--help"], ["--version"]])
 def test_help_that_nobody_reads_to_its_end_is_no_failure(arguments: list[str]) -> None:
     reader, writer = os.pipe()
@@ -243,6 +244,7 @@ def test_a_store_that_is_open_elsewhere_is_refused_with_the_owner_s_pid(tmp_path
             assert f"process {owner.process.pid}" in one_line(done.err), command
 
 
+@pytest.mark.drawn("arguments")
 @pytest.mark.parametrize("arguments", [["stat", "STORE", "--json"], ["put", "STORE", "t", "STORE/LOCK"], ["--help"]])
 def test_a_full_disk_behind_standard_output_is_told(tmp_path: Path, arguments: list[str]) -> None:
     store = tmp_path / "store"

@@ -105,6 +105,7 @@ def test_a_file_larger_than_what_it_may_cost_in_memory(tmp_path: Path) -> None:
     assert open_reader(tmp_path / "s").topic("t").end_offset == 1 + 64 * 32
 
 
+@pytest.mark.drawn("number")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_while_it_waits_for_input(tmp_path: Path, number: signal.Signals) -> None:
     with Running("put", tmp_path / "s", "t", stdin=subprocess.PIPE) as put:

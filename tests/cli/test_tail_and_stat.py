@@ -30,6 +30,7 @@ HOSTILE = "a\x1b[31m\x9b2J\u202eb\tü".encode() + b"\xff"
 SHOWN = "a\\u001b[31m\\u009b2J\\u202eb\tü\\xff"
 
 
+@pytest.mark.drawn("command")
 @pytest.mark.parametrize("command", ["tail", "peek", "get"])
 def test_a_body_does_not_steer_the_terminal(tmp_path: Path, command: str) -> None:
     fill(tmp_path, "t", [HOSTILE])

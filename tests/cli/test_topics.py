@@ -79,6 +79,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestHistory:
+    @pytest.mark.drawn("command", 4)
     @pytest.mark.parametrize("older", [False, True])
     @pytest.mark.parametrize("command", [*ELSEWHERE, *THERE], ids=" ".join)
     def test_no_command_cuts_what_is_kept(

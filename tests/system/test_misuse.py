@@ -1091,6 +1091,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="since Python 3.14 no task ends in a forked child")
+@pytest.mark.drawn("mode")
 @pytest.mark.parametrize("mode", ["exclusive", "shared"])
 def test_a_child_that_is_forked_in_the_blocks_leaves_them_to_its_parent(tmp_path: Path, mode: str) -> None:
     """What ends the child is its own exception; work of it does not pass for done."""

@@ -377,6 +377,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @needs_proc
+@pytest.mark.drawn("manner", 2)
 @pytest.mark.parametrize(
     ("manner", "total", "size", "memory"),
     [

@@ -82,6 +82,7 @@ def kill_and_check(tmp_path: Path, policy: SyncPolicy, seed: int, kills: int) ->
     return ledger
 
 
+@pytest.mark.drawn("policy", 2)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_was_acknowledged_outlives_sigkill(policy: SyncPolicy, tmp_path: Path, seed: int) -> None:
     ledger = kill_and_check(tmp_path, policy, seed, kills=2)
