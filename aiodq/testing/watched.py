@@ -7,8 +7,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, TypeAlias, TypeVar
 
 from aiodq.format.layout import BytesLike
@@ -169,7 +170,7 @@ class WatchedFileSystem(WrappedFileSystem):
         self.open_files: int = 0
         self.synced: dict[str, int] = {}
         self._sync = sync
-        self._ticks = 0
+        self._ticks = count(1)
         self._mutex = threading.RLock()
         self._freeze = threading.RLock()
         self.reset()
@@ -185,9 +186,7 @@ class WatchedFileSystem(WrappedFileSystem):
 
     def tick(self) -> int:
         """Return a moment between calls, on the clock of `Passed.begun` and `Passed.ended`."""
-        with self._mutex:
-            self._ticks += 1
-            return self._ticks
+        return next(self._ticks)
 
     def add(self, rule: RuleT) -> RuleT:
         """Add a rule, and return it."""
@@ -247,20 +246,21 @@ class WatchedFileSystem(WrappedFileSystem):
     def passing(self, call: Call, path: str, perform: Callable[..., T], *args: Any) -> T:  # noqa: ANN401 - each call's own
         """See `WrappedFileSystem.passing`."""
         passed = self._note(call, path, args)
-        for rule in list(self.rules):
+        for rule in self.rules.copy():
             rule(passed)
-        with nullcontext() if call in _LOOKING else self._freeze:
-            if passed.takes is not None:
-                perform = _partly(passed, perform)
+        if call in _LOOKING:
             result = perform(*args)
-        passed.ended = self.tick()
+        else:
+            with self._freeze:
+                result = (perform if passed.takes is None else _partly(passed, perform))(*args)
+        passed.ended = next(self._ticks)
         return result
 
     def _note(self, call: Call, path: str, args: tuple[Any, ...]) -> Passed:
         data = b"".join(args[0]) if call == "write" else b""
         position = args[-1] if call in _POSITIONED else 0
         with self._mutex:
-            passed = Passed(len(self.passed), call, path, data, position, self.tick())
+            passed = Passed(len(self.passed), call, path, data, position, next(self._ticks))
             self.passed.append(passed)
             self.calls[call] += 1
             return passed

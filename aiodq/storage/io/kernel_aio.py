@@ -14,12 +14,15 @@ import platform
 import struct
 import sys
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import finalize
 
 from aiodq.storage.io.filesystem import OsFile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiodq.storage.io.filesystem import File
 
 __all__ = ["KernelAio"]
@@ -88,8 +91,7 @@ class KernelAio:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         self._calls = calls
         # None of these calls blocks, so the GIL is kept: releasing and retaking it would cost more.
-        self._call = ctypes.PyDLL(None, use_errno=True).syscall
-        self._call.restype = ctypes.c_long
+        self._call = _syscall(ctypes.PyDLL)
         self._context = ctypes.c_ulong(0)
         with suppress(IndexError):
             self._context.value = _SPARE.pop()
@@ -169,6 +171,17 @@ class KernelAio:
         self._context.value = 0
 
 
+@cache
+def _syscall(library: type[ctypes.CDLL]) -> Callable[..., int]:
+    """Return `syscall(2)`, which releases the GIL or not as such a library does.
+
+    ctypes makes a class for each library that it loads: a store that is opened need not wait for that.
+    """
+    call = library(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    return call
+
+
 def _error() -> OSError:
     """Return the error of the system call that was made last."""
     code = ctypes.get_errno()
@@ -181,7 +194,7 @@ def _give_back(getevents: int, context: int, eventfd: int, in_flight: _InFlight,
     if os.getpid() != pid:
         return  # a forked child has no part in the context
     # This call waits, and so releases the GIL.
-    call = ctypes.CDLL(None, use_errno=True).syscall
+    call = _syscall(ctypes.CDLL)
     events = ctypes.create_string_buffer(_EVENT.size * _MOST)
     while in_flight.count:
         count = call(getevents, ctypes.c_ulong(context), ctypes.c_long(1), ctypes.c_long(_MOST), events, None)
