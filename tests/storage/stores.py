@@ -5,22 +5,38 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.format.layout import FOOTER_TAIL, SEGMENT_HEADER
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.testing import WatchedFileSystem
-from tests.storage.logs import flip, open_log, overwrite, put, put_each, segments
+from tests.storage.logs import flip, open_log, overwrite, put, put_each, segments, tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def a_store(directory: Path) -> None:
     """Make two topics: `t` with seven segments, a run and two channels, `u` with one segment."""
-    directory.mkdir(exist_ok=True)
+    for name, data in _files().items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    """Return the files of that store: to write them anew is cheaper than to make it anew."""
+    with tempfile.TemporaryDirectory() as made:
+        _make(Path(made))
+        return tree(Path(made))
+
+
+def _make(directory: Path) -> None:
     log = open_log(directory / "t", segment_bytes=528)
     put_each(log, [bytes([65 + n]) * 50 for n in range(8)])
     put(log, [bytes([n]) * 30_000 for n in range(5)], atomic=True)

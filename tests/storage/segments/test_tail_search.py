@@ -83,7 +83,7 @@ def agreed(path: Path, *durable_ends: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_wherever_a_file_is_cut(topic: Path, stride: int, seed: int) -> None:
     durable_end = a_log(topic)
     [path] = segments(topic)
@@ -92,7 +92,7 @@ def test_wherever_a_file_is_cut(topic: Path, stride: int, seed: int) -> None:
     for size in range(len(data) - seed % stride, 63, -stride):
         os.truncate(path, size)
         found += agreed(path, 0, durable_end // 2, durable_end)
-    assert found > 20 // stride
+    assert found > 10 // stride
 
 
 def broken(data: bytes, first: int, stride: int) -> Iterator[bytes]:
@@ -105,7 +105,7 @@ def broken(data: bytes, first: int, stride: int) -> Iterator[bytes]:
             yield before + bytes(min(size, len(behind))) + behind[size:]
 
 
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_whatever_is_wrong_before(topic: Path, stride: int, seed: int) -> None:
     durable_end = a_log(topic)
     [path] = segments(topic)
@@ -116,7 +116,8 @@ def test_whatever_is_wrong_before(topic: Path, stride: int, seed: int) -> None:
     assert found > 1000 // stride
 
 
-def test_frames_within_messages_are_at_worst_an_older_end(topic: Path) -> None:
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_frames_within_messages_are_at_worst_an_older_end(topic: Path, stride: int, seed: int) -> None:
     a_log(topic, synced=10)
     [path] = segments(topic)
     log, first = open_log(topic), path.read_bytes()[64:]
@@ -127,7 +128,9 @@ def test_frames_within_messages_are_at_worst_an_older_end(topic: Path) -> None:
     log.abandon()
     assert agreed(path, durable_end)
     older = 0
-    for size in range(path.stat().st_size - 4, len(first), -4):
+    whole = path.stat().st_size
+    sampled = range(whole - 104 - 4 * (seed % stride), len(first), -4 * stride)
+    for size in (*range(whole - 4, whole - 104, -4), *sampled):
         os.truncate(path, size)
         for n, (short, walked) in zip((before, durable_end), two_ways(path, before, durable_end), strict=True):
             if short is not None:

@@ -192,7 +192,7 @@ async def test_whenever_the_power_is_cut_the_next_owner_has_one_and_it_is_the_on
     mark = next(number for number, operation in enumerate(trace) if getattr(operation, "label", None) == promised)
     states = [(number, image) for number, image in fs.power_cuts(seed, limit=6) if "/s" in image]
     late = early = 0
-    for number, image in random.Random(seed).sample(states, min(250, len(states))):
+    for number, image in random.Random(seed).sample(states, min(80, len(states))):
         after = SimulatedFileSystem(image)
         found = said(after)
         assert found in {None, promised}
