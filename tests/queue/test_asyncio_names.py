@@ -401,7 +401,7 @@ class TestTaskDone:
     async def test_what_is_taken_at_once_does_not_pile_up(self, path: Path, how: str) -> None:
         async with queue(path) as jobs:
             for _ in range(30):
-                await fill(jobs, numbered(100))
+                await jobs.put_many(numbered(100))
                 messages = await jobs.get_many(100)
                 await (jobs.ack_many(messages) if how == "acked" else jobs.purge())
             assert standing(jobs) < 500

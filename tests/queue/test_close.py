@@ -188,7 +188,7 @@ class TestClosing:
 
         await once()
         before = len(os.listdir("/proc/self/fd"))
-        for _ in range(30):
+        for _ in range(10):
             await once()
         assert len(os.listdir("/proc/self/fd")) == before
 
@@ -208,7 +208,7 @@ class TestClosing:
 
         await once(0)
         before = len(os.listdir("/proc/self/fd"))
-        for number in range(20):
+        for number in range(9):
             await once(number)
         assert len(os.listdir("/proc/self/fd")) == before
 

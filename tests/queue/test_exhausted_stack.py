@@ -14,7 +14,7 @@ import aiodq
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, run
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from aiodq.options import SyncPolicy
 
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 POLICIES: Final[tuple[SyncPolicy, ...]] = ("always", "interval", "os")
 
-EACH: Final = pytest.mark.parametrize("policy", POLICIES)
-INTERVAL: Final = pytest.mark.parametrize(
-    "policy", [policy if policy == "interval" else pytest.param(policy, marks=pytest.mark.slow) for policy in POLICIES]
-)
+_EXHAUSTIVE: Final = [pytest.param(policy, 1, marks=pytest.mark.slow) for policy in POLICIES]
+EACH: Final = pytest.mark.parametrize(("policy", "stride"), [*((policy, 3) for policy in POLICIES), *_EXHAUSTIVE])
+INTERVAL: Final = pytest.mark.parametrize(("policy", "stride"), [("interval", 2), *_EXHAUSTIVE])
 """For what differs from a put under the others in whom it wakes, not in how it is written and synced."""
 
 LEFT: Final = range(32)
@@ -81,8 +80,8 @@ async def deep(call: Call, frames: int) -> None:
         await call()
 
 
-def at_each_depth(policy: SyncPolicy, work: Work) -> None:
-    """Do the work anew with each number of frames left; it is handed what makes a call one at such a depth."""
+def at_depths(policy: SyncPolicy, work: Work, depths: Iterable[int]) -> None:
+    """Do the work anew with each of these numbers of frames left, and hand it what makes a call one so deep."""
 
     async def main(left: int) -> None:
         fs = SimulatedFileSystem()
@@ -93,12 +92,12 @@ def at_each_depth(policy: SyncPolicy, work: Work) -> None:
         await work(store, others, lambda call: lambda: deep(call, ROOM - left))
         await others.end()
 
-    for left in LEFT:
+    for left in depths:
         run(partial(main, left))
 
 
 @EACH
-def test_a_put(policy: SyncPolicy) -> None:
+def test_a_put(policy: SyncPolicy, stride: int, seed: int) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t")
         await topic.put(b"first")
@@ -106,11 +105,11 @@ def test_a_put(policy: SyncPolicy) -> None:
         await asyncio.sleep(0)
         others.start(lambda: topic.put(b"z"))
 
-    at_each_depth(policy, work)
+    at_depths(policy, work, LEFT[seed % stride :: stride])
 
 
 @INTERVAL
-def test_a_put_that_wakes_getters(policy: SyncPolicy) -> None:
+def test_a_put_that_wakes_getters(policy: SyncPolicy, stride: int, seed: int) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t")
         channel = topic.channel("c")
@@ -119,11 +118,11 @@ def test_a_put_that_wakes_getters(policy: SyncPolicy) -> None:
         await asyncio.sleep(0)
         others.start(deeply(lambda: topic.put(b"deep")), lambda: topic.put_many([b"x", b"y"]))
 
-    at_each_depth(policy, work)
+    at_depths(policy, work, LEFT[seed % stride :: stride])
 
 
 @INTERVAL
-def test_a_put_that_waits_for_room_ahead_of_others(policy: SyncPolicy) -> None:
+def test_a_put_that_waits_for_room_ahead_of_others(policy: SyncPolicy, stride: int, seed: int) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t", aiodq.StoreOptions(sync=policy, max_messages=4))
         channel = topic.channel("c")
@@ -136,11 +135,11 @@ def test_a_put_that_waits_for_room_ahead_of_others(policy: SyncPolicy) -> None:
         for message in messages:
             message.ack_nowait()
 
-    at_each_depth(policy, work)
+    at_depths(policy, work, LEFT[seed % stride :: stride])
 
 
 @INTERVAL
-def test_a_requeue_that_wakes_getters(policy: SyncPolicy) -> None:
+def test_a_requeue_that_wakes_getters(policy: SyncPolicy, stride: int, seed: int) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t")
         channel = topic.channel("c")
@@ -150,11 +149,11 @@ def test_a_requeue_that_wakes_getters(policy: SyncPolicy) -> None:
         await asyncio.sleep(0)
         others.start(deeply(messages[0].nack), messages[1].nack, messages[2].nack)
 
-    at_each_depth(policy, work)
+    at_depths(policy, work, LEFT[seed % stride :: stride])
 
 
 @INTERVAL
-def test_an_ack(policy: SyncPolicy) -> None:
+def test_an_ack(policy: SyncPolicy, stride: int, seed: int) -> None:
     async def work(store: aiodq.Store, others: Others, deeply: Callable[[Call], Call]) -> None:
         topic = store.topic("t")
         channel = topic.channel("c")
@@ -164,4 +163,4 @@ def test_an_ack(policy: SyncPolicy) -> None:
         await asyncio.sleep(1)
         others.start(messages[2].ack)
 
-    at_each_depth(policy, work)
+    at_depths(policy, work, LEFT[seed % stride :: stride])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +70,12 @@ class TestSync:
     @pytest.mark.slow_on_uvloop
     @pytest.mark.parametrize("error", FATAL)
     @pytest.mark.parametrize("kind", ["sync", "sync_directory"])
-    async def test_at_every_one_the_store_stops_and_reopening_heals(self, path: Path, error: int, kind: str) -> None:
+    @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+    async def test_at_every_one_the_store_stops_and_reopening_heals(
+        self, path: Path, error: int, kind: str, stride: int, seed: int
+    ) -> None:
         """G11, for every k: no false promise, sticky; only a new open, which reads what is really there, goes on."""
-        at = 1
+        at = 1 + random.Random(f"{seed}:{error}:{kind}").randrange(stride)
         while True:
             fs, place = WatchedFileSystem(), path.with_name(f"store{at}")
             promised: set[bytes] = set()
@@ -107,7 +111,7 @@ class TestSync:
                 assert jobs.topic_stats().damages == 0
             if not fault.hits:
                 break
-            at += 1
+            at += stride
         assert at > (8 if kind == "sync" else 2)
 
     @pytest.mark.parametrize("error", FATAL)
@@ -369,9 +373,12 @@ class TestFullDisk:
             assert b"0" not in found
 
     @pytest.mark.slow_on_uvloop
-    async def test_at_every_write_nothing_promised_is_lost_and_it_goes_on(self, path: Path) -> None:
+    @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+    async def test_at_every_write_nothing_promised_is_lost_and_it_goes_on(
+        self, path: Path, stride: int, seed: int
+    ) -> None:
         """G12 and G13, for every k: one write or file is refused; the store lives, and so does everything promised."""
-        at = 1
+        at = 1 + seed % stride
         while True:
             fs, place = WatchedFileSystem(), path.with_name(f"store{at}")
             promised: list[bytes] = []
@@ -397,7 +404,7 @@ class TestFullDisk:
             assert odd_files(place) == []
             if not fault.hits:
                 break
-            at += 1
+            at += stride
         assert at > 20
 
     async def test_the_note_of_how_far_it_is_durable_may_be_late(self, path: Path) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import pkgutil
+import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -211,9 +212,12 @@ async def whole(path: Path) -> None:
 
 @pytest.mark.slow_on_uvloop  # what a loop makes of such an error, errors in the clock and in the threads show on both
 @pytest.mark.parametrize("place", PLACES)
-async def test_within_the_engine(path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
+async def test_within_the_engine(
+    path: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, place: str, *, number: int, seed: int
+) -> None:
     path.mkdir()
-    for at in (1, 3):
+    for at in random.Random(f"{seed}:{place}").sample((1, 3), number):
         fs = WatchedFileSystem()
         with monkeypatch.context() as patched:
             set_trap(patched, place, trap := Trap(at))
@@ -241,7 +245,7 @@ async def test_in_the_file_system(path: Path, tasks: Tasks) -> None:
         fs.heal()
         await whole(path / str(at))
         assert fs.open_files == 0
-        at += 1 + at // 4
+        at += 2 + at // 3
 
 
 class TrappedClock(SystemClock):
@@ -269,7 +273,7 @@ async def test_in_the_clock(path: Path, tasks: Tasks, name: str) -> None:
         trap = Trap(at)
         await lived(path / str(at), tasks, fs=WatchedFileSystem(), clock=TrappedClock(trap, name))
         await whole(path / str(at))
-        at += 1 + at // 4
+        at += 2 + at // 3
 
 
 class TrappedExecutor(ThreadPoolExecutor):
@@ -291,7 +295,7 @@ async def test_in_the_threads(path: Path, tasks: Tasks) -> None:
         trap = Trap(at)
         await lived(path / str(at), tasks, fs=WatchedFileSystem(), executor=TrappedExecutor(trap))
         await whole(path / str(at))
-        at += 1 + at // 8
+        at += 2 + at // 4
 
 
 class LaterClock(SystemClock):

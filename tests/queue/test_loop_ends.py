@@ -21,6 +21,7 @@ from tests.queue.support import fill, numbered, options, ready_now, take
 if TYPE_CHECKING:
     from pathlib import Path
 
+_DROPPED = "del store; gc.collect()"
 POLICIES = pytest.mark.parametrize("policy", ["always", "os"])
 
 
@@ -167,8 +168,15 @@ def test_a_store_whose_tasks_have_not_begun_leaves_nothing_to_be_said(
     assert [str(warning.message) for warning in said] == []
 
 
-@pytest.mark.parametrize("module", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("dropped", ["", "del store; gc.collect()"], ids=["kept", "dropped"])
+@pytest.mark.parametrize(
+    ("module", "dropped"),
+    [
+        pytest.param("asyncio", "", id="asyncio kept"),
+        pytest.param("uvloop", _DROPPED, id="uvloop dropped"),
+        pytest.param("uvloop", "", id="uvloop kept", marks=pytest.mark.slow),
+        pytest.param("asyncio", _DROPPED, id="asyncio dropped", marks=pytest.mark.slow),
+    ],
+)
 def test_a_loop_that_is_closed_by_hand_leaves_one_warning(path: Path, module: str, dropped: str) -> None:
     program = f"""
 import asyncio, gc, sys, uvloop
@@ -191,8 +199,15 @@ loop.close()
     assert [line for line in said if "never closed" not in line and "tracemalloc" not in line] == []
 
 
-@pytest.mark.parametrize("module", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+@pytest.mark.parametrize(
+    ("module", "mode"),
+    [
+        ("asyncio", "exclusive"),
+        ("uvloop", "shared"),
+        pytest.param("uvloop", "exclusive", marks=pytest.mark.slow),
+        pytest.param("asyncio", "shared", marks=pytest.mark.slow),
+    ],
+)
 def test_a_program_that_ends_with_a_message_in_hand_leaves_no_complaint(path: Path, module: str, mode: str) -> None:
     """The message keeps its queue open until the task that has it is gone: when the loop is ending already."""
     program = f"""

@@ -317,7 +317,7 @@ class UvloopMachine(QueueMachine):
 
 @pytest.mark.parametrize("machine", [QueueMachine, pytest.param(UvloopMachine, marks=pytest.mark.slow)])
 def test_any_sequence(machine: type[QueueMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=25))
 
 
 @pytest.mark.slow

@@ -276,8 +276,9 @@ PASSING = list(_each_once())
 class TestTrouble:
     @pytest.mark.slow_on_uvloop
     @pytest.mark.parametrize(("kind", "error"), PASSING)
+    @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
     async def test_a_passing_error_at_open_is_raised_as_one_and_is_no_damage(
-        self, path: Path, kind: str, error: int
+        self, path: Path, kind: str, error: int, stride: int, seed: int
     ) -> None:
         async with queue(path, segment_bytes=200) as jobs:
             await fill(jobs, numbered(20))
@@ -286,7 +287,7 @@ class TestTrouble:
         async with queue(path, fs=fs):
             pass
         before = promised(path)
-        for at in range(1, probe.seen + 1):
+        for at in range(1 + seed % min(stride, probe.seen), probe.seen + 1, stride):
             fs = WatchedFileSystem()
             fault = fs.fail(error, kind, at=at, times=1)
             try:

@@ -167,7 +167,7 @@ class TestIssue5:
     async def test_the_directory_stays_bounded(self, path: Path, overflow: str, bound: dict[str, Any]) -> None:
         async with queue(path, segment_bytes=1000, overflow=overflow, **bound) as jobs:
             largest = refused = 0
-            for number in range(200):
+            for number in range(120):
                 putting = asyncio.create_task(jobs.put(b"%d" % number + bytes(200)))
                 await turns(3)
                 if overflow == "block" and jobs.depth >= 15:

@@ -257,7 +257,7 @@ class TestCrash:
             await soon(jobs.sync())
             fs.heal()
         assert len(camera.images) > 80
-        for copy, promised, possible in rng.sample(camera.images, 60):
+        for copy, promised, possible in rng.sample(camera.images, 25):
             async with queue(copy, segment_bytes=250) as jobs:
                 depth = jobs.depth
                 found = ready_now(jobs)
