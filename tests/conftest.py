@@ -33,8 +33,9 @@ SEED = pytest.StashKey[int]()
 FAILED = pytest.StashKey[bool]()
 STDERR = pytest.StashKey[int]()
 
-# A deadline measures the disk, not the code: one fdatasync takes 0.1 ms or 150 ms. So no profile has one.
-settings.register_profile("default", settings.get_profile("default"), deadline=None)
+# A deadline measures the disk, not the code: one fdatasync takes 0.1 ms or 150 ms. So no profile has one. Each run
+# draws other examples, so that 40 of them are enough for one.
+settings.register_profile("default", settings.get_profile("default"), deadline=None, max_examples=40)
 settings.register_profile(
     "ci",
     settings.get_profile("default"),

@@ -46,7 +46,7 @@ async def ack(message: aiodq.Message) -> bool:
     return False
 
 
-@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("channels", [pytest.param(1, marks=pytest.mark.slow), 2])
 async def test_a_disk_that_takes_no_checkpoint_comes_free_by_acks_one_by_one(tmp_path: Path, channels: int) -> None:
     fs = CrampedFileSystem()
     names = [f"c{number}" for number in range(channels)]

@@ -158,7 +158,7 @@ class TestDeadLetters:
             machine.fs.mark("durable")
             await asyncio.gather(*(message.reject() for message in await jobs.get_many(2)))
         cuts = self._cuts(machine)
-        tried = random.Random(seed).sample(cuts, min(len(cuts), 30))
+        tried = random.Random(seed).sample(cuts, min(len(cuts), 14))
         found = [(number, sorted(await self._kept(files))) for number, files in tried]
         assert [cut for cut in found if cut[1] != [b"x", b"y", b"z"]] == []
 
@@ -211,8 +211,15 @@ class TestDeadLetters:
             assert (first.depth, second.depth, dead.topic._engine.put_buffer.pending) == (1, 0, 0)
             assert ready(dead) == [b"y"]
 
-    @pytest.mark.parametrize("point", ["before", "after"])
-    @pytest.mark.parametrize("way", ["reject", "nack"])
+    @pytest.mark.parametrize(
+        ("point", "way"),
+        [
+            ("before", "reject"),
+            ("after", "nack"),
+            pytest.param("before", "nack", marks=pytest.mark.slow),
+            pytest.param("after", "reject", marks=pytest.mark.slow),
+        ],
+    )
     def test_a_killed_process_leaves_a_message_or_its_letter_and_never_both(
         self, tmp_path: Path, point: str, way: str
     ) -> None:

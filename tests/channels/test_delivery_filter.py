@@ -47,7 +47,7 @@ def columns_of(messages: list[dict[str, Any]], wall: int, there: set[str]) -> Co
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(messages=MESSAGES, there=COLUMNS, tags=st.sampled_from([None, {"a"}, {"a", "b"}]), begin=st.integers(0, 11),
        jumps=JUMPS, passing=st.integers(0, 7), own=st.booleans())  # fmt: skip
 def test_a_run_ends_where_one_would_not_be_delivered(

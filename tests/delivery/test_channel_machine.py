@@ -534,12 +534,12 @@ class ChannelMachine(RuleBasedStateMachine):
 
 
 def test_any_sequence() -> None:
-    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=40, stateful_step_count=40))
+    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=20, stateful_step_count=40))
 
 
 def test_any_sequence_in_blocks_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiodq.delivery.offset_map._BITS", 1)
-    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=40, stateful_step_count=40))
+    run_state_machine_as_test(ChannelMachine, settings=settings(max_examples=20, stateful_step_count=40))
 
 
 @pytest.mark.slow

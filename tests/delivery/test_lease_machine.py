@@ -205,7 +205,7 @@ def test_at_the_end_everything_in_flight_has_an_entry_of_its_own() -> None:
 
 @pytest.mark.timeout(300)
 def test_any_sequence() -> None:
-    run_state_machine_as_test(LeaseMachine, settings=settings(max_examples=50, stateful_step_count=25))
+    run_state_machine_as_test(LeaseMachine, settings=settings(max_examples=25, stateful_step_count=25))
 
 
 @pytest.mark.slow

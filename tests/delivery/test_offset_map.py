@@ -73,12 +73,12 @@ class OffsetMapMachine(RuleBasedStateMachine):
 
 
 def test_it_is_a_dict() -> None:
-    run_state_machine_as_test(OffsetMapMachine, settings=settings(max_examples=40, stateful_step_count=30))
+    run_state_machine_as_test(OffsetMapMachine, settings=settings(max_examples=20, stateful_step_count=30))
 
 
 def test_it_is_a_dict_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiodq.delivery.offset_map._BITS", 2)
-    run_state_machine_as_test(OffsetMapMachine, settings=settings(max_examples=50, stateful_step_count=30))
+    run_state_machine_as_test(OffsetMapMachine, settings=settings(max_examples=25, stateful_step_count=30))
 
 
 def test_a_copy_shares_what_it_has() -> None:

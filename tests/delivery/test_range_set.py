@@ -105,13 +105,13 @@ class RangeSetMachine(RuleBasedStateMachine):
 
 
 def test_it_is_a_set() -> None:
-    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=40, stateful_step_count=30))
+    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=20, stateful_step_count=30))
 
 
 def test_it_is_a_set_of_many_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiodq.delivery.range_set._MOST", 4)
     monkeypatch.setattr("aiodq.delivery.range_set._FEW", 2)
-    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=50, stateful_step_count=30))
+    run_state_machine_as_test(RangeSetMachine, settings=settings(max_examples=25, stateful_step_count=30))
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ async def test_whenever_the_power_is_cut_what_is_said_again_is_done_once(machine
     await prepared(machine)
     recorded = machine.fs = SimulatedFileSystem(machine.fs.durable(), record=True)
     await say(machine, SAID)
-    for _, image in random.Random(seed).sample(list(recorded.power_cuts(seed, 2)), 60):
+    for _, image in random.Random(seed).sample(list(recorded.power_cuts(seed, 2)), 25):
         await check(machine, image)
 
 
@@ -79,7 +79,7 @@ async def test_nor_is_it_twice_where_owners_are_killed_before_that(machine: Mach
     await say(machine, SAID[:4])
     assert recorded.trace is not None
     begun, trace = recorded.laid_out, list(recorded.trace)
-    for killed in rng.sample(range(begun, len(trace)), 10):
+    for killed in rng.sample(range(begun, len(trace)), 5):
         again = machine.fs = SimulatedFileSystem.resume(trace[: killed + 1], record=True)
         await say(machine, SAID[: rng.randint(0, 4)])
         cuts = [image for number, image in again.power_cuts(seed, 2) if number > killed]

@@ -118,7 +118,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=25, stateful_step_count=20)
+TestLog.settings = settings(max_examples=14, stateful_step_count=20)
 
 
 class LogMachineAtLength(LogMachine):
