@@ -32,7 +32,7 @@ def restored_state(
             noted time counts as now, so that no message waits longer than it was deferred for.
         now: the same moment on the monotonic clock.
     """
-    noted = applied(image, ops)
+    noted = applied(image, ops, end)
     settled = RangeSet(joined(noted.ranges))
     settled.discard_from(end)
     floor = settled.next_missing(min(noted.floor, end))

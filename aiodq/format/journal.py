@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import chain, islice, pairwise
@@ -95,8 +96,12 @@ _CRC: Final = struct.Struct("<I")
 _ROWS: Final = 2000
 """The ranges, attempts or due times in a piece of a checkpoint: a millisecond or two."""
 
-_OFFSETS: Final = 1 << 63
-"""Every offset is below this."""
+_OFFSETS: Final = (1 << 63) - 1
+"""Every offset is below this. Only a hostile file names others; those are ignored."""
+
+_EARLIEST: Final = -(1 << 63)
+_LATEST: Final = (1 << 63) - 2
+"""Where due times are cut off: both are even, and one more still has room in 64 bits."""
 
 
 class OpKind(IntEnum):
@@ -134,7 +139,7 @@ class Op(NamedTuple):
     @property
     def run(self) -> range:
         """The offsets of a `OpKind.REQUEUE`."""
-        return range(self.offset, self.offset + min(max(self.length, 1), LONGEST_RUN))
+        return range(self.offset, min(self.offset + min(max(self.length, 1), LONGEST_RUN), _OFFSETS))
 
 
 class Ranges(Protocol):
@@ -191,7 +196,7 @@ class ChannelImage:
     """
 
     floor: int
-    ranges: Ranges = field(default_factory=list[tuple[int, int]])
+    ranges: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     attempts: dict[int, int] = field(default_factory=dict)
     deferred: dict[int, int] = field(default_factory=dict)
     noted_ns: int = 0
@@ -215,13 +220,20 @@ class ChannelImage:
 
 
 def due_time(due: int, *, suspect: bool) -> int:
-    """Return the due time, odd if the message may have ended a process and even otherwise."""
+    """Return the due time, odd if the message may have ended a process and even otherwise; cut off at 64 bits."""
+    due = min(max(due, _EARLIEST), _LATEST)
     return due | 1 if suspect else due + due % 2
 
 
-def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
-    """Return a checkpoint with the journal's operations applied: sorted, disjoint ranges above the floor."""
-    found = applied(image, ops)
+def replayed(image: ChannelImage, ops: Iterable[Op], end: int = _OFFSETS) -> ChannelImage:
+    """Return a checkpoint with the journal's operations applied: sorted, disjoint ranges above the floor.
+
+    Args:
+        image: the checkpoint's.
+        ops: the operations.
+        end: see `applied`.
+    """
+    found = applied(image, ops, end)
     for offset in found.deferred:
         found.attempts.setdefault(offset, 0)
     floor, joined = found.floor, list[tuple[int, int]]()
@@ -238,8 +250,15 @@ def replayed(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
     return result
 
 
-def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
-    """Return a checkpoint with the journal's operations applied, its ranges unsorted and perhaps overlapping."""
+def applied(image: ChannelImage, ops: Iterable[Op], end: int = _OFFSETS) -> ChannelImage:
+    """Return a checkpoint with the journal's operations applied, its ranges unsorted and perhaps overlapping.
+
+    Args:
+        image: the checkpoint's.
+        ops: the operations.
+        end: where the log ends. What is noted of single messages behind it is left out: else a journal of a few
+            kilobytes could name messages for gigabytes.
+    """
     ranges = list(image.ranges)
     found = replace(
         image,
@@ -250,34 +269,37 @@ def applied(image: ChannelImage, ops: Iterable[Op]) -> ChannelImage:
         noted={},
     )
     for op in ops:
-        _apply(found, ranges, op, image.noted_ns)
+        _apply(found, ranges, op, image.noted_ns, end)
     for offset, number in found.attempts.items():
         if not 0 <= number <= _MOST_ATTEMPTS:
             found.attempts[offset] = min(max(number, 0), _MOST_ATTEMPTS)
     return found
 
 
-def _apply(image: ChannelImage, ranges: list[tuple[int, int]], op: Op, checkpoint_ns: int) -> None:
+def _apply(image: ChannelImage, ranges: list[tuple[int, int]], op: Op, checkpoint_ns: int, end: int) -> None:
     match op.kind:
         case OpKind.FLOOR:
-            image.floor = max(image.floor, op.offset)
+            image.floor = max(image.floor, min(op.offset, _OFFSETS))
         case OpKind.ACK:
-            ranges.append((op.offset, op.offset + op.length))
+            stop = min(op.offset + op.length, _OFFSETS)
+            if op.offset < stop:
+                ranges.append((op.offset, stop))
         case OpKind.REQUEUE:
-            for offset in op.run:
+            run = range(op.offset, min(op.run.stop, end))
+            for offset in run:
                 image.attempts[offset] = op.value
                 image.deferred.pop(offset, None)
-            (image.in_hand.update if op.in_hand else image.in_hand.difference_update)(op.run)
+            (image.in_hand.update if op.in_hand else image.in_hand.difference_update)(run)
         case OpKind.DEFER:
             image.deferred[op.offset] = op.value
             if op.length < MOST_REMAINING:
-                noted = op.value - op.length * 1_000_000
+                noted = max(op.value - op.length * 1_000_000, _EARLIEST)
                 if noted < image.noted_ns - _SET_BACK:
                     _set_back(image, checkpoint_ns, noted)
                 image.noted_ns = max(image.noted_ns, noted)
             image.noted[op.offset] = image.noted_ns
         case OpKind.SEEK:
-            image.floor = op.offset
+            image.floor = min(op.offset, _OFFSETS)
             ranges.clear()
             image.attempts.clear()
             image.deferred.clear()
@@ -289,7 +311,7 @@ def _set_back(image: ChannelImage, checkpoint_ns: int, now: int) -> None:
     for offset, due in image.deferred.items():
         ahead = image.noted.get(offset, checkpoint_ns) - now
         if ahead > 0:
-            image.deferred[offset] = due - ahead // 2 * 2  # odd stays odd
+            image.deferred[offset] = max(due - ahead // 2 * 2, _EARLIEST + due % 2)  # odd stays odd
             image.noted[offset] = now
     image.noted_ns = now
 
@@ -299,7 +321,10 @@ def unsettled(image: ChannelImage, start: int, stop: int) -> int:
     start = max(start, image.floor)
     if stop <= start:
         return 0
-    return stop - start - sum(max(min(b, stop) - max(a, start), 0) for a, b in image.ranges)
+    ranges = image.ranges
+    first = max(bisect_right(ranges, (start, _OFFSETS)) - 1, 0)
+    those = ranges[first : bisect_left(ranges, (stop, 0), first)]
+    return stop - start - sum(max(min(b, stop) - max(a, start), 0) for a, b in those)
 
 
 def encode_journal_header(generation: int) -> bytes:

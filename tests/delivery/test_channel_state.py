@@ -10,7 +10,7 @@ from aiodq.delivery.channel_state import ChannelState
 from aiodq.delivery.leases import ACKED, Lease
 from aiodq.delivery.recovery import restored_state
 from aiodq.delivery.requeued import Requeued
-from aiodq.format.journal import ChannelImage, Op, OpKind, decode_checkpoint, encode_checkpoint
+from aiodq.format.journal import ChannelImage, Op, OpKind, decode_checkpoint, encode_block, encode_checkpoint
 from tests.delivery.support import image_of, in_flight, stored
 
 
@@ -322,6 +322,50 @@ class TestRestoring:
     def test_a_hostile_number_of_deliveries_fits_into_a_checkpoint(self, noted: int, counted: int) -> None:
         restored = restored_state(ChannelImage(0), [Op(OpKind.REQUEUE, 4, value=noted)], 10, 100)
         assert image_of(restored).attempts.get(4, 0) == counted
+
+    @pytest.mark.parametrize(
+        "op",
+        [
+            Op(OpKind.ACK, 2**63 - 1, 1),
+            Op(OpKind.ACK, 2**64 - 1, 2**32 - 1),
+            Op(OpKind.ACK, 2**64 - 1, 0),
+            Op(OpKind.ACK, 5, 0),
+            Op(OpKind.REQUEUE, 2**64 - 1, 2**32 - 1, 3, in_hand=True),
+            Op(OpKind.DEFER, 2**64 - 1, 2**32 - 2, -(2**63)),
+        ],
+    )
+    def test_what_a_hostile_journal_says_of_no_message_is_ignored(self, op: Op) -> None:
+        ops = [Op(OpKind.ACK, 2**62, 2**31), op, Op(OpKind.ACK, 4)]
+        restored = restored_state(ChannelImage(0), ops, 10, 100)
+        restored.extend(2**63 - 2)
+        assert list(restored.settled) == [(4, 5)]
+        assert stored(restored.snapshot()).ranges == [(4, 5)]
+
+    @pytest.mark.parametrize("kind", [OpKind.FLOOR, OpKind.SEEK])
+    def test_a_hostile_floor_is_the_end(self, kind: OpKind) -> None:
+        restored = restored_state(ChannelImage(0), [Op(kind, 2**64 - 1)], 10, 100)
+        assert (restored.floor, restored.depth) == (10, 0)
+
+    def test_a_run_behind_the_end_costs_nothing(self) -> None:
+        """Of each run that a few bytes name, tens of thousands of messages would be entered, to be dropped."""
+        ops = [Op(OpKind.REQUEUE, 8, 2**16, 2), *(Op(OpKind.REQUEUE, n << 16, 2**16, 2) for n in range(1, 30))]
+        tracemalloc.start()
+        try:
+            restored = restored_state(ChannelImage(0), ops, 10, 100)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+        assert image_of(restored).attempts == {8: 2, 9: 2}
+
+    @pytest.mark.parametrize("due", [2**63 - 1, 2**63 - 2, -(2**63)])
+    def test_a_hostile_due_time_fits_into_a_checkpoint_and_a_journal(self, due: int) -> None:
+        """Also of a channel that notes it later than it read it, or as that of no suspect any more."""
+        image = ChannelImage(0, [], {4: 1}, {4: due}, noted_ns=-(2**63))
+        restored = restored_state(image, [], 10, 100, wall=5, now=7)
+        again, _ = decode_checkpoint(bytes(encode_checkpoint(restored.snapshot(2**40, 7), 1)))
+        assert again.deferred[4] >= min(due, 2**63 - 2) - 1
+        restored.renote()
+        encode_block(restored.take_ops(2**40, 7), 1)
 
     def test_a_floor_behind_the_end_is_the_end(self) -> None:
         restored = restored_state(ChannelImage(20), [], 6, 100)

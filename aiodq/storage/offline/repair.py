@@ -221,7 +221,7 @@ class _TopicRepair:
         path = os.path.join(self._directory, WATERMARK)
         salt = topic_salt(meta.uuid)
         durable_end = noted_watermark(read_slot_file(self._fs, path), salt)
-        self._channels(meta)
+        self._channels(meta, durable_end)
         end = self._segments(meta, durable_end)
         self._watermark(path, max(end, durable_end), salt)
         self._lost(meta)
@@ -260,12 +260,12 @@ class _TopicRepair:
             names = {*meta.channels, *(self._fs.listdir(directory) if self._fs.is_directory(directory) else ())}
         return sorted(n for n in names if directory_exists(self._fs, channel_directory(self._directory, n)))
 
-    def _channels(self, meta: TopicMeta) -> None:
+    def _channels(self, meta: TopicMeta, durable_end: int) -> None:
         topic = topic_of(self._fs, self._directory)
         self._make_directories(meta)
         for name in self._channel_names(meta):
             with self._unless_refused("its channel"):
-                self._channel(name, meta.channels.get(name, meta.begin), topic, described=name in meta.channels)
+                self._channel(name, meta, topic, durable_end)
 
     def _make_directories(self, meta: TopicMeta) -> None:
         """Make the directories of the channels that lost theirs. Something else in their place is left alone."""
@@ -276,8 +276,9 @@ class _TopicRepair:
                 ensure_directory(self._fs, place)
                 ensure_directory(self._fs, path)
 
-    def _channel(self, name: str, start: int, topic: UUID | None, *, described: bool) -> None:
-        directory = channel_directory(self._directory, name)
+    def _channel(self, name: str, meta: TopicMeta, topic: UUID | None, durable_end: int) -> None:
+        directory, described = channel_directory(self._directory, name), name in meta.channels
+        start = meta.channels.get(name, meta.begin)
         self._actions += _sweep(self._fs, directory)
         image, ops, _, end, damages, _ = read_channel(self._fs, directory, start, topic, described=described)
         path = os.path.join(directory, JOURNAL)
@@ -285,7 +286,8 @@ class _TopicRepair:
         if not damages and not torn:
             return
         kept = {file: self._whole(os.path.join(directory, file)) for file in (CHECKPOINT, JOURNAL)}
-        journal, now = ChannelJournal(self._fs, directory, start, topic), replayed(image, ops)
+        now = replayed(image, ops, self._end(meta, durable_end))
+        journal = ChannelJournal(self._fs, directory, start, topic)
         try:
             journal.fold(now)
         finally:
@@ -296,6 +298,15 @@ class _TopicRepair:
             again = f"what the channel had acked from offset {now.floor} on is delivered again, but for what is in it"
             what = f"{damage.reason}: made it again from what can be read; {again}"
             self._did(damage.path, what, kept[os.path.basename(damage.path)])
+
+    def _end(self, meta: TopicMeta, durable_end: int) -> int:
+        """Return the offset after the last message that was durable, or that a segment holds."""
+        own, _ = own_segments(self._fs, self._directory, meta.uuid, durable_end)
+        for one in reversed(own):
+            check = check_segment(self._fs, one.path, one.base, meta.uuid, one.durable_end, last=one.last)
+            if check.contents is not None:
+                return max(check.end, durable_end)
+        return durable_end
 
     def _segments(self, meta: TopicMeta, durable_end: int) -> int:
         """Repair every segment; return the offset after the last of them."""

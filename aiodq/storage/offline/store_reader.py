@@ -249,7 +249,7 @@ class TopicReader:
 
     def _summary(self, shown: Figures | None, holds: Mapping[str, Hold]) -> TopicSummary:
         log, view = self._log, self._log.view
-        images = channel_images(self._fs, log.directory, log.meta)
+        images = channel_images(self._fs, log.directory, log.meta, view.stop)
         dues = dict(self._dues(view))
         known = None if shown is None else shown.get(self.name, {})
         channels = {name: self._channel(name, image, view, dues, known) for name, image in images.items()}

@@ -41,8 +41,14 @@ def channel_directory(topic_directory: str, channel: str) -> str:
     return os.path.join(topic_directory, CHANNELS, channel)
 
 
-def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta) -> dict[str, ChannelImage]:
+def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta, end: int = 0) -> dict[str, ChannelImage]:
     """Return what each channel of a topic has settled. The owner may be running.
+
+    Args:
+        fs: the file system.
+        topic_directory: the topic's.
+        meta: the topic's description.
+        end: where the log ends, if deliveries and due times are needed, too.
 
     Raises:
         FormatVersionError: a newer version.
@@ -53,7 +59,7 @@ def channel_images(fs: FileSystem, topic_directory: str, meta: TopicMeta) -> dic
     for name, start in meta.channels.items():
         for _ in range(_ATTEMPTS):
             found = read_channel(fs, channel_directory(topic_directory, name), start, topic)
-            images[name] = replayed(found.image, found.ops)
+            images[name] = replayed(found.image, found.ops, end)
             if not found.damages:
                 break  # otherwise the owner may have been replacing the two files
     return images

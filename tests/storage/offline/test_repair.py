@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.errors import AiodqError, FormatVersionError, NotAStoreError, StoreLockedError, StoreNotFoundError
-from aiodq.format.journal import replayed
+from aiodq.format.journal import Op, OpKind, encode_block, replayed
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import StoreLock
@@ -20,7 +20,7 @@ from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.channel_files import read_channel
 from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import alike, contents, copy, open_log, overwrite, put, read_topic, segments, set_aside, tree
-from tests.storage.stores import BREAKS, LEFTOVERS, a_store
+from tests.storage.stores import BREAKS, COUNT, LEFTOVERS, a_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -327,3 +327,20 @@ def test_it_says_what_comes_again_without_a_checkpoint(store: Path) -> None:
     (action,) = [action for action in repaired(store) if action.path == str(checkpoint)]
     assert "what the channel had acked from offset 0 on is delivered again" in action.what
     assert settled(store)["two"] == (0, [(17, 18), (19, 20)])
+
+
+def test_operations_on_messages_that_nobody_has_are_left_out(store: Path) -> None:
+    directory = store / "t" / "channels" / "two"
+    found = read_channel(WatchedFileSystem(), str(directory), 0)
+    runs = [Op(OpKind.REQUEUE, at, 2**32 - 1, 2**63 - 1) for at in (COUNT - 2, 2**40, 2**62, 2**64 - 1)]
+    others = [Op(OpKind.ACK, 2**64 - 1, 2**32 - 1), Op(OpKind.DEFER, 3, 2**32 - 2, -(2**63))]
+    block = encode_block([*runs, *others], found.generation)
+    journal = directory / "journal"
+    journal.write_bytes(journal.read_bytes()[: found.end] + block + b"torn")
+    (action,) = repaired(store)
+    assert "not whole" in action.what
+    assert is_ok(store)
+    image = read_channel(WatchedFileSystem(), str(directory), 0).image
+    assert image.ranges == [(14, 16), (17, 18), (19, 20)]
+    assert image.attempts == {3: 0, COUNT - 1: 2**31 - 1}
+    assert image.deferred == {3: -(2**63)}

@@ -9,7 +9,7 @@ import zlib
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,11 @@ from aiodq.format.journal import (
     ChannelImage,
     Op,
     OpKind,
+    decode_blocks,
     decode_checkpoint,
+    encode_block,
     encode_checkpoint,
+    encode_journal_header,
     replayed,
     unsettled,
 )
@@ -32,9 +35,14 @@ from aiodq.testing import Passed, WatchedFileSystem
 from tests.storage.full import FullFileSystem
 from tests.storage.logs import copy, flip, open_log, set_aside
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 BLOCK = 8 + 24
 BLOCKS_OF_THREE = JOURNAL_HEADER.size + 3 * BLOCK
 RESERVE = 4 * 4096
+EDGES = st.sampled_from([0, 3, 8, 9, 2**31, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1])
+TIMES = st.sampled_from([0, 1, 2**32, 2**63 - 2, 2**63 - 1, -(2**63), -(2**63) + 1])
 
 
 def ack(offset: int, count: int = 1) -> Op:
@@ -679,6 +687,48 @@ def test_a_checkpoint_of_version_1_is_read() -> None:
     image, generation = decode_checkpoint(saved.read_bytes()[1:])  # the first byte is for the fuzzer
     assert image == ChannelImage(5, [(7, 9), (12, 13)], {5: 2, 10: 1})
     assert generation == 0xABCD_0000_0001
+
+
+@given(
+    image=st.builds(
+        ChannelImage,
+        st.sampled_from([0, 5, 2**63 - 1]),
+        st.sampled_from([[], [(7, 9), (2**62, 2**63 - 1)]]),
+        st.dictionaries(EDGES, st.sampled_from([0, 1, 2**32 - 1]), max_size=2),
+        st.dictionaries(EDGES, TIMES, max_size=2),
+        TIMES,
+    ),
+    ops=st.lists(
+        st.builds(
+            Op, st.sampled_from(list(OpKind)), EDGES, st.sampled_from([0, 1, 9, 2**32 - 2, 2**32 - 1]), TIMES,
+            in_hand=st.booleans(),
+        ),
+        max_size=4,
+    ),
+)  # fmt: skip
+def test_whatever_files_of_right_checksums_say_fits_into_a_checkpoint(image: ChannelImage, ops: list[Op]) -> None:
+    image, generation = decode_checkpoint(bytes(encode_checkpoint(image, 7)))
+    ops, _ = decode_blocks(encode_journal_header(generation) + encode_block(ops, generation), generation)
+    result = replayed(image, ops, 10)
+    assert decode_checkpoint(bytes(encode_checkpoint(result, 7))) == (result, 7)
+
+
+def test_what_is_unsettled_between_very_many_ranges_is_found_at_once() -> None:
+    class Range(tuple[int, int]):
+        """A range that counts how often any is taken apart."""
+
+        __slots__ = ()
+        seen = 0
+
+        def __iter__(self) -> Iterator[int]:
+            Range.seen += 1
+            return super().__iter__()
+
+    image = ChannelImage(3, [Range((n, n + 2)) for n in range(5, 4005, 4)])
+    assert unsettled(image, 0, 5000) == 4997 - 2000
+    Range.seen = 0
+    assert [unsettled(image, n, n + 1) for n in (4, 5, 6, 7, 1006, 2007, 4003, 4004)] == [1, 0, 0, 1, 0, 1, 1, 1]
+    assert Range.seen < 20
 
 
 @pytest.mark.parametrize(
