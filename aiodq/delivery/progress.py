@@ -6,7 +6,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, Self
 
 from aiodq.delivery.range_set import RangeSet, joined
-from aiodq.format.journal import Op, OpKind
+from aiodq.format.journal import MOST_REMAINING, Op, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from aiodq.delivery.attempts import Attempts
 
 __all__ = ["Progress", "Unjournaled"]
+
+_PIECES: Final = 1000
+"""Operations that one range becomes at a time: only a hostile store has more offsets than these hold."""
 
 _CHANGES: Final = 64
 """Numbers of seeks that are journaled with the last one: a client repeats one within seconds."""
@@ -74,9 +77,19 @@ class Unjournaled:
             self.floor = floor
         if self.acks:
             ranges = joined([(max(start, floor), stop) for start, stop in self.acks[:most] if stop > floor])
-            ops += [Op(OpKind.ACK, start, stop - start) for start, stop in ranges]
             del self.acks[:most]
+            for start, stop in ranges:
+                first = start if stop - start <= MOST_REMAINING else self._take_long(start, stop, ops)
+                ops.append(Op(OpKind.ACK, first, min(stop - first, MOST_REMAINING)))
         return ops
+
+    def _take_long(self, start: int, stop: int, ops: list[Op]) -> int:
+        """Add the operations of a long range but for the last one, whose start is returned; leave what is too much."""
+        *starts, last = range(start, stop, MOST_REMAINING)[:_PIECES]
+        ops += [Op(OpKind.ACK, at, MOST_REMAINING) for at in starts]
+        if stop - last > MOST_REMAINING:
+            self.acks.append((last + MOST_REMAINING, stop))
+        return last
 
     def take_deliveries(self, most: int) -> tuple[list[int], list[int]]:
         """Return up to so many of the oldest requeues, and the deliveries.

@@ -244,6 +244,24 @@ class TestOps:
             state.ack(offset)
         assert state.take_ops() == [Op(OpKind.ACK, 2, 3), Op(OpKind.ACK, 7, 2)]
 
+    def test_a_range_longer_than_an_operation_holds_is_several(self) -> None:
+        state = channel(end=2**34)
+        take(state)
+        assert state.purge(1, 2**33 + 5) == 2**33 + 4
+        ops = state.take_ops()
+        assert ops == [Op(OpKind.ACK, 1, 2**32 - 1), Op(OpKind.ACK, 2**32, 2**32 - 1), Op(OpKind.ACK, 2**33 - 1, 6)]
+        assert restored_state(ChannelImage(0), ops, 2**34, 100).depth == state.depth
+        assert state.take_ops() == []
+
+    def test_a_range_of_more_messages_than_there_ever_are_is_taken_in_pieces(self) -> None:
+        state = channel(end=2**62)
+        take(state)
+        state.purge(1)
+        first, second = state.take_ops(), state.take_ops()
+        assert len(first) == len(second) == 1000
+        assert second[0].offset == first[-1].offset + first[-1].length
+        assert state.unjournaled == 1
+
     def test_a_hole_that_closes_is_told_by_the_floor_alone(self) -> None:
         state = channel()
         take_all(state, 4)

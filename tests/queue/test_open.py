@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.storage.state.channel_files import read_channel
+from aiodq.storage.state.watermark import WatermarkFile, read_slot_file
 from aiodq.testing import WatchedFileSystem
 from tests.queue.support import Tasks, files_under, fill, numbered, queue, ready_now, segments, soon, store
 
@@ -37,6 +39,25 @@ async def test_what_cannot_stand_in_for_the_machine_is_refused_before_anything_i
                 call(path, **{seam: wrong})
             assert isinstance(caught.value, TypeError)
     assert not path.exists()
+
+
+async def test_a_watermark_of_junk_under_a_right_checksum_leaves_a_store_that_works(path: Path) -> None:
+    """Of more messages than an operation of a journal holds it says that they were durable; they are missing."""
+    async with queue(path) as jobs:
+        await fill(jobs, numbered(3))
+    file = path / "queue" / "watermark"
+    salt = read_slot_file(WatchedFileSystem(), str(file))[1]
+    slots = WatermarkFile(WatchedFileSystem(), str(file))
+    slots.write(2**62, salt)
+    slots.close()
+    for number in range(2):
+        async with queue(path) as jobs:
+            message = await jobs.get()
+            assert message.offset == number
+            await message.ack()
+            assert await jobs.put(b"later") == 2**62 + number
+    image = read_channel(WatchedFileSystem(), str(path / "queue" / "channels" / "default"), 0)
+    assert (3, 2**62) in image.image.ranges
 
 
 class TestMaking:

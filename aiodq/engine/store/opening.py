@@ -24,6 +24,7 @@ from aiodq.errors import (
     StoreLockedError,
     StoreNotFoundError,
 )
+from aiodq.format.journal import MOST_REMAINING
 from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.storage.bulk.adoption import adopt_pending, finish_adoptions, unadoptable
 from aiodq.storage.bulk.commit_lock import lock_commits, lock_store
@@ -468,9 +469,11 @@ def open_channel(  # noqa: PLR0917 - a channel hangs on that much
         state.counters.dropped = 0
         for segment, following in pairwise(log.segments):
             state.purge(segment.end, following.base)
-        if journal.unclean or journal.reach > log.end:
-            # CRASH: entries for messages that the log lost must be gone before their offsets are used again.
+        if journal.unclean or journal.reach > log.end or state.settled.total > MOST_REMAINING:
+            # CRASH: entries for messages that the log lost must be gone before their offsets are used again. And what
+            # a watermark of junk makes missing may take more operations than a disk holds, but one range.
             journal.fold(state.snapshot(wall, now))
+            state.all_noted()
     except BaseException:
         journal.close()
         raise

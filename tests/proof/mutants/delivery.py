@@ -122,8 +122,8 @@ def a_seek_is_not_noted() -> Patch:
 change(
     "acks are not noted",
     Unjournaled.take_settled,
-    "for start, stop in ranges]",
-    "for start, stop in ()]",
+    "for start, stop in ranges:",
+    "for start, stop in ():",
     "checkpoints",
 )
 change(

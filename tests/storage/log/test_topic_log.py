@@ -16,7 +16,8 @@ from aiodq.format.layout import FOOTER_TAIL, MAX_BASE, SEGMENT_HEADER
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.log.active_segment import cuts
-from aiodq.storage.state.watermark import WATERMARK, read_slot_file
+from aiodq.storage.offline.repair import repair_store
+from aiodq.storage.state.watermark import WATERMARK, WatermarkFile, read_slot_file
 from aiodq.testing import WatchedFileSystem
 from tests.storage.logs import (
     CLOCK,
@@ -163,6 +164,26 @@ def test_a_topic_at_the_end_of_all_offsets_takes_no_more_and_keeps_what_it_has(t
         assert reopened(topic) == read_topic(topic) == held
         if again:
             log = open_log(topic, segment_bytes=1)
+
+
+def test_a_segment_that_claims_all_offsets_takes_no_more(topic: Path) -> None:
+    """A repair notes what was durable and is missing as the end of the last segment, however much that is."""
+    log = open_log(topic)
+    put(log, [b"a"])
+    salt = topic_salt(log.meta.uuid)
+    log.close()
+    slots = WatermarkFile(OsFileSystem(), str(topic / WATERMARK))
+    slots.write(2**63 - 1, salt)
+    slots.close()
+    assert repair_store(str(topic.parent), WatchedFileSystem())
+    log = open_log(topic)
+    assert log.end == 2**63 - 1
+    assert log.append(b"b", CLOCK.now_ns()) < 0
+    assert log.stage(Columns([b"b"]), CLOCK.now_ns(), atomic=False) is None
+    with pytest.raises(StorageError, match="no offset left"):
+        log.roll()
+    log.close()
+    assert read_topic(topic) == {0: b"a"}
 
 
 def test_a_segment_that_could_hold_messages_beyond_all_offsets_is_not_written_to(topic: Path) -> None:

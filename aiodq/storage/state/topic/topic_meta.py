@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from aiodq.errors import CorruptionError, InvalidNameError
@@ -27,7 +27,7 @@ from aiodq.storage.state.topic.stored_options import decode_channel, decode_topi
 from aiodq.storage.state.watermark import WATERMARK, read_slot_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from aiodq.options import ChannelOptions
     from aiodq.storage.io.filesystem import FileSystem
@@ -50,6 +50,8 @@ __all__ = [
 
 TOPIC_FILE: Final = "topic.json"
 _VERSION: Final = 1
+_OFFSETS: Final = 1 << 63
+"""Every offset is below this."""
 
 
 @dataclass(slots=True)
@@ -161,17 +163,29 @@ def decode_meta(data: bytes, path: str) -> TopicMeta:
     """
     topic = decode_checked(data, "topic", _VERSION, path, "the topic's description")
     with taking_apart(path, "the topic's description"):
-        channels = {check_name(name, "channel"): int(start) for name, start in topic["channels"].items()}
+        channels = {check_name(name, "channel"): _offset(start) for name, start in topic["channels"].items()}
         paused = frozenset(str(name) for name in topic.get("paused", ()))
         options = decode_topic(topic["options"]) if "options" in topic else None
         named = {str(name): decode_channel(content) for name, content in topic.get("channel_options", {}).items()}
-        lost, deleted = (
-            joined((int(start), int(stop)) for start, stop in topic.get(key, ())) for key in ("lost", "deleted")
-        )
+        lost, deleted = (joined(map(_range, topic.get(key, ()))) for key in ("lost", "deleted"))
         changes = tuple(int(number) for number in topic.get("changes", ()))
-        uuid, begin, configured = UUID(topic["uuid"]), int(topic["begin"]), int(topic.get("configured", 0))
+        uuid, begin, configured = UUID(topic["uuid"]), _offset(topic["begin"]), int(topic.get("configured", 0))
         made = {str(name): str(mark) for name, mark in topic.get("made", {}).items()}
         return TopicMeta(uuid, begin, channels, paused, options, named, lost, deleted, changes, configured, made)
+
+
+def _offset(value: Any) -> int:  # noqa: ANN401 - whatever JSON has there
+    number = int(value)
+    if not 0 <= number < _OFFSETS:
+        raise ValueError(f"{number} is no offset")
+    return number
+
+
+def _range(edges: Iterable[object]) -> tuple[int, int]:
+    start, stop = map(_offset, edges)
+    if stop < start:
+        raise ValueError(f"{start} to {stop} is no range")
+    return start, stop
 
 
 def load_meta(fs: FileSystem, directory: str, options: StoredOptions | None = None) -> tuple[TopicMeta, list[Damage]]:
