@@ -356,14 +356,13 @@ def encode_block(ops: Iterable[Op], generation: int) -> bytes:
     return _BLOCK.pack(len(body), zlib.crc32(body, generation & 0xFFFFFFFF)) + body
 
 
-def decode_blocks(data: bytes, generation: int, path: str = "") -> tuple[list[Op], int]:
-    """Decode the whole blocks after a journal's header; return the operations, and the byte where the blocks end.
+def decode_blocks(data: bytes, generation: int, path: str = "", at: int = JOURNAL_HEADER.size) -> tuple[list[Op], int]:
+    """Decode the whole blocks from a byte on; return the operations, and the byte where the blocks end.
 
     Raises:
         FormatVersionError: a valid block holds an operation that this version does not know.
     """
     ops: list[Op] = []
-    at = JOURNAL_HEADER.size
     while at + _BLOCK.size <= len(data):
         length, crc = _BLOCK.unpack_from(data, at)
         body = data[at + _BLOCK.size : at + _BLOCK.size + length]

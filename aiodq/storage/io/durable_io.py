@@ -26,6 +26,7 @@ __all__ = [
     "ensure_directory",
     "list_own",
     "read_file",
+    "read_written",
     "replace_file",
     "sweep_temporaries",
     "sync_directory",
@@ -38,6 +39,10 @@ __all__ = [
 
 TEMPORARY: Final = ".aiodq-tmp"
 """Suffix of an unfinished file, on whose contents nothing relies."""
+
+_ZEROS: Final = bytes(1 << 20)
+_FEW_ZEROS: Final = 1 << 16
+"""Zeros at the end of a file that are read like anything else."""
 
 LARGEST_FILE: Final = 1 << 24
 """Most bytes that `read_file` reads by default."""
@@ -166,19 +171,55 @@ def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | N
     Raises:
         StorageError: the file exists and cannot be read.
     """
-    try:
-        if not fs.exists(path):
-            return None
-        file = fs.open(path)
-    except FileNotFoundError:
-        return None  # it was deleted just now
-    except OSError as cause:
-        raise storage_error(cause, path) from cause
+    file = _existing(fs, path)
+    if file is None:
+        return None
     with os_errors(path):
         try:
             return file.read_at(min(file.size(), limit), 0)
         finally:
             file.close()
+
+
+def read_written(fs: FileSystem, path: str, limit: int) -> tuple[bytes, int] | None:
+    """Return the file's bytes as `read_file` does, and its size.
+
+    If very many zeros are at its end, only some of them are returned: in a sparse file they may be gigabytes.
+
+    Raises:
+        StorageError: the file exists and cannot be read.
+    """
+    file = _existing(fs, path)
+    if file is None:
+        return None
+    with os_errors(path):
+        try:
+            size = file.size()
+            end = min(size, limit)
+            return file.read_at(min(_written_end(file, end) + _FEW_ZEROS, end), 0), size
+        finally:
+            file.close()
+
+
+def _written_end(file: File, end: int) -> int:
+    """Return where the zeros before `end` begin, if there are many; else `end` or a position in them."""
+    while end > _FEW_ZEROS:
+        start = max(end - len(_ZEROS), 0)
+        data = file.read_at(end - start, start)
+        if data != _ZEROS[: end - start]:
+            return start + len(data.rstrip(b"\0"))
+        end = start
+    return end
+
+
+def _existing(fs: FileSystem, path: str) -> File | None:
+    """Open a file, or return None if there is none."""
+    try:
+        return fs.open(path) if fs.exists(path) else None
+    except FileNotFoundError:
+        return None  # it was deleted just now
+    except OSError as cause:
+        raise storage_error(cause, path) from cause
 
 
 def list_own(fs: FileSystem, directory: str) -> list[str]:

@@ -17,7 +17,14 @@ from aiodq.format.journal import replayed
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import COMMITS, read_commits
-from aiodq.storage.io.durable_io import TEMPORARY, ensure_directory, read_file, replace_file, sweep_temporaries
+from aiodq.storage.io.durable_io import (
+    TEMPORARY,
+    ensure_directory,
+    read_file,
+    read_written,
+    replace_file,
+    sweep_temporaries,
+)
 from aiodq.storage.io.filesystem import directory_exists, locked, name_exists
 from aiodq.storage.io.os_errors import is_refused, os_errors
 from aiodq.storage.io.quarantine import quarantine, quarantine_file
@@ -231,7 +238,8 @@ class _TopicRepair:
 
     def _whole(self, path: str) -> str:
         """Quarantine a copy of a small file; return its path, or nothing if the file is empty."""
-        size = len(read_file(self._fs, path, 1 << 30) or b"")
+        found = read_written(self._fs, path, 1 << 30)
+        size = 0 if found is None else len(found[0])
         return quarantine(self._fs, path, 0, size) if size else ""
 
     def _description(self) -> TopicMeta:
@@ -280,13 +288,12 @@ class _TopicRepair:
         directory, described = channel_directory(self._directory, name), name in meta.channels
         start = meta.channels.get(name, meta.begin)
         self._actions += _sweep(self._fs, directory)
-        image, ops, _, end, damages, _ = read_channel(self._fs, directory, start, topic, described=described)
-        path = os.path.join(directory, JOURNAL)
-        torn = end > 0 and any((read_file(self._fs, path, 1 << 30) or b"")[end:])
-        if not damages and not torn:
+        found = read_channel(self._fs, directory, start, topic, described=described)
+        path, torn = os.path.join(directory, JOURNAL), found.end > 0 and found.unfinished
+        if not found.damages and not torn:
             return
         kept = {file: self._whole(os.path.join(directory, file)) for file in (CHECKPOINT, JOURNAL)}
-        now = replayed(image, ops, self._end(meta, durable_end))
+        now = replayed(found.image, found.ops, self._end(meta, durable_end))
         journal = ChannelJournal(self._fs, directory, start, topic)
         try:
             journal.fold(now)
@@ -294,7 +301,7 @@ class _TopicRepair:
             journal.close()
         if torn:
             self._did(path, "cut off operations that are not whole", kept[JOURNAL])
-        for damage in damages:
+        for damage in found.damages:
             again = f"what the channel had acked from offset {now.floor} on is delivered again, but for what is in it"
             what = f"{damage.reason}: made it again from what can be read; {again}"
             self._did(damage.path, what, kept[os.path.basename(damage.path)])

@@ -327,20 +327,17 @@ class _TopicCheck:
 
     def _channel(self, name: str, start: int, topic: UUID | None, *, described: bool) -> None:
         directory = channel_directory(self._directory, name)
-        _, ops, _, end, damages, _ = read_channel(self._fs, directory, start, topic, described=described)
+        read = read_channel(self._fs, directory, start, topic, described=described)
         kinds: tuple[tuple[str, Kind], ...] = ((CHECKPOINT, "checkpoint"), (JOURNAL, "journal"))
         for file, kind in kinds:
             path = os.path.join(directory, file)
-            data = read_file(self._fs, path, 1 << 30)
-            found = [Finding("damage", path, d.position, d.reason) for d in damages if d.path == path]
-            if data is None and not found:
+            found = [Finding("damage", path, d.position, d.reason) for d in read.damages if d.path == path]
+            if file not in read.sizes and not found:
                 continue
-            size = len(data or b"")
-            if kind == "journal" and end and any((data or b"")[end:]):
-                found.append(Finding("note", path, end, "unfinished: the last operations are not whole"))
-            self._files.append(
-                FileReport(path, kind, self._name, size, len(ops) if kind == "journal" else 0, tuple(found))
-            )
+            if file == JOURNAL and read.end and read.unfinished:
+                found.append(Finding("note", path, read.end, "unfinished: the last operations are not whole"))
+            records = len(read.ops) if file == JOURNAL else 0
+            self._files.append(FileReport(path, kind, self._name, read.sizes.get(file, 0), records, tuple(found)))
         for entry in self._names(CHANNELS, name):
             if entry not in {CHECKPOINT, JOURNAL}:
                 self._files.append(_other(self._fs, os.path.join(directory, entry), self._name))

@@ -7,6 +7,7 @@ are never taken for another's, as after a careless restore.
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,7 +23,7 @@ from aiodq.format.journal import (
 )
 from aiodq.format.layout import ALIGNMENT
 from aiodq.format.segment import topic_salt
-from aiodq.storage.io.durable_io import read_file
+from aiodq.storage.io.durable_io import read_written
 from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.state.topic.topic_meta import find_meta
 
@@ -45,6 +46,12 @@ COUNT: Final = (1 << _OWNER_SHIFT) - 1
 _UNWRITTEN: Final = bytes(_OP_BYTES)
 """No block holds so many zeros in a row: every operation begins with its kind, which is not zero."""
 
+_WRITTEN: Final = re.compile(rb"[^\0]")
+_CHECKED: Final = 8
+_CHECKED_BYTES: Final = 1 << 20
+"""Bytes of which a search for blocks takes the checksum at most: so many times the file's size, and so many more. What
+was once a journal, whatever happened to it, takes little more than its size."""
+
 _VALUE_BYTES: Final = 8
 """The last bytes of an operation: zeros, but for a kind in `_VALUED`."""
 
@@ -64,6 +71,8 @@ class ChannelFiles(NamedTuple):
         end: where the journal's last whole block ends; 0 if the journal is to be created again.
         damages: what could not be read.
         torn: whether a block is missing before the end, or the rest is not zeros.
+        unfinished: whether the rest is not zeros.
+        sizes: the files that there are, by their names, and their sizes.
     """
 
     image: ChannelImage
@@ -72,6 +81,8 @@ class ChannelFiles(NamedTuple):
     end: int
     damages: list[Damage]
     torn: bool
+    unfinished: bool
+    sizes: dict[str, int]
 
 
 def read_channel(
@@ -93,7 +104,8 @@ def read_channel(
     damages: list[Damage] = []
     image, generation = ChannelImage(start), _first_generation(fs, directory, topic)
     path = os.path.join(directory, CHECKPOINT)
-    data = read_file(fs, path, _LARGEST)
+    sizes: dict[str, int] = {}
+    data = _read(fs, directory, CHECKPOINT, sizes)
     if data is not None:
         try:
             found, number = decode_checkpoint(data, path)
@@ -102,13 +114,23 @@ def read_channel(
         except CorruptionError as error:
             damages.append(Damage(path, 0, len(data), error.message))
     path = os.path.join(directory, JOURNAL)
-    data = read_file(fs, path, _LARGEST)
+    data = _read(fs, directory, JOURNAL, sizes)
     if described and not generation & COUNT and not any(data or b""):
         # An owner killed amid a fold may leave an emptied journal, but only beside a checkpoint.
         damages.append(Damage(path, 0, 0, "the journal is missing" if data is None else "the journal is empty"))
     blocks = _read_journal(data, path, generation, damages)
-    torn = blocks.missing or any((data or b"")[blocks.end :])
-    return ChannelFiles(image, blocks.ops, blocks.generation, blocks.end, damages, torn)
+    unfinished = data is not None and len(data.rstrip(b"\0")) > blocks.end
+    torn = blocks.missing or unfinished
+    return ChannelFiles(image, blocks.ops, blocks.generation, blocks.end, damages, torn, unfinished, sizes)
+
+
+def _read(fs: FileSystem, directory: str, name: str, sizes: dict[str, int]) -> bytes | None:
+    """Return the bytes of one of the two files, without very many zeros at its end, or None; note its size."""
+    found = read_written(fs, os.path.join(directory, name), _LARGEST)
+    if found is None:
+        return None
+    data, sizes[name] = found
+    return data
 
 
 def topic_of(fs: FileSystem, directory: str) -> UUID | None:
@@ -177,18 +199,16 @@ def _read_journal(data: bytes | None, path: str, generation: int, damages: list[
 def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _Blocks:
     """Return all valid blocks."""
     ops, end = decode_blocks(data, generation, path)
-    missing = False
-    last = len(data.rstrip(b"\0"))
-    while (start := _next_block(data, end, last, generation, path)) is not None:
-        if _is_unwritten(data, end, start) or _is_former(data, end, start, generation, path):
+    missing, search = False, _BlockSearch(data, path)
+    while (start := search.next(end, search.last, generation)) is not None:
+        if _is_unwritten(data, end, start) or search.is_former(end, start, generation):
             # Of unsynced blocks, a power cut may leave a later one without an earlier one. The later one is valid all
             # the same, and stays until a checkpoint holds its operations.
             missing = True
         else:
             damages.append(Damage(path, end, start, "operations in the journal are not what was written"))
-        more, used = decode_blocks(data[: JOURNAL_HEADER.size] + data[start:], generation, path)
+        more, end = decode_blocks(data, generation, path, start)
         ops += more
-        end = start + used - JOURNAL_HEADER.size
     return _Blocks(ops, generation, end, missing)
 
 
@@ -208,19 +228,35 @@ def _is_unwritten(data: bytes, end: int, start: int) -> bool:
     )
 
 
-def _is_former(data: bytes, end: int, start: int, generation: int, path: str) -> bool:
-    """Return whether the bytes between two valid blocks are left of the previous journal: a fold's zeros were lost."""
-    return bool(generation & COUNT) and _next_block(data, end - ALIGNMENT, start, generation - 1, path) is not None
+class _BlockSearch:
+    """A search for valid blocks in a journal, wherever they begin."""
 
+    def __init__(self, data: bytes, path: str) -> None:
+        self._data = data
+        self._path = path
+        self.last: int = len(data.rstrip(b"\0"))
+        # In a hostile file each few bytes may look like the start of a block that is as long as the file.
+        self._left = _CHECKED * len(data) + _CHECKED_BYTES
 
-def _next_block(data: bytes, end: int, last: int, generation: int, path: str) -> int | None:
-    """Return the position of the next valid block after an invalid one and before `last`, or None."""
-    header = data[: JOURNAL_HEADER.size]
-    for at in range(end + ALIGNMENT, last, ALIGNMENT):
-        length = int.from_bytes(data[at : at + 4], "little")
-        stop = at + _BLOCK_START + length
-        if not length or length % _OP_BYTES or stop > len(data):
-            continue
-        if decode_blocks(header + data[at:stop], generation, path)[0]:
-            return at
-    return None
+    def next(self, end: int, last: int, generation: int) -> int | None:
+        """Return the position of the next valid block after an invalid one and before `last`, or None."""
+        data, at = self._data, end + ALIGNMENT
+        while at < last:
+            length = int.from_bytes(data[at : at + 4], "little")
+            stop = at + _BLOCK_START + length
+            if not length:
+                written = _WRITTEN.search(data, at + ALIGNMENT)
+                if written is None:
+                    return None
+                at = written.start() - (written.start() - at) % ALIGNMENT
+                continue
+            if not length % _OP_BYTES and stop <= len(data) and self._left > 0:
+                self._left -= length
+                if decode_blocks(data[at:stop], generation, self._path, 0)[0]:
+                    return at
+            at += ALIGNMENT
+        return None
+
+    def is_former(self, end: int, start: int, generation: int) -> bool:
+        """Return whether what is between two valid blocks is of the previous journal: a fold's zeros were lost."""
+        return bool(generation & COUNT) and self.next(end - ALIGNMENT, start, generation - 1) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import tracemalloc
 import zlib
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +31,8 @@ from aiodq.format.journal import (
     unsettled,
 )
 from aiodq.storage.io.durable_io import TEMPORARY
+from aiodq.storage.state import channel_files
+from aiodq.storage.state.channel_files import read_channel
 from aiodq.storage.state.channel_journal import ChannelJournal
 from aiodq.testing import Passed, WatchedFileSystem
 from tests.storage.full import FullFileSystem
@@ -638,6 +641,52 @@ def test_a_journal_of_random_bytes_settles_nothing(channel: Path, seed: int) -> 
         channel.mkdir(exist_ok=True)
         (channel / "journal").write_bytes(rng.randbytes(rng.randrange(1, 3000)))
         assert found(channel) == (ChannelImage(0), [])
+
+
+@pytest.mark.parametrize("name", ["journal", "checkpoint"])
+def test_a_sparse_file_costs_what_is_written_in_it(channel: Path, name: str) -> None:
+    journal = opened(channel)
+    journal.fold(ChannelImage(3))
+    journal.append([ack(5)])
+    journal.close()
+    os.truncate(channel / name, 1 << 26)
+    tracemalloc.start()
+    try:
+        read = read_channel(WatchedFileSystem(), str(channel), 0)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert read.sizes[name] == 1 << 26
+    assert read.ops == [ack(5)]
+    assert read.image == ChannelImage(3 if name == "journal" else 0)
+    assert [os.path.basename(damage.path) for damage in read.damages] == ["checkpoint"] * (name == "checkpoint")
+    assert not read.torn
+    with (channel / "journal").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    assert read_channel(WatchedFileSystem(), str(channel), 0).torn
+
+
+def test_a_hostile_journal_of_blocks_that_overlap_is_searched_once(
+    channel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each eight bytes say that a block as long as half of the file begins there."""
+    journal = opened(channel)
+    journal.append([ack(5)])
+    journal.close()
+    path = channel / "journal"
+    size = 1 << 18
+    path.write_bytes(path.read_bytes()[: JOURNAL_HEADER.size + BLOCK] + (24 * 5000).to_bytes(8, "little") * (size // 8))
+    checked = list[int]()
+
+    def watched(data: bytes, *args: Any) -> tuple[list[Op], int]:
+        checked.append(len(data))
+        return decode_blocks(data, *args)
+
+    monkeypatch.setattr(channel_files, "decode_blocks", watched)
+    assert read_channel(WatchedFileSystem(), str(channel), 0).ops == [ack(5)]
+    assert len(checked) > 1
+    assert sum(checked) < 16 * size
 
 
 # --- what it comes to
