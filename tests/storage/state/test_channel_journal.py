@@ -643,6 +643,30 @@ def test_a_journal_of_random_bytes_settles_nothing(channel: Path, seed: int) -> 
         assert found(channel) == (ChannelImage(0), [])
 
 
+@pytest.mark.parametrize(
+    ("left", "reasons"),
+    [
+        (b"", []),  # as a fold that was cut short leaves it
+        (bytes(JOURNAL_HEADER.size), []),
+        (bytes(RESERVE), ["the journal's header is not what was written"]),
+    ],
+)
+def test_beside_a_checkpoint_a_journal_may_be_emptied_but_not_become_zeros(
+    channel: Path, left: bytes, reasons: list[str]
+) -> None:
+    journal = opened(channel)
+    journal.fold(ChannelImage(3))
+    journal.close()
+    (channel / "journal").write_bytes(left)
+    read = read_channel(WatchedFileSystem(), str(channel), 0, described=True)
+    assert [damage.reason for damage in read.damages] == reasons
+    assert (read.image, read.ops, read.end) == (ChannelImage(3), [], 0)
+    journal = opened(channel)
+    journal.close()
+    assert journal.damages == read.damages
+    assert read_channel(WatchedFileSystem(), str(channel), 0, described=True).damages == []
+
+
 @pytest.mark.parametrize("name", ["journal", "checkpoint"])
 def test_a_sparse_file_costs_what_is_written_in_it(channel: Path, name: str) -> None:
     journal = opened(channel)
