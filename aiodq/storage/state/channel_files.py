@@ -47,10 +47,9 @@ _UNWRITTEN: Final = bytes(_OP_BYTES)
 """No block holds so many zeros in a row: every operation begins with its kind, which is not zero."""
 
 _WRITTEN: Final = re.compile(rb"[^\0]")
-_CHECKED: Final = 8
-_CHECKED_BYTES: Final = 1 << 20
-"""Bytes of which a search for blocks takes the checksum at most: so many times the file's size, and so many more. What
-was once a journal, whatever happened to it, takes little more than its size."""
+_CHECKED: Final = 1 << 30
+"""Bytes of which a search for blocks takes the checksum at most: a second or two. In a journal of 32,768 operations, due
+times and offsets that look like the lengths of blocks make it half of that; only in a hostile one, more."""
 
 _VALUE_BYTES: Final = 8
 """The last bytes of an operation: zeros, but for a kind in `_VALUED`."""
@@ -209,6 +208,8 @@ def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _
             damages.append(Damage(path, end, start, "operations in the journal are not what was written"))
         more, end = decode_blocks(data, generation, path, start)
         ops += more
+    if search.broken_off:
+        damages.append(Damage(path, end, search.last, "too much in the journal looks like operations and is not"))
     return _Blocks(ops, generation, end, missing)
 
 
@@ -236,7 +237,12 @@ class _BlockSearch:
         self._path = path
         self.last: int = len(data.rstrip(b"\0"))
         # In a hostile file each few bytes may look like the start of a block that is as long as the file.
-        self._left = _CHECKED * len(data) + _CHECKED_BYTES
+        self._left = _CHECKED
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether not all was searched."""
+        return self._left <= 0
 
     def next(self, end: int, last: int, generation: int) -> int | None:
         """Return the position of the next valid block after an invalid one and before `last`, or None."""
@@ -250,7 +256,8 @@ class _BlockSearch:
                     return None
                 at = written.start() - (written.start() - at) % ALIGNMENT
                 continue
-            if not length % _OP_BYTES and stop <= len(data) and self._left > 0:
+            # The first operation of a block begins with its kind, which is not zero.
+            if not length % _OP_BYTES and stop <= len(data) and data[at + _BLOCK_START] and self._left > 0:
                 self._left -= length
                 if decode_blocks(data[at:stop], generation, self._path, 0)[0]:
                     return at

@@ -708,7 +708,10 @@ def test_a_hostile_journal_of_blocks_that_overlap_is_searched_once(
         return decode_blocks(data, *args)
 
     monkeypatch.setattr(channel_files, "decode_blocks", watched)
-    assert read_channel(WatchedFileSystem(), str(channel), 0).ops == [ack(5)]
+    monkeypatch.setattr(channel_files, "_CHECKED", 8 * size)
+    read = read_channel(WatchedFileSystem(), str(channel), 0)
+    assert read.ops == [ack(5)]
+    assert [damage.reason for damage in read.damages] == ["too much in the journal looks like operations and is not"]
     assert len(checked) > 1
     assert sum(checked) < 16 * size
 
