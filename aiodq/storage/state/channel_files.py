@@ -48,8 +48,8 @@ _UNWRITTEN: Final = bytes(_OP_BYTES)
 
 _WRITTEN: Final = re.compile(rb"[^\0]")
 _CHECKED: Final = 1 << 30
-"""Bytes of which a search for blocks takes the checksum at most: a second or two. In a journal of 32,768 operations, due
-times and offsets that look like the lengths of blocks make it half of that; only in a hostile one, more."""
+"""Bytes of which a search for blocks takes the checksum at most: a second or two. In a journal of 32,768 operations
+those due times and offsets that look like the lengths of blocks make it half of that; only in a hostile one, more."""
 
 _VALUE_BYTES: Final = 8
 """The last bytes of an operation: zeros, but for a kind in `_VALUED`."""
