@@ -47,7 +47,7 @@ class Watch:
         self._look_elsewhere = look
         self._tend = tend
         self._sampling = False
-        self._sizes: dict[str, tuple[str, int]] = {}
+        self._sizes: dict[str, int] = {}
         self._removed: Callable[[], bool] = lambda: False
         self._missing: _Missing = lambda _: []
         self._unlinked: _Missing = lambda _: []
@@ -86,10 +86,16 @@ class Watch:
 
     def _written(self, topics: Mapping[str, TopicEngine]) -> dict[str, str]:
         """Return the topic of each segment that has grown since the last look, by its path below the directory."""
-        before = self._sizes
-        segments = {name: topic.log.segments[-1] for name, topic in topics.items()}
-        self._sizes = {name: (segment.path, segment.size) for name, segment in segments.items()}
-        return {_below(name, size[0]): name for name, size in self._sizes.items() if before.get(name) != size}
+        sizes, written = self._sizes, dict[str, str]()
+        for name, topic in topics.items():
+            segment = topic.log.segments[-1]
+            # One that was begun since and is as large by chance is looked at once it grows.
+            if sizes.get(name) != segment.size:
+                sizes[name] = segment.size
+                written[_below(name, segment.path)] = name
+        if len(sizes) > len(topics):
+            self._sizes = {name: sizes[name] for name in topics}
+        return written
 
     def _look(self, topics: list[str], written: Mapping[str, str]) -> _Seen:
         """Look at the disk. Blocking.
