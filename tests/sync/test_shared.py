@@ -72,8 +72,10 @@ def test_the_verbs_work_beside_an_owner(tmp_path: Path, owner: subprocess.Popen[
         jobs.refresh()
         assert (seen, jobs.depth) == ([b"a", b"b", b"c"], 0)
         jobs.put_many([b"e", b"f"])
-        assert [jobs.get_nowait().body, jobs.get(timeout=0).body] == [b"e", b"f"]
+        first, second = jobs.get_nowait(), jobs.get(timeout=0)
+        assert [first.body, second.body] == [b"e", b"f"]
         jobs.task_done()
+        first.ack()  # `stop` below would wait for it
         with pytest.raises(aiodq.QueueEmpty):
             jobs.get_nowait()
         with pytest.raises(TimeoutError):
