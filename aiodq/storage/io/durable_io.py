@@ -8,13 +8,13 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.errors import StorageError, StoreFailedError
 from aiodq.storage.io.os_errors import os_errors, storage_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File, FileSystem
@@ -36,6 +36,8 @@ __all__ = [
     "write_again",
     "write_all",
 ]
+
+T = TypeVar("T")
 
 TEMPORARY: Final = ".aiodq-tmp"
 """Suffix of an unfinished file, on whose contents nothing relies."""
@@ -171,14 +173,7 @@ def read_file(fs: FileSystem, path: str, limit: int = LARGEST_FILE) -> bytes | N
     Raises:
         StorageError: the file exists and cannot be read.
     """
-    file = _existing(fs, path)
-    if file is None:
-        return None
-    with os_errors(path):
-        try:
-            return file.read_at(min(file.size(), limit), 0)
-        finally:
-            file.close()
+    return _read(fs, path, lambda file: file.read_at(min(file.size(), limit), 0))
 
 
 def read_written(fs: FileSystem, path: str, limit: int) -> tuple[bytes, int] | None:
@@ -189,16 +184,13 @@ def read_written(fs: FileSystem, path: str, limit: int) -> tuple[bytes, int] | N
     Raises:
         StorageError: the file exists and cannot be read.
     """
-    file = _existing(fs, path)
-    if file is None:
-        return None
-    with os_errors(path):
-        try:
-            size = file.size()
-            end = min(size, limit)
-            return file.read_at(min(_written_end(file, end) + _FEW_ZEROS, end), 0), size
-        finally:
-            file.close()
+
+    def read(file: File) -> tuple[bytes, int]:
+        size = file.size()
+        end = min(size, limit)
+        return file.read_at(min(_written_end(file, end) + _FEW_ZEROS, end), 0), size
+
+    return _read(fs, path, read)
 
 
 def _written_end(file: File, end: int) -> int:
@@ -212,14 +204,21 @@ def _written_end(file: File, end: int) -> int:
     return end
 
 
-def _existing(fs: FileSystem, path: str) -> File | None:
-    """Open a file, or return None if there is none."""
+def _read(fs: FileSystem, path: str, read: Callable[[File], T]) -> T | None:
+    """Return what is read of an open file, or None if there is no file."""
     try:
-        return fs.open(path) if fs.exists(path) else None
+        if not fs.exists(path):
+            return None
+        file = fs.open(path)
     except FileNotFoundError:
         return None  # it was deleted just now
     except OSError as cause:
         raise storage_error(cause, path) from cause
+    with os_errors(path):
+        try:
+            return read(file)
+        finally:
+            file.close()
 
 
 def list_own(fs: FileSystem, directory: str) -> list[str]:
