@@ -205,5 +205,5 @@ def test_a_deleted_topic_ends_follow(tmp_path: Path) -> None:
         os.rename(tmp_path / "t", tmp_path / "elsewhere")
         done = get.ended()
     assert done.code == 2
-    assert len(done.err.splitlines()) == 1
+    assert len(done.err.splitlines()) in {1, 2}, "if the store is still open then, its log says it, too"
     assert aiodq("get", tmp_path, "t").code == 2
