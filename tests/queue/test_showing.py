@@ -7,7 +7,7 @@ import errno
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +20,10 @@ from tests.containers import in_a_container
 from tests.queue.support import fill, numbered, soon, store, take, turns, until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from aiodq.engine.channel.channel_engine import ChannelEngine
 
 
 TOOK = aiodq.Latency(5, 0.001, 0.002, 0.5, 1.5)
@@ -70,10 +73,10 @@ async def test_nothing_is_written_while_nothing_changes(path: Path, monkeypatch:
     fs = WatchedFileSystem()
     look, looks = showing.StatsPublisher._look, 0
 
-    def count(one: showing.StatsPublisher) -> object:
+    def count(one: showing.StatsPublisher, names: Iterable[str]) -> object:
         nonlocal looks
         looks += 1
-        return look(one)
+        return look(one, names)
 
     async with store(path, fs=fs) as opened:
         topic = opened.topic("a")
@@ -94,17 +97,63 @@ async def test_looking_at_many_channels_leaves_turns_to_others(path: Path, monke
         for number in range(6):
             topic.channel(f"c{number}")
         await topic.settle_in()
-        engine = topic._engine
-        publisher = showing.StatsPublisher(
-            opened._store_engine.fs_of("a"), str(path), {"a": engine}, opened._store_engine.threads, engine.clock
-        )
-        looking = asyncio.create_task(publisher._look())
+        looking = asyncio.create_task(opened._store_engine._stats_publisher._look(["a"]))
         turns = 0
         while not looking.done():
             turns += 1
             await asyncio.sleep(0)
         assert turns > 3
         assert looking.result()[0] == {}
+
+
+async def test_only_what_is_active_is_looked_at(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs, clock, looked = WatchedFileSystem(), FakeClock(), list[str]()
+    figures_of = showing._figures
+
+    def look(channel_engine: ChannelEngine[Any]) -> ChannelFigures | None:
+        looked.append(channel_engine.name)
+        return figures_of(channel_engine)
+
+    monkeypatch.setattr(showing, "_figures", look)
+    async with store(path, fs=fs, clock=clock, sync_interval=0.01) as opened:
+        topics = [opened.topic(f"t{number}") for number in range(5)]
+        channels = [topic.channel(f"c{number}") for number, topic in enumerate(topics)]
+        for topic in topics:
+            await fill(topic, numbered(3))
+        await until(lambda: {*looked} == {"c0", "c1", "c2", "c3", "c4"})
+        await soon(quiet(looked))
+        for _ in range(2):  # the second one comes out of an open lease
+            # A message that was delivered and acked has a latency, which is shown for a minute.
+            await (await channels[1].get()).ack()
+            await until(lambda: counts(fs, path) == {"t1": {"c1": ChannelFigures()}})
+            await looks(looked, 5)
+            assert {*looked} == {"c1"}
+            assert counts(fs, path) == {"t1": {"c1": ChannelFigures()}}
+            clock.advance(61)
+            await until(lambda: counts(fs, path) == {})
+            await soon(quiet(looked))
+        held = await channels[2].get()
+        await until(lambda: counts(fs, path) == {"t2": {"c2": ChannelFigures(1)}})
+        assert {*looked} == {"c2"}
+        held.release()
+        await opened.delete_topic("t2")
+        await until(lambda: counts(fs, path) == {})
+        await soon(quiet(looked))
+
+
+async def looks(looked: list[str], count: int) -> None:
+    """Wait until so many channels were looked at."""
+    stop = len(looked) + count
+    await until(lambda: len(looked) >= stop)
+
+
+async def quiet(looked: list[str]) -> None:
+    """Wait until no channel is looked at any more."""
+    passes = 0
+    while passes < 20:
+        looked.clear()
+        await asyncio.sleep(0.005)
+        passes = 0 if looked else passes + 1
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EMFILE])

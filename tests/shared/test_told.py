@@ -137,7 +137,8 @@ async def idle(owner: Owner) -> None:
     async with asyncio.timeout(PATIENCE):
         while quiet < 5:
             await asyncio.sleep(0.005)
-            quiet = 0 if activity.topics or owner._active.busy else quiet + 1
+            active = owner._active
+            quiet = 0 if activity.topics or active._watcher.noted or active.busy else quiet + 1
 
 
 @pytest.mark.parametrize("sync", ["os", "interval", "always"])

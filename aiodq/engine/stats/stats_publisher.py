@@ -7,15 +7,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.errors import AiodqError
 from aiodq.storage.state.owner_stats import ChannelFigures, remove_figures, write_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.loop.worker_threads import WorkerThreads
+    from aiodq.engine.monitoring.activity import Activity
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.state.owner_stats import Figures
@@ -34,12 +36,20 @@ class StatsPublisher:
     """The stats publisher of one store."""
 
     def __init__(
-        self, fs: FileSystem, path: str, topics: Mapping[str, TopicEngine], threads: WorkerThreads, clock: Clock
+        self,
+        fs: FileSystem,
+        path: str,
+        topics: Mapping[str, TopicEngine],
+        activity: Activity[TopicEngine],
+        *,
+        threads: WorkerThreads,
+        clock: Clock,
     ) -> None:
         """Publish the figures of these topics in the store at `path`; `run` does the work."""
         self._fs = fs
         self._path = path
         self._topics = topics
+        self._activity = activity
         self._threads = threads
         self._clock = clock
         self._shown: Figures | None = None
@@ -47,10 +57,12 @@ class StatsPublisher:
 
     async def run(self) -> None:
         """Collect the figures about once a second, and publish them if they have changed."""
-        pause = _INTERVAL
+        pause, figures = _INTERVAL, dict[str, dict[str, ChannelFigures]]()
+        active = ActiveTopics(self._activity, self._topics.values())
         while True:
             await asyncio.sleep(pause)
-            figures, taken = await self._look()
+            # Latencies pass with time: what has figures is looked at again without having changed.
+            figures, taken = await self._look({topic.name for topic in active.take()} | figures.keys())
             pause = max(_INTERVAL, _SHARE * taken)
             if figures != self._shown:
                 self._there = True
@@ -65,11 +77,11 @@ class StatsPublisher:
             with suppress(OSError):  # readers see that the owner is gone
                 remove_figures(self._fs, self._path)
 
-    async def _look(self) -> tuple[Figures, float]:
-        """Return the figures, and the seconds of the loop's time that collecting them took."""
+    async def _look(self, names: Iterable[str]) -> tuple[dict[str, dict[str, ChannelFigures]], float]:
+        """Return the figures of these topics, and the seconds of the loop's time that collecting them took."""
         found: dict[str, dict[str, ChannelFigures]] = {}
         taken, began = 0.0, self._clock.monotonic()
-        for number, (topic, channel_engine) in enumerate(self._channels(), 1):
+        for number, (topic, channel_engine) in enumerate(self._channels(names), 1):
             figures = _figures(channel_engine)
             if figures is not None and any(figures):
                 found.setdefault(topic, {})[channel_engine.name] = figures
@@ -79,10 +91,11 @@ class StatsPublisher:
                 began = self._clock.monotonic()
         return found, taken + self._clock.monotonic() - began
 
-    def _channels(self) -> Iterator[tuple[str, ChannelEngine[Any]]]:
-        """Yield all channels, each with its topic's name; the set of them may change meanwhile."""
-        for name, engine in list(self._topics.items()):
-            for channel_engine in list(engine.channel_engines.values()):
+    def _channels(self, names: Iterable[str]) -> Iterator[tuple[str, ChannelEngine[Any]]]:
+        """Yield the channels of the existing ones of these topics; the set of them may change meanwhile."""
+        for name in names:
+            engine = self._topics.get(name)
+            for channel_engine in () if engine is None else list(engine.channel_engines.values()):
                 yield name, channel_engine
 
 

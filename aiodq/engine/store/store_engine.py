@@ -161,7 +161,9 @@ class StoreEngine:
         self._adopting = Adopting(self)
         self.backups: Backups = Backups(self, self._adopting)
         self.deletions: Deletions = Deletions(self, self.backups)
-        self._stats_publisher = StatsPublisher(self.fs, path, self.topics, self.threads, self.clock)
+        self._stats_publisher = StatsPublisher(
+            self.fs, path, self.topics, self.activity, threads=self.threads, clock=self.clock
+        )
         self.thresholds: Thresholds = Thresholds(
             self.options.alarms, self.topics, self.clock, self.metrics, self.reporter
         )
@@ -267,6 +269,7 @@ class StoreEngine:
     def add(self, engine: TopicEngine) -> TopicEngine:
         """Start the engine of a topic, and return it."""
         self.topics[engine.name] = engine
+        self.activity.note(engine)
         if engine.unusable is not None:
             return engine
         if self.draining:

@@ -7,6 +7,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.errors import StoreNotFoundError
 from aiodq.storage.io.filesystem import free_space
 
@@ -47,7 +48,8 @@ class Watch:
         self._look_elsewhere = look
         self._tend = tend
         self._sampling = False
-        self._sizes: dict[str, int] = {}
+        self._active = ActiveTopics(host.activity, host.topics.values())
+        self._sizes: dict[TopicEngine, int] = {}
         self._removed: Callable[[], bool] = lambda: False
         self._missing: _Missing = lambda _: []
         self._unlinked: _Missing = lambda _: []
@@ -86,15 +88,15 @@ class Watch:
 
     def _written(self, topics: Mapping[str, TopicEngine]) -> dict[str, str]:
         """Return the topic of each segment that has grown since the last look, by its path below the directory."""
-        sizes, written = self._sizes, dict[str, str]()
-        for name, topic in topics.items():
-            segment = topic.log.segments[-1]
-            # One that was begun since and is as large by chance is looked at once it grows.
-            if sizes.get(name) != segment.size:
-                sizes[name] = segment.size
-                written[_below(name, segment.path)] = name
-        if len(sizes) > len(topics):
-            self._sizes = {name: sizes[name] for name in topics}
+        before, self._sizes, written = self._sizes, {}, dict[str, str]()
+        for topic in self._active.take():
+            name = topic.name
+            if topics.get(name) is topic:
+                segment = topic.log.segments[-1]
+                self._sizes[topic] = segment.size
+                # One that was begun since and is as large by chance is looked at once it grows.
+                if before.get(topic) != segment.size:
+                    written[_below(name, segment.path)] = name
         return written
 
     def _look(self, topics: list[str], written: Mapping[str, str]) -> _Seen:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.monitoring.reporter import STORE
+from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.connection.packet_protocol import PacketProtocol
@@ -21,7 +22,6 @@ from aiodq.shared.requests.claims import Claims
 from aiodq.shared.requests.epochs import new_epoch
 from aiodq.shared.requests.made_changes import MadeChanges
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
-from aiodq.shared.server.active_topics import ActiveTopics
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.shared.server.incoming import Incoming
 from aiodq.shared.server.inside import Inside, OwnEnd
@@ -104,7 +104,7 @@ class Owner:
         self._accepting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
-        self._active = ActiveTopics(engine.activity)
+        self._active = ActiveTopics(engine.activity, engine.topics.values())
         self._place = StoreDirectory(engine.path)
         self._noting = False
         self._connecting = asyncio.Lock()
@@ -158,19 +158,15 @@ class Owner:
 
     async def _tell(self) -> None:
         """Tell clients regularly of the counts that have changed, and of which messages were taken away."""
-        self._active.watch()
         try:
             while True:
                 await asyncio.sleep(_FIGURES)
-                self._note_outdated()
+                topics = self._active.take()
+                for session in self.clients:
+                    session.outdated.note_topics(topics)
                 await self._tell_outdated()
         finally:
             self._active.end()
-
-    def _note_outdated(self) -> None:
-        topics = self._active.take()
-        for session in self.clients:
-            session.outdated.note_topics(topics)
 
     async def _tell_outdated(self) -> None:
         monotonic = self.engine.clock.monotonic

@@ -60,6 +60,8 @@ class MessageSource:
         self._tail = tail
         self._reader = reader
         self._waiting: dict[asyncio.Future[None], None] = {}
+        # The last answer of `put_at`: of a thousand channels most have not moved since they were last asked.
+        self._put_at: tuple[int, int] = (-1, 0)
 
     def next(self, state: ChannelState, *, cold: bool) -> tuple[Batch, int] | None:
         """Return the next message in memory, as a batch and an index in it.
@@ -109,12 +111,17 @@ class MessageSource:
         return self.requeue_cache.get(offset) or self._tail.find(offset)
 
     def put_at(self, offset: int) -> int | None:
-        """Return when a message was put, nanoseconds since the epoch, or None if it is not in memory."""
+        """Return when a message was put, nanoseconds since the epoch, or None if it is neither known nor in memory."""
+        known, put_ns = self._put_at
+        if known == offset:
+            return put_ns
         batch = self.in_memory(offset)
         if batch is None:
             return None
         times = batch.columns.times
-        return batch.time_ns if times is None else times[offset - batch.first]
+        put_ns = batch.time_ns if times is None else times[offset - batch.first]
+        self._put_at = offset, put_ns
+        return put_ns
 
     def keep_of(self, batch: Batch, offsets: Iterable[int]) -> None:
         """Keep these messages of a batch, as far as there is room."""

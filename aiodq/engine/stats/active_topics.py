@@ -1,10 +1,12 @@
-"""Which topics of an owner are active: their counts may differ from what its clients were told."""
+"""Which topics are active: they may differ from what somebody saw of them when he last looked."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aiodq.engine.monitoring.activity import Activity
     from aiodq.engine.topic.topic_engine import TopicEngine
 
@@ -12,24 +14,20 @@ __all__ = ["ActiveTopics"]
 
 
 class ActiveTopics:
-    """The active topics of one owner. Others cost nothing, however many there are.
+    """The active topics, for one who looks at them regularly. Others cost nothing, however many there are.
 
     Attributes:
         busy: those that may change without a note of it.
     """
 
-    def __init__(self, activity: Activity[TopicEngine]) -> None:
-        """Look at a store's topics once `watch` is called."""
-        self.busy: set[TopicEngine] = set()
-        self._activity = activity
-
-    def watch(self) -> None:
-        """Have activity noted from now on."""
-        self._activity.watch()
+    def __init__(self, activity: Activity[TopicEngine], topics: Iterable[TopicEngine]) -> None:
+        """Watch from now on, until `end`. At first, all topics count as active; these are there already."""
+        self.busy: set[TopicEngine] = set(topics)
+        self._watcher = activity.watch()
 
     def take(self) -> set[TopicEngine]:
         """Return the topics that may have changed since the last call."""
-        active = self._activity.take() | self.busy
+        active = self._watcher.take() | self.busy
         # INVARIANT: a topic is left out only if whatever changes it next is noted. What comes back through a lease is
         # not, nor a put that follows another one before the next tick, nor what an open lease hands out.
         self.busy = {topic for topic in active if not topic.stopped and _changes_unnoticed(topic)}
@@ -37,7 +35,7 @@ class ActiveTopics:
 
     def end(self) -> None:
         """Watch no more."""
-        self._activity.ignore()
+        self._watcher.end()
         self.busy.clear()
 
 
