@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from aiodq.engine.monitoring.activity import Activity
     from aiodq.engine.topic.topic_engine import TopicEngine
@@ -25,13 +25,17 @@ class ActiveTopics:
         self.busy: set[TopicEngine] = set(topics)
         self._watcher = activity.watch()
 
-    def take(self) -> set[TopicEngine]:
-        """Return the topics that may have changed since the last call."""
+    def take(self) -> Iterator[TopicEngine]:
+        """Yield the topics that may have changed since the last call; there may be turns of the loop in between."""
         active = self._watcher.take() | self.busy
-        # INVARIANT: a topic is left out only if whatever changes it next is noted. What comes back through a lease is
-        # not, nor a put that follows another one before the next tick, nor what an open lease hands out.
-        self.busy = {topic for topic in active if not topic.stopped and _changes_unnoticed(topic)}
-        return active
+        self.busy = set()
+        for topic in active:
+            # INVARIANT: a topic is left out next time only if whatever changes it from here on is noted. What comes
+            # back through a lease is not, nor a put that follows another one before the next tick, nor what an open
+            # lease hands out.
+            if not topic.stopped and _changes_unnoticed(topic):
+                self.busy.add(topic)
+            yield topic
 
     def end(self) -> None:
         """Watch no more."""

@@ -49,7 +49,7 @@ class StatsPublisher:
         self._fs = fs
         self._path = path
         self._topics = topics
-        self._activity = activity
+        self._active = ActiveTopics(activity, topics.values())
         self._threads = threads
         self._clock = clock
         self._shown: Figures | None = None
@@ -58,11 +58,9 @@ class StatsPublisher:
     async def run(self) -> None:
         """Collect the figures about once a second, and publish them if they have changed."""
         pause, figures = _INTERVAL, dict[str, dict[str, ChannelFigures]]()
-        active = ActiveTopics(self._activity, self._topics.values())
         while True:
             await asyncio.sleep(pause)
-            # Latencies pass with time: what has figures is looked at again without having changed.
-            figures, taken = await self._look({topic.name for topic in active.take()} | figures.keys())
+            figures, taken = await self._look(figures)
             pause = max(_INTERVAL, _SHARE * taken)
             if figures != self._shown:
                 self._there = True
@@ -77,11 +75,15 @@ class StatsPublisher:
             with suppress(OSError):  # readers see that the owner is gone
                 remove_figures(self._fs, self._path)
 
-    async def _look(self, names: Iterable[str]) -> tuple[dict[str, dict[str, ChannelFigures]], float]:
-        """Return the figures of these topics, and the seconds of the loop's time that collecting them took."""
+    async def _look(self, before: Iterable[str]) -> tuple[dict[str, dict[str, ChannelFigures]], float]:
+        """Return the figures, and the seconds of the loop's time that collecting them took.
+
+        Args:
+            before: the topics that had figures at the last look.
+        """
         found: dict[str, dict[str, ChannelFigures]] = {}
         taken, began = 0.0, self._clock.monotonic()
-        for number, (topic, channel_engine) in enumerate(self._channels(names), 1):
+        for number, (topic, channel_engine) in enumerate(self._channels(before), 1):
             figures = _figures(channel_engine)
             if figures is not None and any(figures):
                 found.setdefault(topic, {})[channel_engine.name] = figures
@@ -91,12 +93,19 @@ class StatsPublisher:
                 began = self._clock.monotonic()
         return found, taken + self._clock.monotonic() - began
 
-    def _channels(self, names: Iterable[str]) -> Iterator[tuple[str, ChannelEngine[Any]]]:
-        """Yield the channels of the existing ones of these topics; the set of them may change meanwhile."""
-        for name in names:
+    def _channels(self, before: Iterable[str]) -> Iterator[tuple[str, ChannelEngine[Any]]]:
+        """Yield the channels that may have figures, each with its topic's name; their set may change meanwhile."""
+        for name in self._names({*before}):
             engine = self._topics.get(name)
             for channel_engine in () if engine is None else list(engine.channel_engines.values()):
                 yield name, channel_engine
+
+    def _names(self, before: set[str]) -> Iterator[str]:
+        """Yield the active topics, then the others that had figures: latencies pass with time."""
+        for topic in self._active.take():
+            before.discard(topic.name)
+            yield topic.name
+        yield from before
 
 
 def _figures(channel_engine: ChannelEngine[Any]) -> ChannelFigures | None:

@@ -74,6 +74,9 @@ __all__ = ["Seams", "StoreEngine"]
 _LONGEST_TURN: Final = 0.001
 """Seconds of one turn of the loop in which topics are taken over."""
 
+_CLOSED_AT_ONCE: Final = 100
+"""Topics whose closing begins in one turn of the loop."""
+
 
 class Seams(NamedTuple):
     """The parts that tests replace, and how a store is owned.
@@ -551,7 +554,11 @@ class StoreEngine:
         if self.failure is None:
             results += await asyncio.gather(self.committer.close(), return_exceptions=True)
         if self.failure is None:
-            closings = [engine.close() for engine in list(self.topics.values())]
+            closings: list[asyncio.Task[None]] = []
+            for engine in list(self.topics.values()):
+                closings.append(self.loop.create_task(engine.close()))
+                if not len(closings) % _CLOSED_AT_ONCE:
+                    await asyncio.sleep(0)
             results += await asyncio.gather(*closings, return_exceptions=True)
         self._wanted.put_nowait(None)
         if self._task is not None:

@@ -7,7 +7,6 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.errors import StoreNotFoundError
 from aiodq.storage.io.filesystem import free_space
 
@@ -31,12 +30,12 @@ class _Seen(NamedTuple):
     Attributes:
         free: the free space, in bytes, or None if it is unknown.
         gone: the topics whose directories are gone.
-        unlinked: the segments being written whose files are gone.
+        unlinked: the segments being written whose files are gone: the path of each by its topic.
     """
 
     free: int | None
     gone: list[str]
-    unlinked: list[str]
+    unlinked: dict[str, str]
 
 
 class Watch:
@@ -48,7 +47,8 @@ class Watch:
         self._look_elsewhere = look
         self._tend = tend
         self._sampling = False
-        self._active = ActiveTopics(host.activity, host.topics.values())
+        self._watcher = host.activity.watch()
+        self._writing: set[TopicEngine] = set()
         self._sizes: dict[TopicEngine, int] = {}
         self._removed: Callable[[], bool] = lambda: False
         self._missing: _Missing = lambda _: []
@@ -82,21 +82,21 @@ class Watch:
             self._sampling = True
             topics = self._host.on_disk()
             written = self._written(topics)
-            self._host.threads.start(
-                partial(self._look, list(topics), written), partial(self._sampled, topics, written)
-            )
+            self._host.threads.start(partial(self._look, list(topics), written), partial(self._sampled, topics))
 
     def _written(self, topics: Mapping[str, TopicEngine]) -> dict[str, str]:
-        """Return the topic of each segment that has grown since the last look, by its path below the directory."""
+        """Return the path of each segment that has grown since the last look, by its topic."""
         before, self._sizes, written = self._sizes, {}, dict[str, str]()
-        for topic in self._active.take():
-            name = topic.name
-            if topics.get(name) is topic:
+        active: set[TopicEngine] = self._watcher.take() | self._writing
+        # A put that follows another one before the next tick is not noted.
+        self._writing = {topic for topic in active if topic.tick_scheduled and not topic.stopped}
+        for topic in active:
+            if topics.get(topic.name) is topic:
                 segment = topic.log.segments[-1]
                 self._sizes[topic] = segment.size
                 # One that was begun since and is as large by chance is looked at once it grows.
                 if before.get(topic) != segment.size:
-                    written[_below(name, segment.path)] = name
+                    written[topic.name] = segment.path
         return written
 
     def _look(self, topics: list[str], written: Mapping[str, str]) -> _Seen:
@@ -109,15 +109,11 @@ class Watch:
         if self._removed():
             raise _RemovedError("the store's directory was deleted while the store was open")
         self._look_elsewhere()
-        return _Seen(free_space(self._host.fs, self._host.path), self._missing(topics), self._unlinked(written))
+        below = {os.path.join(name, os.path.basename(path)): name for name, path in written.items()}
+        unlinked = {below[path]: written[below[path]] for path in self._unlinked(below)}
+        return _Seen(free_space(self._host.fs, self._host.path), self._missing(topics), unlinked)
 
-    def _sampled(
-        self,
-        topics: Mapping[str, TopicEngine],
-        written: Mapping[str, str],
-        seen: _Seen | None,
-        error: BaseException | None,
-    ) -> None:
+    def _sampled(self, topics: Mapping[str, TopicEngine], seen: _Seen | None, error: BaseException | None) -> None:
         self._sampling = False
         self._host.metrics.disk_free = None if seen is None else seen.free
         if isinstance(error, _RemovedError):
@@ -126,15 +122,10 @@ class Watch:
             return
         for name in seen.gone:
             self._host.lose(name, topics[name])
-        for path in seen.unlinked:
+        for name, path in seen.unlinked.items():
             # Since the look, another segment may have been begun, and retention may have deleted this one before it.
-            segment = topics[name := written[path]].log.segments[-1]
-            if _below(name, segment.path) == path:
-                self._host.lose(name, topics[name], segment.path)
-
-
-def _below(topic: str, path: str) -> str:
-    return os.path.join(topic, os.path.basename(path))
+            if topics[name].log.segments[-1].path == path:
+                self._host.lose(name, topics[name], path)
 
 
 class _RemovedError(StoreNotFoundError):

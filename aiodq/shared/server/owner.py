@@ -161,7 +161,7 @@ class Owner:
         try:
             while True:
                 await asyncio.sleep(_FIGURES)
-                topics = self._active.take()
+                topics = list(self._active.take())
                 for session in self.clients:
                     session.outdated.note_topics(topics)
                 await self._tell_outdated()
