@@ -5,7 +5,6 @@ An owner of another version may send more fields, or fewer: unknown ones are ign
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.stats import ChannelStats, Health, HeldSegment, Latency, TopicStats
@@ -32,14 +31,20 @@ _CHANNEL: Final = ChannelStats(
 )  # fmt: skip
 
 
+def _facts_of(stats: Any) -> dict[str, Any]:  # noqa: ANN401 - of whichever dataclass
+    """Return the fields of a dataclass by name, as they are: `asdict` copies them, and takes ten times as long."""
+    return {name: getattr(stats, name) for name in stats.__dataclass_fields__}
+
+
 def topic_facts(stats: TopicStats) -> dict[str, Any]:
     """Encode a topic's statistics for JSON."""
-    return {**asdict(stats), "held": list(stats.held[:_HELD])}
+    channels = {name: _facts_of(each) for name, each in stats.channels.items()}
+    return {**_facts_of(stats), "channels": channels, "held": list(stats.held[:_HELD])}
 
 
 def read_topic_stats(facts: Mapping[str, Any]) -> TopicStats:
     """Decode what `topic_facts` encoded."""
-    values = asdict(blank_topic("")) | known_fields(TopicStats, facts)
+    values = _facts_of(_TOPIC) | known_fields(TopicStats, facts)
     held = (each[: len(HeldSegment._fields)] for each in values["held"])
     values["held"] = tuple(HeldSegment(base, end, size, tuple(by)) for base, end, size, by in held)
     values["channels"] = {name: read_channel_stats(each) for name, each in values["channels"].items()}
@@ -48,7 +53,7 @@ def read_topic_stats(facts: Mapping[str, Any]) -> TopicStats:
 
 def read_channel_stats(facts: Mapping[str, Any]) -> ChannelStats:
     """Decode a channel's statistics; zeros for missing ones."""
-    values = asdict(_CHANNEL) | known_fields(ChannelStats, facts)
+    values = _facts_of(_CHANNEL) | known_fields(ChannelStats, facts)
     for name in ("put_to_deliver", "put_to_ack"):
         values[name] = None if values[name] is None else Latency(*values[name][: len(Latency._fields)])
     return ChannelStats(**values)
@@ -64,7 +69,7 @@ def blank_topic(name: str) -> TopicStats:
 
 def health_facts(health: Health) -> dict[str, Any]:
     """Encode a store's health for JSON."""
-    return {**asdict(health), "reasons": [reason[:500] for reason in health.reasons[:20]]}
+    return {**_facts_of(health), "reasons": [reason[:500] for reason in health.reasons[:20]]}
 
 
 def read_health(facts: Mapping[str, Any]) -> Health:
@@ -74,4 +79,7 @@ def read_health(facts: Mapping[str, Any]) -> Health:
 
 def known_fields(kind: type[Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the facts for which a dataclass has fields."""
-    return {each.name: facts[each.name] for each in fields(kind) if each.name in facts}
+    return {name: facts[name] for name in kind.__dataclass_fields__ if name in facts}
+
+
+_TOPIC: Final = blank_topic("")
