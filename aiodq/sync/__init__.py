@@ -24,6 +24,9 @@ sync. Names, options and errors are those of the asyncio API; the differences:
   to close the one before: it stays open as long as a handle or a message of it has a name.
 - After a fork, the child has to open the store itself; what the parent opened raises `WrongContextError` there. Each
   prefork worker opens it with `mode="shared"`.
+- Where gevent or eventlet has replaced threads by greenlets, as in `gunicorn -k gevent`, these wait for each other as
+  threads would; but one store can be open at a time in a process, its loop is asyncio's, and a sync of the disk in a
+  thread holds up all greenlets.
 - Each call goes to the loop's thread and back, for some 50 microseconds. `put_many`, `get_many` and `ack_many` do that
   once for all their messages, which cost 1 to 4 microseconds each.
 - A store that was never closed is closed when the interpreter exits or when its last handle is dropped, with a

@@ -19,7 +19,8 @@ from weakref import WeakSet
 from aiodq.awaited import shielded
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StorageError, WrongContextError
-from aiodq.running import loop_factory, loop_runs_here
+from aiodq.running import loop_runs_here
+from aiodq.sync.greenlets import factory_for_thread, threads_are_greenlets
 from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class _Loop:
     def __init__(self, path: str) -> None:
         self.path: Final = path
         self.pid: Final = os.getpid()
-        self.loop: Final = loop_factory()()
+        self.loop: Final = factory_for_thread()()
         self.running: Final[set[_Turn[Any]]] = set()
         self.consuming = 0
         self.ended = False
@@ -213,7 +214,15 @@ class _Loop:
 
         Raises:
             StorageError: the system refused a thread.
+            WrongContextError: threads are greenlets, and the loop of another store runs in one.
         """
+        if threads_are_greenlets() and loop_runs_here():
+            self.ended = True
+            self.loop.close()
+            raise WrongContextError(
+                "threads are greenlets here, and in all of them together one event loop can run: close the other store "
+                "first, or keep all topics in one, or use threads, as `gunicorn -k gthread` does"
+            )
         try:
             self.thread.start()
         except RuntimeError as cause:
@@ -426,13 +435,22 @@ def _in_notebook() -> bool:
     return module is not None and module.get_ipython() is not None
 
 
+def _in_other_greenlet() -> bool:
+    """Return whether the loop that runs in this thread of the system is a store's, in another greenlet than this."""
+    if not threads_are_greenlets():
+        return False
+    running, here = asyncio.get_running_loop(), threading.current_thread()
+    with _REGISTRY:
+        return any(each.loop is running and each.thread is not here for each in _LOOPS)
+
+
 def refuse_running_loop() -> None:
     """Raise if an event loop would be blocked.
 
     Raises:
         WrongContextError: one runs in this thread.
     """
-    if loop_runs_here() and not _in_notebook():
+    if loop_runs_here() and not (_in_notebook() or _in_other_greenlet()):
         raise WrongContextError(
             "an event loop runs in this thread, and aiodq.sync would block it: use aiodq.open with `async with` and "
             "`await` here, or call this from a thread, as by asyncio.to_thread"

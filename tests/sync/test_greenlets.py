@@ -1,0 +1,104 @@
+"""The blocking client where gevent has replaced threads by greenlets, as in `gunicorn -k gevent`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.processes import WATCHDOG, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# There are no wheels of gevent for each version of Python when it comes out.
+pytest.importorskip("gevent", reason="gevent is not installed")
+
+_PROGRAM = """
+from gevent import monkey
+monkey.patch_all()
+
+import os, signal, sys
+import gevent
+import aiodq, aiodq.sync
+
+path, mode = sys.argv[1:]
+turns = 0
+
+def others():
+    global turns
+    while True:
+        gevent.sleep(0.001)
+        turns += 1
+
+gevent.spawn(others)
+with aiodq.sync.open(path, mode=mode) as store:
+    jobs = store.queue("jobs")
+    gevent.joinall([gevent.spawn(jobs.put, b"x") for _ in range(50)], raise_error=True)
+    print("put", jobs.put(b"last"))
+    try:
+        aiodq.sync.open(path + "2")
+    except aiodq.WrongContextError as error:
+        print(error)
+    with store.transaction() as transaction:
+        transaction.put("done", b"y")
+        with jobs.get():
+            pass
+    waiting, before = gevent.spawn(store.queue("later").get), turns
+    gevent.sleep(0.05)
+    print("waits", waiting.ready(), turns > before)
+    store.queue("later").put(b"z")
+    with waiting.get(timeout=30) as late:
+        print("late", late.body)
+    try:
+        with gevent.Timeout(0.05):
+            store.queue("none").get()
+    except gevent.Timeout:
+        print("timed out")
+    gevent.signal_handler(signal.SIGUSR1, jobs.put, b"signal")
+    os.kill(os.getpid(), signal.SIGUSR1)
+    handled = []
+
+    def handle(message):
+        gevent.sleep(0.001)
+        handled.append(message.body)
+
+    consuming = gevent.spawn(jobs.consume, handle, concurrency=4)
+    while len(handled) < 51:
+        gevent.sleep(0.001)
+    store.stop()
+    consuming.get(timeout=30)
+    print("consumed", len(handled))
+with aiodq.sync.open(path, mode=mode) as store:
+    print("again", store.queue("jobs").depth, store.queue("done").get().body)
+left = aiodq.sync.open(path, mode=mode)
+print("left", left.queue("jobs").put(b"x"))
+"""
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_greenlets_share_a_store_and_leave_each_other_turns(tmp_path: Path, mode: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", _PROGRAM, str(tmp_path / "s"), mode],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    put, refused, *told = done.stdout.splitlines()
+    assert put == "put 50"
+    assert "threads are greenlets here" in refused
+    assert told == [
+        "waits False True",
+        "late b'z'",
+        "timed out",
+        "consumed 51",
+        "again 0 b'y'",
+        "left 52",
+    ]
+    assert "store was never closed" in done.stderr
+    assert "Traceback" not in done.stderr
