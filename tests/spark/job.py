@@ -27,6 +27,7 @@ def main(url: str, store: str, hidden: str = "") -> None:
         found["pipelines"] = each_pipeline(spark, store)
         found["relative"] = write_to(spark, "shop")
         found["two"] = two_clients(spark, other, store)
+        found["results"] = several_results(spark, store)
     print(json.dumps(found))
 
 
@@ -88,6 +89,21 @@ def two_clients(one: SparkSession, two: SparkSession, store: str) -> list[int]:
     prepare_views(two, f"{store}.two")
     (mine,), (others,) = (spark.sql("SELECT count(*) FROM messages").collect() for spark in (one, two))
     return [mine[0], others[0]]
+
+
+def several_results(spark: SparkSession, store: str) -> list[object]:
+    """Use the results of queries of two stores that have views of the same names, after all were asked for."""
+    counting = query(spark, store, "-- how many?\nSELECT count(*) FROM messages")
+    named = "WITH some AS (SELECT text FROM both) SELECT max(text), '{both}' FROM some  -- the last\n;"
+    largest = query(spark, f"{store}.two", named)
+    views = query(spark, f"{store}.two", "SHOW VIEWS")
+    try:
+        query(spark, store, "SELECT nothing FROM orders")
+        error = "none"
+    except PySparkException as wrong:
+        error = str(wrong)
+    (counted,), (most,) = counting.collect(), largest.collect()
+    return [counted[0], *most, sorted(row.viewName for row in views.collect()), "frame0" in error, "nothing" in error]
 
 
 def read_blind(spark: SparkSession, store: str) -> dict[str, Any]:

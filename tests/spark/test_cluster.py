@@ -73,6 +73,10 @@ def test_of_two_clients_of_a_server_each_has_its_own_views_and_a_write_of_both_c
     assert outcome.found["two"] == [1000, 3]
 
 
+def test_each_result_is_of_its_own_store_whenever_it_is_used(outcome: Outcome) -> None:
+    assert outcome.found["results"] == [1000, "2", "{both}", ["both", "messages"], False, True]
+
+
 def test_a_worker_that_does_not_see_the_store_fails_the_query_whatever_the_options(outcome: Outcome) -> None:
     """Its directory is there, and empty, as where a file system is not mounted: that is no loss of messages."""
     if outcome.why_not:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
+
+from pyspark.errors import PySparkException
 
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options
@@ -22,6 +26,11 @@ __all__ = ["prepare_views", "query"]
 
 _TEXT: Final = "make_valid_utf8(CAST(body AS STRING))"
 """The body as text; bytes that are not UTF-8 become U+FFFD. With `decode`, they would fail the whole query."""
+
+_QUERY: Final = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:\(|(?:select|with|from|values|table)\b)", re.DOTALL | re.IGNORECASE
+)
+"""What a query begins with, after comments: anything else is a command, which Spark runs at once."""
 
 _OF_TOPICS: Final = frozenset({"topic", "topics", "subscribepattern"})
 _BY_NAMES: Final = ("identifier", "immediate", "show")
@@ -49,13 +58,13 @@ def prepare_views(spark: SparkSession, stores: str | os.PathLike[str], **options
         InvalidOptionError: an option is unknown, or has an invalid value.
         StoreNotFoundError: there is no such store, or no topic of a name that was given in full.
     """
-    return _prepare(spark, stores, options, lambda _: True)
+    return [*_prepare(spark, stores, options, lambda _: True)]
 
 
 def _prepare(
     spark: SparkSession, stores: str | os.PathLike[str], options: Mapping[str, str], is_used: Callable[[str], bool]
-) -> list[str]:
-    """Make the view of all, and those of topics that are used."""
+) -> dict[str, DataFrame]:
+    """Make the view of all, and those of topics that are used; return what each shows."""
     fs = AnyFileSystem()
     wanted = batch_options({"path": os.fspath(stores), **options})
     topics: dict[str, list[str]] = {}
@@ -67,11 +76,13 @@ def _prepare(
     for view in _MADE.get(spark, set()) - set(views):
         spark.catalog.dropTempView(view)
     _MADE[spark] = set(views)
+    frames = {"messages": load(spark, list(wanted.stores), **options)}
     for topic in views:
-        frame = load(spark, topics[topic], topic=topic, **_of_topic(topic, options))
-        _with_text(frame).createOrReplaceTempView(f"`{topic}`")
-    _with_text(load(spark, list(wanted.stores), **options)).createOrReplaceTempView("messages")
-    return ["messages", *views]
+        frames[topic] = load(spark, topics[topic], topic=topic, **_of_topic(topic, options))
+    shown = {name: _with_text(frame) for name, frame in frames.items()}
+    for name, frame in shown.items():
+        frame.createOrReplaceTempView(f"`{name}`")
+    return shown
 
 
 def _of_topic(topic: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -92,7 +103,6 @@ def query(spark: SparkSession, stores: str | os.PathLike[str], sql: str, **optio
     """Return the result of a query over the views of `prepare_views`. Data is read when the result is used. Blocking.
 
     Of the views of topics it creates those whose names occur in the query: each takes Spark as long as many messages.
-    Over Spark Connect a result is that of the views that there are when it is used: use it before the next query.
 
     Raises:
         AnalysisException: Spark's: the query is invalid.
@@ -100,5 +110,17 @@ def query(spark: SparkSession, stores: str | os.PathLike[str], sql: str, **optio
     """
     text = sql.lower()
     every = any(word in text for word in _BY_NAMES)
-    _prepare(spark, stores, options, lambda topic: every or topic.lower() in text)
+    frames = _prepare(spark, stores, options, lambda topic: every or topic.lower() in text)
+    # Over Spark Connect a name stands for the view of that name when the result is used, and by then it may be another.
+    if ".connect." in type(spark).__module__ and _QUERY.match(sql):
+        with suppress(PySparkException):  # which Spark raises again of what the user wrote
+            return _bound(spark, sql, {name: frame for name, frame in frames.items() if name.lower() in text})
     return spark.sql(sql)
+
+
+def _bound(spark: SparkSession, sql: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the result of a query in which names stand for these frames, whatever views there are by then."""
+    names = [f"`{name}` AS (TABLE {{frame{number}}})" for number, name in enumerate(frames)]
+    query = sql.rstrip().removesuffix(";").replace("{", "{{").replace("}", "}}")
+    given: dict[str, Any] = {f"frame{number}": frame for number, frame in enumerate(frames.values())}
+    return spark.sql(f"WITH {', '.join(names)} (\n{query}\n)", **given) if frames else spark.sql(sql)
