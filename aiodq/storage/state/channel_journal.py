@@ -105,6 +105,9 @@ class ChannelJournal:
         self._sought: tuple[int, ...] = _numbers(found.ops)
         self.seeks: frozenset[int] = frozenset(self._sought)
         self._imaged: tuple[int, ...] | None = None
+        # What goes on behind the header of a new generation: the numbers of seeks, and what a checkpoint does not hold.
+        self._numbers: list[Op] = []
+        self._onward: list[Op] = []
         self.damages: list[Damage] = found.damages
         self._generation, self._end = found.generation, found.end
         self.pending: int = sum(not _is_number(op) for op in self.ops)
@@ -166,9 +169,15 @@ class ChannelJournal:
         sync_file(file, self._path)
 
     def _renew(self, file: File) -> None:
+        """Begin the journal of a new generation, whole: until then there is none, and nothing is appended to it."""
+        blocks = [encode_block(ops, self._generation) for ops in (self._numbers, self._onward) if ops]
         # Not truncated to nothing: its space may be all there is. Nor extended: a hole reserves no space.
         file.truncate(min(file.size(), _LEAST))
-        self._end = self._reserved = write_all(file, [encode_journal_header(self._generation)], 0)
+        # CRASH: 18. If the owner is killed between the checkpoint's rename and this, what was appended meanwhile is
+        # lost; it was not synced, so nobody was told that it is durable.
+        self._end = self._reserved = write_all(file, [encode_journal_header(self._generation), *blocks], 0)
+        self.pending = len(self._onward)
+        self._numbers, self._onward = [], []
         self._reserve(file)
 
     @property
@@ -328,17 +337,12 @@ class ChannelJournal:
             # replaces it first.
             self._end = self.pending = 0
             self.noted = checkpoint_entries(checkpoint)
+            # INVARIANT: no number of a seek that the checkpoint does not hold.
+            sought = self._sought if self._imaged is None else self._imaged
+            self._numbers = [Op(OpKind.FLOOR, 0, value=number) for number in sought]
+            self._onward = self._since or []
             try:
                 self._renew(self._file)
-                # INVARIANT: no number of a seek that the checkpoint does not hold.
-                sought = self._sought if self._imaged is None else self._imaged
-                if sought:
-                    self._write([Op(OpKind.FLOOR, 0, value=number) for number in sought])
-                if self._since:
-                    # CRASH: 18. If the owner is killed between the checkpoint's rename and this, what was appended
-                    # meanwhile is lost; it was not synced, so nobody was told that it is durable.
-                    self._write(self._since)
-                    self.pending = len(self._since)
             except OSError as cause:
                 raise storage_error(cause, self._path) from cause
         sync_file(self._file, self._path)

@@ -227,8 +227,8 @@ change(
 change(
     "a seek that is repeated to the next owner counts twice",
     ChannelJournal._fold,
-    "if sought:",
-    "if ():",
+    "for number in sought",
+    "for number in ()",
     test=f"{_REPEATED}[asyncio-next-seek]",
 )
 change(

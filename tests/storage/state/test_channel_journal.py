@@ -924,6 +924,30 @@ def test_the_numbers_of_seeks_go_on_through_the_checkpoints_of_later_owners(tmp_
         journal.close()
 
 
+@pytest.mark.parametrize("taken", [0, 10, 24, 60, 100])
+def test_a_journal_that_cannot_begin_at_once_keeps_the_numbers_of_seeks(channel: Path, taken: int) -> None:
+    """And what was appended since the image."""
+    fs = WatchedFileSystem()
+    journal = opened(channel, fs)
+    journal.sought(7)
+    journal.append([Op(OpKind.SEEK, 3, value=7)])
+    journal.imaged()
+    journal.sought(8)
+    journal.append([Op(OpKind.SEEK, 5, value=8)])
+    fs.fail(errno.ENOSPC, "write", match="channel/journal", short=taken, times=1)
+    with pytest.raises(DiskFullError):
+        journal.fold(ChannelImage(3))
+    assert journal.pending == 0
+    journal.append([ack(6)])
+    counted = journal.pending
+    journal.close()
+    journal = opened(channel)
+    assert journal.seeks == {7, 8}
+    assert journal.pending == counted == 2
+    assert replayed(journal.image, journal.ops) == ChannelImage(5, [(6, 7)])
+    journal.close()
+
+
 def test_no_number_of_a_seek_is_written_before_the_seek(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     journal.imaged()
