@@ -198,6 +198,23 @@ def test_emptied_it_holds_nothing_though_the_bytes_are_there() -> None:
     assert found_in(fs) == COMMITS[2:]
 
 
+@pytest.mark.parametrize("short", [0, 10])
+def test_a_file_of_which_it_is_unknown_how_it_begins_is_to_be_reset_again(short: int) -> None:
+    fs = written(*COMMITS[:1])
+    file = TransactionFile(fs, "/s", NOW)
+    file.reset(NOW)
+    file.append(COMMITS[1:], NOW)
+    fs.plan = FaultPlan([Fault("write", 1, "ENOSPC", short=short)])
+    with pytest.raises(aiodq.DiskFullError):
+        file.reset(NOW)
+    assert file.stale, "what would be appended behind it would not be found again"
+    file.reset(NOW)
+    assert not file.stale
+    file.append(COMMITS[2:], NOW)
+    file.close()
+    assert found_in(fs) == COMMITS[2:]
+
+
 def test_a_group_that_did_not_fit_is_gone_whole() -> None:
     fs = written(COMMITS[2])
     file = TransactionFile(fs, "/s", NOW)

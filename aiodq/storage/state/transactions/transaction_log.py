@@ -253,7 +253,7 @@ class TransactionFile:
         """Forget all blocks, as the topics hold their contents durably. Blocking.
 
         Raises:
-            StorageError: either the blocks stand or they are forgotten.
+            StorageError: either the blocks stand or they are forgotten, or the file is `stale` until it is reset.
         """
         file = self._file
         if file is None:
@@ -263,6 +263,8 @@ class TransactionFile:
         with os_errors(self._path):
             if file.size() > _MOST_KEPT:
                 file.truncate(_MOST_KEPT)
+            # INVARIANT: after a header that was written in part, nothing is appended.
+            self.stale = True
             # CRASH: 19. The header lies within one sector. After the old one, all blocks are valid again.
             write_all(file, [encode_header(header)], 0)
         sync_file(file, self._path)
