@@ -357,6 +357,27 @@ class TestIterating:
             gate.open()
             assert await soon(consuming) == numbered(5)
 
+    async def test_it_ends_at_shutdown_though_the_last_put_was_withdrawn(self, path: Path, tasks: Tasks) -> None:
+        fs = WatchedFileSystem()
+        async with queue(path, fs=fs) as jobs:
+            gate = fs.gate("sync", match=".seg")
+
+            async def consume() -> list[bytes]:
+                return [message.body async for message in jobs]
+
+            consuming = [tasks.start(consume()) for _ in range(2)]
+            first = tasks.start(jobs.put(b"first"))
+            await gate.wait()
+            last = tasks.start(jobs.put(b"withdrawn"))
+            await turns()
+            jobs.shutdown()
+            last.cancel()
+            await asyncio.wait([last])
+            gate.open()
+            assert await soon(first) == 0
+            assert sorted(await soon(asyncio.gather(*consuming))) == [[], [b"first"]]
+            assert last.cancelled()
+
     async def test_it_acks_nothing_by_itself(self, path: Path) -> None:
         async with queue(path) as jobs:
             await jobs.put_many(numbered(3))

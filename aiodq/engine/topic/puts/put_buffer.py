@@ -250,6 +250,7 @@ class PutBuffer(Acceptance):
             self.pending -= withdrawn
             self.cost -= batch.cost - sum(part.cost for part in parts)
             self._waiting.freed()
+            self._tell_of_the_end()
         return parts
 
     def take_all(self) -> list[Part]:
