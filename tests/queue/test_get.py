@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -357,7 +358,10 @@ class TestIterating:
             gate.open()
             assert await soon(consuming) == numbered(5)
 
-    async def test_it_ends_at_shutdown_though_the_last_put_was_withdrawn(self, path: Path, tasks: Tasks) -> None:
+    @pytest.mark.parametrize("withdrawn", [True, False])
+    async def test_it_ends_at_shutdown_though_the_last_put_does_not_come(
+        self, path: Path, tasks: Tasks, *, withdrawn: bool
+    ) -> None:
         fs = WatchedFileSystem()
         async with queue(path, fs=fs) as jobs:
             gate = fs.gate("sync", match=".seg")
@@ -368,15 +372,19 @@ class TestIterating:
             consuming = [tasks.start(consume()) for _ in range(2)]
             first = tasks.start(jobs.put(b"first"))
             await gate.wait()
-            last = tasks.start(jobs.put(b"withdrawn"))
+            last = tasks.start(jobs.put(b"last"))
             await turns()
             jobs.shutdown()
-            last.cancel()
-            await asyncio.wait([last])
+            if withdrawn:
+                last.cancel()
+                await asyncio.wait([last])
+            else:
+                fs.fail(errno.ENOSPC, "write", match=".seg", times=1)
             gate.open()
             assert await soon(first) == 0
             assert sorted(await soon(asyncio.gather(*consuming))) == [[], [b"first"]]
-            assert last.cancelled()
+            assert last.cancelled() == withdrawn
+            assert withdrawn or isinstance(last.exception(), aiodq.DiskFullError)
 
     async def test_it_acks_nothing_by_itself(self, path: Path) -> None:
         async with queue(path) as jobs:
