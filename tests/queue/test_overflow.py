@@ -346,10 +346,11 @@ class TestReject:
             gate.open()
             await soon(asyncio.gather(*putting))
 
-    async def test_a_full_write_buffer_is_waited_for(self, path: Path, tasks: Tasks) -> None:
-        """It passes by itself, so it is no reason to refuse."""
+    @pytest.mark.parametrize("overflow", ["reject", "drop_oldest"])
+    async def test_a_full_write_buffer_is_waited_for(self, path: Path, tasks: Tasks, overflow: str) -> None:
+        """It passes by itself, so it is no reason to refuse, nor to drop any."""
         fs = WatchedFileSystem()
-        async with queue(path, fs=fs, memory_bytes=1 << 16, max_messages=1000, overflow="reject") as jobs:
+        async with queue(path, fs=fs, memory_bytes=1 << 16, max_messages=1000, overflow=overflow) as jobs:
             gate = fs.gate("sync", match=".seg")
             putting = [tasks.start(jobs.put(bytes(5000))) for _ in range(20)]
             await gate.wait()
