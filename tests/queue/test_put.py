@@ -27,6 +27,7 @@ from tests.queue.support import (
     outcome,
     queue,
     ready_now,
+    segments,
     soon,
     store,
     turns,
@@ -140,6 +141,19 @@ class TestLarge:
             assert threading.get_ident() not in threads
             for offset in (1, number):
                 assert (await jobs.read(offset)).body == bodies[0]
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+async def test_every_put_is_compressed(path: Path, sync: str) -> None:
+    body = bytes(10_000)
+    async with queue(path, sync=sync, compression="zstd") as jobs:
+        for number in range(4):
+            await jobs.put(body, tag="t" if number % 2 else None)
+            await jobs.put_nowait(body)
+            await jobs.put_many([body])
+    assert sum(segment.stat().st_size for segment in segments(path)) < len(body)
+    async with queue(path) as jobs:
+        assert await drain(jobs) == [body] * 12
 
 
 class TestMany:
