@@ -105,6 +105,27 @@ def test_acks_are_written_though_puts_cannot_be(
     assert synced[0].number < acked[0].number
 
 
+@POLICIES
+def test_what_was_accepted_is_written_into_as_many_segments_as_it_takes(
+    path: Path, policy: str, kept: list[aiodq.Store]
+) -> None:
+    fs = WatchedFileSystem()
+    bodies = [b"%d" % number + bytes(50_000) for number in range(20)]
+    receipts: list[aiodq.Receipt] = []
+
+    async def main() -> None:
+        store = await aiodq.open(path, options(sync=policy, segment_bytes=200_000), fs=fs)
+        kept.append(store)
+        topic = store.topic("jobs")
+        topic.channel("c")
+        await fill(topic, numbered(1))
+        receipts.extend(map(topic.put_nowait, bodies))
+
+    asyncio.run(main())
+    assert left(path, fs, "c") == {"c": [*numbered(1), *bodies]}
+    assert [repr(receipt) for receipt in receipts] == [f"<Receipt offset {offset}>" for offset in range(1, 21)]
+
+
 def test_acks_are_written_of_which_a_checkpoint_was_being_written(path: Path, kept: list[aiodq.Store]) -> None:
     fs = WatchedFileSystem()
 
