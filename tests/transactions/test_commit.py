@@ -14,7 +14,7 @@ from aiodq.engine.committing import group_committer
 from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.store.store_engine import StoreEngine
 from aiodq.opening import Mode
-from aiodq.testing import Fault, SimulatedFileSystem
+from aiodq.testing import Fault, SimulatedFileSystem, WatchedFileSystem
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
 
 if TYPE_CHECKING:
@@ -600,3 +600,23 @@ async def test_many_at_once_share_syncs() -> None:
         await asyncio.gather(*(transact(store, {"made": [b"%d" % number]}) for number in range(100)))
         assert syncs(machine.fs) - before <= 4
         await until(lambda: store.topic("made").end_offset == 101)
+
+
+async def test_no_ack_is_durable_of_a_message_that_lies_only_in_the_transaction_log(tmp_path: Path) -> None:
+    """It would be appended again at another offset, and be delivered again."""
+    fs = WatchedFileSystem()
+    async with aiodq.open(tmp_path / "s", fs=fs) as store:
+        made = store.queue("made")
+        for body in (b"1", b"2"):
+            await made.put(body)
+            await (await made.get()).ack()
+        gate = fs.gate("sync", match=".seg")
+        await transact(store, {"made": [b"3"]})
+        since = len(fs.passed)
+        acking = asyncio.ensure_future((await soon(made.get())).ack())
+        await until(lambda: gate.reached or acking.done())
+        early = fs.named("sync", match="journal", since=since)
+        gate.open()
+        await soon(acking)
+        assert early == []
+        assert fs.named("sync", match="journal", since=since)
