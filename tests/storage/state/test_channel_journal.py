@@ -172,6 +172,7 @@ def test_what_stands_behind_the_last_block_is_cut(channel: Path, tail: bytes) ->
         file.write(tail)
     journal = opened(channel)
     assert journal.ops == [ack(6), ack(8), ack(10)]
+    assert (channel / "journal").stat().st_size >= RESERVE, "it has a reserve again"
     journal.append([ack(12)])
     journal.close()
     assert found(channel)[1] == [ack(6), ack(8), ack(10), ack(12)]
@@ -877,8 +878,12 @@ def test_a_checkpoint_with_any_bit_turned_round_is_damage(channel: Path) -> None
             decode_checkpoint(bytes(wrong))
 
 
-def test_acks_that_an_owner_left_unsynced_are_written_and_synced_again(channel: Path) -> None:
+@pytest.mark.parametrize("torn", [False, True])
+def test_acks_that_an_owner_left_unsynced_are_written_and_synced_again(channel: Path, *, torn: bool) -> None:
     three_blocks(channel)
+    if torn:
+        with (channel / "journal").open("ab") as file:
+            file.write(b"\xff" * 500)
     fs = WatchedFileSystem()
     opened(channel, fs).close()
     kinds = [kind for kind, path in fs.events if path == str(channel / "journal") and kind in {"write", "sync"}]
