@@ -70,7 +70,6 @@ class AckPersister:
     Attributes:
         durable: whether acks are synced as soon as they are written, or with the next tick.
         worker: does the work.
-        syncs: how many syncs there were.
         closing: whether the journals are about to be closed; postponed jobs are then left to the next owner.
     """
 
@@ -118,7 +117,6 @@ class AckPersister:
         # The timer that ends the time for which unawaited acks gather.
         self._lull: asyncio.TimerHandle | None = None
         self._urgent = False
-        self.syncs: int = 0
 
     def settled(self, channel_engine: ChannelCore) -> None:
         """Note that a channel has something to write; it is written soon if a caller awaits it."""
@@ -340,7 +338,6 @@ class AckPersister:
         await self._wait_durable()
         with self._timer:
             await self._syncs.sync_all(journals)
-        self.syncs += len(journals)
 
     async def _write_all(self, channel_engine: ChannelCore, *, last: bool) -> AiodqError | None:
         """Write a channel's present unwritten operations, one piece per turn of the loop; later ones may wait."""
