@@ -891,14 +891,14 @@ def test_acks_that_an_owner_left_unsynced_are_written_and_synced_again(channel: 
 
 
 def test_the_number_of_a_seek_is_found_by_the_next_owner_whatever_was_folded(tmp_path: Path) -> None:
-    seek = Op(OpKind.SEEK, 3, value=7)
+    ops = [Op(OpKind.SEEK, 3, value=7), ack(4), Op(OpKind.REQUEUE, 5, 1, 2), Op(OpKind.DEFER, 5, value=9)]
     journal = opened(tmp_path)
     journal.sought(7)
-    journal.append([seek, ack(4)])
+    journal.append(ops)
     journal.close()
     found_after = opened(tmp_path)
     assert found_after.seeks == {7}
-    assert found_after.ops == [seek, ack(4)]
+    assert found_after.ops == ops
     found_after.close()
     journal = opened(tmp_path)
     journal.sought(8)
