@@ -172,12 +172,13 @@ def test_a_change_in_what_was_durable_is_damage_and_the_rest_is_read(lost: int) 
         assert [damage.position for damage in found.damages] == [start]
 
 
-def test_a_hole_in_a_group_that_was_never_synced_ends_it() -> None:
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_hole_in_a_group_that_was_never_synced_ends_it(before: int) -> None:
     small = [COMMITS[0], COMMITS[2], COMMITS[0]]
     fs = written(*small)
-    data, first = content(fs), read_transactions(fs, "/s").blocks[0]
-    found = read_transactions(changed(data[: first.end] + bytes(8) + data[first.end + 8 :]), "/s")
-    assert [block.commit for block in found.blocks] == small[:1]
+    data, start = content(fs), [FIRST_BLOCK, read_transactions(fs, "/s").blocks[0].end][before]
+    found = read_transactions(changed(data[:start] + bytes(8) + data[start + 8 :]), "/s")
+    assert [block.commit for block in found.blocks] == small[:before]
     assert found.damages == []
     assert found.following == NOW + 3
 
