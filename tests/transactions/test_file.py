@@ -199,6 +199,16 @@ def test_emptied_it_holds_nothing_though_the_bytes_are_there() -> None:
     assert found_in(fs) == COMMITS[2:]
 
 
+def test_emptied_it_gives_back_the_space_of_large_transactions() -> None:
+    fs = written(Commit([], [Puts("made", 0, Columns([bytes(3 << 20)]))]))
+    file = TransactionFile(fs, "/s", NOW)
+    file.reset(NOW)
+    assert (len(content(fs)), found_in(fs)) == (1 << 20, [])
+    file.append(COMMITS, NOW)
+    file.close()
+    assert found_in(fs) == COMMITS
+
+
 @pytest.mark.parametrize("short", [0, 10])
 def test_a_file_of_which_it_is_unknown_how_it_begins_is_to_be_reset_again(short: int) -> None:
     fs = written(*COMMITS[:1])
