@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
+from aiodq.delivery.end_times import EndTimes
 from aiodq.engine.channel.acks.out_of_turn import MOST_LETTERS
 from aiodq.testing import Fault, FaultPlan, WatchedFileSystem
 from tests.channels.support import counts, ready, soon, until
@@ -183,6 +184,25 @@ async def test_many_of_all_lifetimes(machine: Machine, dead_letter: str | None, 
             await until(partial(within, jobs, least, most))
         machine.clock.advance(2)
         await until(lambda: jobs.depth == 1 + lives.count(None))
+
+
+async def test_more_moments_than_are_kept_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends later is read again as the time comes."""
+    monkeypatch.setattr("aiodq.engine.topic.expirations.EndTimes", partial(EndTimes, 5))
+    async with machine.store() as store:
+        jobs = store.queue("jobs")
+        await jobs.put(b"head")
+        for number in range(40):
+            await jobs.put(b"%d" % number, ttl=10 * (number % 20 + 1))
+        for left in range(38, -1, -2):
+            machine.clock.advance(10)
+            await until(partial(_has_depth, jobs, 1 + left))
+        assert jobs.stats().expired == 40
+
+
+def _has_depth(jobs: aiodq.Queue, depth: int) -> bool:
+    assert jobs.depth >= depth, "it came too early"
+    return jobs.depth == depth
 
 
 async def test_a_letter_that_finds_no_room_is_tried_again(machine: Machine) -> None:
