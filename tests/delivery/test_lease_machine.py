@@ -14,7 +14,7 @@ from aiodq.delivery.leases import ACKED, APART, HELD, LONGEST, MEASURED, SETTLED
 from tests.delivery.test_channel_machine import ChannelMachine
 
 SECOND = 10**9
-STEPS = st.lists(st.tuples(st.sampled_from("dddggnattxsr"), st.integers(0, 9)), min_size=1, max_size=12)
+STEPS = st.lists(st.tuples(st.sampled_from("dddgggaaatttnxsr"), st.integers(0, 9)), min_size=4, max_size=24)
 
 
 class LeaseMachine(ChannelMachine):
@@ -77,7 +77,9 @@ class LeaseMachine(ChannelMachine):
     work1, work2, work3, work4, work5, work6, work7, work8, work9 = map(rule(steps=STEPS), repeat(_work, 9))
 
     def deliver_by_a_lease(self, count: int, size: int, timeout: int | None) -> None:
-        """As a channel's engine does."""
+        """As a channel's engine does; if nothing is ready, more comes."""
+        if not self.ready:
+            self.extend(size)
         offset = self.state.fresh()
         if self.state.requeued.first() is not None:
             self.deliver_apart(count)
@@ -203,9 +205,72 @@ def test_at_the_end_everything_in_flight_has_an_entry_of_its_own() -> None:
     assert not {HELD, MEASURED} & set(lease.marks[:4])
 
 
+def handed_out(state: ChannelState, stop: int, *, at: int = 0, timeout: int | None = None) -> Lease:
+    """Hand out all of a lease up to this offset, at this second."""
+    first = state.fresh()
+    lease = Lease(first, state.plain_run(first, stop), timeout)
+    state.begin(lease)
+    state.reach(lease)
+    assert lease.limit == len(lease.marks)
+    lease.next, lease.last = lease.limit, float(at)
+    return lease
+
+
+def test_what_was_handed_out_in_an_earlier_turn_is_late_earlier() -> None:
+    state = ChannelState(0, 10, 100)
+    lease = handed_out(state, 5, at=1, timeout=7)
+    lease.next = 2
+    lease.turn()
+    lease.next, lease.last = 5, 2.0
+    assert state.next_moment() == SECOND + 7
+    assert state.tick(SECOND + 7, 1) == ([], [0])
+    lease.marks[1] = ACKED
+    state.acked(lease)
+    assert state.next_moment() == 2 * SECOND + 7
+    assert state.tick(2 * SECOND + 6) == ([], [])
+    assert state.tick(2 * SECOND + 7) == ([], [2, 3, 4])
+
+
+@pytest.mark.parametrize("second", [7, 3 * SECOND])
+def test_of_several_leases_the_one_that_is_late_first_says_when(second: int) -> None:
+    """The timeout may have been changed in between."""
+    state = ChannelState(0, 60, 100)
+    timeouts = {1: 3 * SECOND, 2: second}
+    for at, timeout in timeouts.items():
+        handed_out(state, 20 * at, at=at, timeout=timeout)
+    for deadline, at in sorted((at * SECOND + timeout, at) for at, timeout in timeouts.items()):
+        assert state.next_moment() == deadline
+        assert state.tick(deadline) == ([], list(range(20 * at - 20, 20 * at)))
+    assert state.next_moment() is None
+
+
+def test_what_is_in_flight_behind_a_ready_message_is_not_dropped() -> None:
+    state = ChannelState(3, 12, 100)
+    handed_out(state, 9)
+    state.nack(5, 1)
+    assert state.drop(2) == [5, 9]
+    assert state.expire_ranges([(4, 12)]) == [4, 6, 7, 8]
+    assert (state.flying, state.depth) == (5, 5)
+
+
+def test_after_a_seek_each_message_in_flight_is_found_however_many_leases_there_were() -> None:
+    state = ChannelState(0, 200, 1000)
+    for stop in range(20, 140, 20):
+        handed_out(state, stop)
+    state.seek(0)
+    again = handed_out(state, 30)
+    assert [state.delivery(offset) for offset in range(31)] == [*range(again.number, again.number + 30), None]
+
+
 @pytest.mark.timeout(300)
 def test_any_sequence() -> None:
     run_state_machine_as_test(LeaseMachine, settings=settings(max_examples=25, stateful_step_count=25))
+
+
+def test_any_sequence_where_leases_of_a_few_messages_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of very many are: several at a time, before and behind one another, some closed."""
+    monkeypatch.setattr("aiodq.delivery.leases._FEW", 0)
+    run_state_machine_as_test(LeaseMachine, settings=settings(max_examples=15, stateful_step_count=25))
 
 
 @pytest.mark.slow
