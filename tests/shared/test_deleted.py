@@ -66,6 +66,8 @@ async def test_of_a_channel_that_was_deleted_an_owner_keeps_neither_bodies_nor_t
                 await held[0].ack()
             with pytest.raises(aiodq.QueueShutDown):
                 await channel.get()
+            with pytest.raises(aiodq.QueueShutDown):
+                held[1].ack_nowait()
             await until(partial(_ended, tasks, lent))
         await topic.channel("c0").get_many(1)
 

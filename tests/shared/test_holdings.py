@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from aiodq.delivery.leases import IN_FLIGHT, Lease
+from aiodq.delivery.leases import IN_FLIGHT, SETTLED, Lease
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import COMMITTING, SETTLING, HeldMessage, Holdings, Reserved, portions
 from aiodq.shared.encoding.number_runs import HERE, NumberRun, NumberRuns, neighbours
@@ -84,6 +84,19 @@ class InHand(RuleBasedStateMachine):
         self.holdings.take(numbers, mark)
         for number in free:
             self.model[number].mark = mark
+
+    @rule(start=NUMBERS, off=st.integers(0, 3))
+    def take_one(self, start: int, off: int) -> None:
+        number = near(start, self.next)
+        known = self.model.get(number)
+        free = known is not None and known.mark == HERE
+        if known is not None and not off:
+            assert not self.holdings.take_one(known.mine.offset + 1, number), "it is another message"
+        assert self.holdings.take_one(known.mine.offset if known else 0, number) == free
+        if known is not None and free:
+            # Whoever asks for it has marked it in its lease.
+            known.lease.marks[number - known.lease.number] = SETTLED
+            known.mark = SETTLING
 
     @rule(start=NUMBERS, count=COUNTS)
     def reserve(self, start: int, count: int) -> None:
@@ -180,6 +193,29 @@ def test_what_another_owner_delivered_is_not_lost_by_this_ones_numbers() -> None
     holdings.add(lease(3, 20, 3), 100, 1)
     assert holdings.lose(range(100, 103), 3) == []
     assert holdings.held() == (Held(10, 100, 3, 1),)
+
+
+def test_what_of_a_run_is_missing_is_said_as_it_was_reserved() -> None:
+    holdings = Holdings()
+    holdings.add(lease(0, 10, 6), 100, 1)
+    [reserved] = holdings.reserve(range(1, 6))
+    holdings.drop(range(1, 2))
+    holdings.drop(range(3, 5))
+    assert holdings.missing(reserved) == [Range(11, 101, 1), Range(13, 103, 2)]
+
+
+def test_what_is_left_of_a_run_is_claimed_by_its_own_offsets_whoever_has_delivered_it() -> None:
+    holdings = Holdings()
+    holdings.add(lease(0, 10, 4), 100, 1, 7)
+    holdings.drop(range(2))
+    assert holdings.as_delivered() == {7: (Held(12, 102, 2, 1),)}
+    holdings.add(lease(4, 12, 2), 300, 2, 8)
+    assert holdings.among({13}, 4) == {3: 13}
+    assert holdings.among({12, 13, 14}, 5) == {2: 12, 3: 13, 4: 12, 5: 13}
+    holdings.drop(range(4, 6))
+    holdings.renumber({12: 201, 13: 202}, 4)
+    assert holdings.held() == (Held(12, 201, 2, 1),)
+    assert holdings.as_delivered() == {7: (Held(12, 102, 2, 1),)}
 
 
 def test_neighbours_in_offset_and_delivery_are_one_range() -> None:
