@@ -606,6 +606,22 @@ async def test_who_joins_a_queue_shut_down_at_once_waits_for_its_own_process_alo
         assert not theirs.settled
 
 
+async def test_who_joins_a_queue_shut_down_at_once_waits_for_nothing_that_was_taken_away(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with two(tmp_path / "s", QUICK, clock=clock) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs", aiodq.ChannelOptions(visibility_timeout=5))
+        await queue.put(b"x")
+        message = await queue.get()
+        joining = asyncio.create_task(queue.join())
+        await asyncio.sleep(0)
+        queue.shutdown(immediate=True)
+        await queue.refresh()
+        assert not joining.done()
+        clock.advance(5)
+        await joining
+        assert not message.held
+
+
 async def test_what_is_only_for_one_process_says_so(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as stores:
         for store in stores:
