@@ -18,7 +18,7 @@ from aiodq.shared.client import remote_store
 from aiodq.shared.client.remote_store import RemoteStore
 from aiodq.shared.requests.lending import Lending
 from aiodq.testing import WatchedFileSystem
-from tests.shared.support import PATIENCE, QUICK, counts, until
+from tests.shared.support import PATIENCE, QUICK, counts, joined, owned, until
 from tests.shared.support import two as stores_of_two
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiodq.engine.opened_files import OpenedStore
+    from aiodq.shared.requests.lent_runs import LentRun
     from aiodq.testing.watched import Gate
     from aiodq.wire.packets import Call, Done
 
@@ -275,6 +276,26 @@ async def test_one_who_waits_is_told_of_it_and_the_others_get_what_there_is(
         found = await asyncio.gather(*getting, return_exceptions=True)
         assert isinstance(found[0], aiodq.StorageError)
         assert [each.body for each in found[1:] if isinstance(each, aiodq.Message)] == [b"a", b"b"]
+
+
+async def test_who_does_not_ask_why_there_was_nothing_gets_it_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.shared.requests.lending._AGAIN", 0.001)
+    take, errors = Lending._take_more, [aiodq.StorageError("it cannot be read", "seg")] * 4
+
+    def fail_first(lending: Lending, first: LentRun | None = None) -> list[LentRun]:
+        if errors:
+            raise errors.pop()
+        return take(lending, first)
+
+    monkeypatch.setattr(Lending, "_take_more", fail_first)
+    async with owned(tmp_path / "s", QUICK) as (store, _):
+        await store.queue("jobs").put(b"x")
+        client = await joined(tmp_path / "s")
+        assert [body for _, _, body in await client.take(2, 1, 1)] == [b"x"]
+        assert not errors
+        await client.close()
 
 
 @pytest.mark.slow_on_uvloop

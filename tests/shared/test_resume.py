@@ -461,6 +461,20 @@ async def test_who_is_back_before_the_end_of_its_connection_is_noticed_has_what_
         await before.close()
 
 
+async def test_what_is_claimed_beside_what_is_still_held_has_a_number_of_its_own(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        await store.queue("jobs").put_many([b"0", b"1", b"2"])
+        before = await joined(tmp_path / "s")
+        [zero, _, two] = [number for _, number, _ in await before.take(2, 3, 3)]
+        assert await before.ask(Release(2, owner.epoch, (Range(2, two, 1),))) == Done()
+        client = await joined(tmp_path / "s")
+        answer = await client.ask(Resume(2, owner.epoch, (Held(0, zero, 3, 1),)))
+        assert answer == Done(None, {"held": [[0, zero, 2], [2, two + 1, 1]], "elsewhere": []})
+        assert await client.ask(Ack(2, owner.epoch, (Range(0, zero, 2), Range(2, two + 1, 1)))) == Done()
+        await client.close()
+        await before.close()
+
+
 async def test_what_is_being_rejected_is_so_though_the_connection_is_cut_twice(tmp_path: Path) -> None:
     async with two(tmp_path / "s") as (owner, client), asyncio.timeout(PATIENCE):
         dead = owner.queue("dead", options=aiodq.StoreOptions(max_messages=1))
