@@ -18,6 +18,7 @@ from aiodq.shared.client import remote_store
 from aiodq.shared.client.remote_store import RemoteStore
 from aiodq.shared.requests.lending import Lending
 from aiodq.testing import WatchedFileSystem
+from aiodq.wire.packets import Want
 from tests.shared.support import PATIENCE, QUICK, counts, joined, owned, until
 from tests.shared.support import two as stores_of_two
 
@@ -295,6 +296,46 @@ async def test_who_does_not_ask_why_there_was_nothing_gets_it_all_the_same(
         client = await joined(tmp_path / "s")
         assert [body for _, _, body in await client.take(2, 1, 1)] == [b"x"]
         assert not errors
+        await client.close()
+
+
+async def put_until_it_has_come(store: aiodq.Store, lending: Lending) -> None:
+    """Put a message; return just when it has come to a lending that waits for it."""
+    await until(lambda: lending._getting)
+    getting = lending._getting
+    assert getting is not None
+    store.queue("jobs").put_nowait(b"x")
+    while not getting.done():
+        await asyncio.sleep(0)
+
+
+async def test_who_wants_again_what_came_just_as_it_was_wanted_no_more_gets_it_and_all_that_follows(
+    tmp_path: Path,
+) -> None:
+    async with owned(tmp_path / "s", QUICK) as (store, owner):
+        client = await joined(tmp_path / "s")
+        client.send(Want(2, 1))
+        lending = owner.clients[0]._lendings[2]
+        await put_until_it_has_come(store, lending)
+        lending.want(0)
+        await until(lambda: lending._getting is None)
+        assert lending.holding == 0
+        assert [body for _, _, body in await client.take(2, 1, 1)] == [b"x"]
+        client.send(Want(2, 2))
+        await until(lambda: lending._getting)
+        await store.queue("jobs").put(b"y")
+        await until(lambda: lending.holding == 2)
+        await client.close()
+
+
+async def test_what_came_just_as_its_client_left_is_anothers(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s", QUICK) as (store, owner):
+        client = await joined(tmp_path / "s")
+        client.send(Want(2, 1))
+        await put_until_it_has_come(store, lending := owner.clients[0]._lendings[2])
+        await asyncio.gather(lending.stop(), return_exceptions=True)
+        message = await store.queue("jobs").get(timeout=PATIENCE)
+        assert (message.body, message.attempts) == (b"x", 1)
         await client.close()
 
 
