@@ -13,8 +13,8 @@ import pytest
 import aiodq
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.session import Session
-from aiodq.wire.packets import Figures
-from tests.shared.support import PATIENCE, RawClient, owned, until
+from aiodq.wire.packets import Call, Done, Figures
+from tests.shared.support import PATIENCE, QUICK, RawClient, joined, owned, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -215,3 +215,23 @@ async def test_offsets_are_known_once_the_topic_is(tmp_path: Path, monkeypatch: 
             await store.topic("jobs").put_many([b"x"] * 5)
             await channel.refresh()
             assert (topic.begin_offset, topic.end_offset) == (0, 15)
+
+
+async def test_what_a_client_assumes_is_corrected_though_it_is_as_it_was_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_module, "_FIGURES", PATIENCE)
+    async with owned(tmp_path / "s", QUICK) as (store, owner):
+        topic = store.topic("jobs")
+        await topic.put(b"x")
+        await topic.pause()
+        await topic.resume()
+        client = await joined(tmp_path / "s")
+        changed = client.send(Call("changed", {"handle": 1}))
+        assert isinstance(await client.ask(Call("pause", {"handle": 1, "paused": True})), Done)
+        await topic.resume()
+        await owner._tell_outdated()
+        answer = await client.answer(changed)
+        assert isinstance(answer, Done)
+        assert (answer.facts or {})["paused"] is False
+        await client.close()
