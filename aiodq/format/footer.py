@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["FooterTail", "IndexEntry", "SegmentIndex", "encode_footer", "footer_bytes"]
 
 _CRC_AT = FOOTER_TAIL.size - 12
+_OFFSETS = 1 << 63
+"""Every offset is below this. A repair may note that a segment ends far beyond its records."""
 
 
 def footer_bytes(entries: int) -> int:
@@ -268,7 +270,8 @@ class FooterTail:
         """Decode the tail in the last bytes of a file; return None if the file does not end with one.
 
         Raises:
-            CorruptionError: there is one, but its checksum is wrong or it does not fit the file.
+            CorruptionError: there is one, but its checksum is wrong, it does not fit the file, or it names more records
+                than offsets, or more offsets than there are.
         """
         if len(data) < FOOTER_TAIL.size or bytes(data[-len(TAIL_MAGIC) :]) != TAIL_MAGIC:
             return None
@@ -283,6 +286,9 @@ class FooterTail:
         fits = values[11] == footer and tail.data_end + footer == file_size
         if not fits or tail.data_end % ALIGNMENT or tail.data_end < SEGMENT_HEADER.size:
             message = "the footer does not belong to a file of this size"
+            raise CorruptionError(message, path, position)
+        if not tail.records <= tail.end < _OFFSETS:
+            message = f"the footer names {tail.end} offsets for {tail.records} records, which cannot be"
             raise CorruptionError(message, path, position)
         return tail
 

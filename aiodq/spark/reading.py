@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from aiodq.spark.visible import is_deleted, require_seen
 from aiodq.spark.worker import spare_collections
 from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.read.arrow_reader import RUN_BYTES, arrow_reader, as_record_batches, columns_of
+from aiodq.storage.segments.segment_files import inspect_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +91,7 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
                 return
             for damage in result.damages:
                 # A damage without bytes is a gap in the offsets, which planning has judged as far as it looked.
-                if damage.end <= damage.position and damage.stop <= split.unseen:
+                if damage.end <= damage.position and damage.stop <= split.unseen and _is_known(fs, split, damage):
                     continue
                 if options.strict:
                     raise _lost(fs, damage)
@@ -102,6 +104,22 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
         reader.close()
         if left_out > 1:
             _LOG.warning("topic %r: %d more places of this split were left out", split.topic, left_out - 1)
+
+
+def _is_known(fs: FileSystem, split: Split, gap: Damage) -> bool:
+    """Return whether a gap in the offsets is none within a segment whose footer says that it has none. Blocking.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    segment = next(iter(split.view.between(gap.first, gap.stop)), None)
+    if segment is None or not segment.base <= gap.first < gap.stop <= segment.end:
+        return True
+    with suppress(StoreNotFoundError):
+        # The footer as it is now: the segment may have been repaired since the read was planned.
+        tail = inspect_file(fs, segment.path, segment.base, split.place.topic).tail
+        return tail is None or tail.records < tail.end
+    return segment.records < segment.end - segment.base
 
 
 def _lost(fs: FileSystem, damage: Damage) -> CorruptionError:

@@ -309,6 +309,13 @@ def test_hostile_lengths_in_a_tail(at: int, size: int, right: int) -> None:
             FooterTail.decode(tail, SIZE)
 
 
+@pytest.mark.parametrize("end", [0, TAIL.records - 1, 2**63, 2**64 - 1])
+def test_a_segment_has_neither_more_offsets_than_there_are_nor_fewer_than_messages(end: int) -> None:
+    tail = resealed_tail(patched(FOOTER[-FOOTER_TAIL.size :], 32, end.to_bytes(8, "little")))
+    with pytest.raises(CorruptionError, match="offsets"):
+        FooterTail.decode(tail, SIZE)
+
+
 @pytest.mark.parametrize("data_end", [0, 8, 56, 65, 68])
 def test_frames_cannot_end_there(data_end: int) -> None:
     tail, footer = encode_footer(SegmentIndex(), data_end=data_end, end=0, salt=0)

@@ -6,12 +6,13 @@ import asyncio
 import os
 import pickle
 import shutil
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
-from aiodq.format.layout import FRAME_PREFIX, SEGMENT_HEADER
+from aiodq.format.layout import FOOTER_TAIL, FRAME_PREFIX, SEGMENT_HEADER
 from aiodq.spark import planning
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import plan
@@ -325,6 +326,42 @@ async def test_a_message_that_was_cut_out_is_told_or_stepped_over(store: Path, s
     with pytest.raises(aiodq.CorruptionError, match=r"(missing|no message has).*failOnDataLoss=false, .*aiodq repair"):
         read(store, splitBytes=split)
     assert read(store, splitBytes=split, failOnDataLoss="false") == [row for row in rows if row["body"] != body]
+
+
+@pytest.mark.parametrize("split", ["32m", "1"])
+@pytest.mark.parametrize("moved", [-1, 1, 1 << 31])
+async def test_offsets_that_a_segment_should_have_and_has_not_are_told(store: Path, split: str, moved: int) -> None:
+    """Of a frame that says another offset, with a checksum that is right, no byte is damaged."""
+    rows = scanned(store)
+    path = segments(store / "orders")[1]
+    data = bytearray(path.read_bytes())
+    body = [row["body"] for row in rows if row["offset"] >= int(path.stem) and row["body"].startswith(b"plain")][2]
+    at = data.index(body) - FRAME_PREFIX.size
+    end = at + int.from_bytes(data[at : at + 4], "little")
+    data[at + 12 : at + 16] = (int.from_bytes(data[at + 12 : at + 16], "little") + moved).to_bytes(4, "little")
+    salt = int.from_bytes(data[12:16], "little")
+    data[at + 4 : at + 8] = zlib.crc32(data[at + 8 : end], salt).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(aiodq.CorruptionError, match=r"no message has .*failOnDataLoss=false, .*aiodq repair"):
+        read(store, splitBytes=split)
+    found = read(store, splitBytes=split, failOnDataLoss="false")
+    assert {row["offset"] for row in found} < {row["offset"] for row in rows}
+    repair_store(str(store), OsFileSystem())
+    assert read(store, splitBytes=split) == read(store, splitBytes=split, failOnDataLoss="false")
+
+
+async def test_a_footer_that_names_more_offsets_than_there_are_is_not_believed(store: Path) -> None:
+    rows = scanned(store)
+    path = segments(store / "orders")[1]
+    data = bytearray(path.read_bytes())
+    tail = data[-FOOTER_TAIL.size :]
+    tail[32:40] = (2**63 - 1).to_bytes(8, "little")
+    tail[84:88] = zlib.crc32(tail[:84]).to_bytes(4, "little")
+    path.write_bytes(data[: -FOOTER_TAIL.size] + tail)
+    assert read(store) == rows
+    async with aiodq.open(store) as owner:
+        channel = owner.topic("orders").channel("c", aiodq.ChannelOptions(start="earliest"))
+        assert [message.offset for message in await channel.get_many(len(rows))] == list(range(len(rows)))
 
 
 async def test_a_missing_segment_is_told_or_stepped_over(store: Path) -> None:

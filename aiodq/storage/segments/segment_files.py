@@ -278,6 +278,9 @@ def inspect(file: File, path: str, base: int, topic: UUID) -> Inspection:
         header = SegmentHeader(base, topic, 0, topic_salt(topic) if tail is None else tail.salt)
     if tail is not None and tail.salt != header.salt:
         tail, tail_error = None, CorruptionError("the footer is another segment's", path, size - FOOTER_TAIL.size)
+    if tail is not None and base + tail.end >= _OFFSETS:
+        message = f"the footer names {tail.end} offsets from {base} on, more than there are"
+        tail, tail_error = None, CorruptionError(message, path, size - FOOTER_TAIL.size)
     # A frame ends with its length.
     padded = tail is None and header_error is None and end[-TRAILER.size :] == bytes(TRAILER.size)
     return Inspection(size, header, header_error, tail, tail_error, padded, size)
