@@ -464,6 +464,8 @@ def _topics(options: Mapping[str, str]) -> tuple[str, ...] | None:
     said = [name for name in ("topic", "topics", "subscribePattern") if name in options]
     if len(said) > 1:
         raise InvalidOptionError(f"{said[0]!r} and {said[1]!r} exclude each other")
+    if "," in options.get("topic", ""):
+        raise InvalidOptionError(f"'topic' is one name, not {options['topic']!r:.200}: several are 'topics'")
     if "topic" in options:
         return (options["topic"],)
     return tuple(names_of(options, "topics")) if "topics" in options else None

@@ -172,6 +172,7 @@ def test_a_directory_that_is_there_is_meant_whatever_its_name(tmp_path: Path, na
         ({"startingTimestamp": "yesterday"}, "startingTimestamp is"),
         ({"startingTimestamp": "2026-01-31T08:00:00"}, "with a zone"),
         ({"topics": " , "}, "topics is empty"),
+        ({"topic": "a,b.*"}, "'topic' is one name, not 'a,b.*': several are 'topics'"),
         ({"tags": ""}, "tags is empty"),
         ({"columns": "bodies"}, "columns are some of"),
         ({"columns": ""}, "columns are some of"),
