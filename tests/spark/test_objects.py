@@ -28,6 +28,7 @@ from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.state.holds import Hold, read_hold, release_hold
+from aiodq.storage.state.json_file import encode_checked
 from aiodq.storage.state.store_identity import STORE_FILE
 from aiodq.storage.state.topic.topic_meta import describe, save_meta
 from tests.cli.support import aiodq as run
@@ -204,6 +205,41 @@ async def test_an_archive_from_before_stores_said_which_they_are_goes_on(store: 
     assert manifest_of(bucket, "orders")["store"] == str(store_uuid(OsFileSystem(), str(store)))
     assert read(bucket, topic="orders") == sealed(store)
     assert store_uuid(AnyFileSystem(), bucket) is None
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_object_that_is_gone_is_shipped_again_or_missed(store: Path, bucket: str, number: int, kept: bool) -> None:
+    ship(store, bucket, topics=["orders"])
+    rows = sealed(store)
+    shipped = manifest_of(bucket, "orders")["segments"]
+    source = [path for path in segments(store / "orders") if path.name in shipped][number]
+    fs, place = find_objects(f"{bucket}/orders/{source.name}")
+    fs.rm_file(place)
+    if not number:
+        # The owner of a bucket may let its oldest objects expire, as retention does in a store.
+        assert ship(store, bucket, topics=["orders"]).segments == 0
+        assert 0 < len(read(bucket)) < len(rows)
+        return
+    if kept:
+        assert ship(store, bucket, topics=["orders"]).segments == 1
+        assert read(bucket) == rows
+        return
+    data = bytearray(source.read_bytes())
+    data[100] ^= 1
+    source.write_bytes(data)
+    with pytest.raises(aiodq.CorruptionError, match=r"it was shipped, and is there no more.*lossy goes on") as caught:
+        ship(store, bucket, topics=["orders"])
+    assert caught.value.path == f"{bucket}/orders/{source.name}"
+    assert ship(store, bucket, topics=["orders"], lossy=True).segments == 0
+
+
+def test_a_manifest_without_segments_is_damage(store: Path, bucket: str) -> None:
+    ship(store, bucket)
+    fs, place = find_objects(f"{bucket}/orders/{MANIFEST}")
+    fs.pipe_file(place, encode_checked("manifest", 1, {"topic": "x"}))
+    with pytest.raises(aiodq.CorruptionError, match="the manifest cannot be read"):
+        ship(store, bucket)
 
 
 def test_cut_short_it_goes_on(store: Path, bucket: str) -> None:

@@ -84,8 +84,9 @@ def ship(
 ) -> ShipSummary:
     """Copy the sealed segments that are not there yet to object storage, unchanged. Blocking; it needs no Spark.
 
-    Existing objects are not overwritten; a run after one that was aborted goes on. Segments that are not sealed yet are
-    left for the next run. The target is read like a store: `spark.read.format("aiodq").load(target)`.
+    Existing objects are not overwritten; a run after one that was aborted goes on. An object that is gone is copied
+    again, unless it was the oldest. Segments that are not sealed yet are left for the next run. The target is read like
+    a store: `spark.read.format("aiodq").load(target)`.
 
     Args:
         store: the store's directory. It may be open in another process.
@@ -98,7 +99,8 @@ def ship(
     Raises:
         StoreNotFoundError: there is no such store or topic.
         OffsetError: messages were deleted before they were shipped; not with `lossy`.
-        CorruptionError: messages are missing or damaged at the ends of segments; or a manifest is.
+        CorruptionError: messages are missing or damaged at the ends of segments; or a manifest is; or an object that
+            was shipped is gone, is not the oldest, and the store does not have its segment any more (not with `lossy`).
         InvalidOptionError: something else has the name of a topic there; the target is a store, or on another machine;
             or `topics` is no list.
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
@@ -157,10 +159,11 @@ def _ship_topic(
     if before is not None and before.uuid != log.meta.uuid:
         raise InvalidOptionError(f"in {place!r} is another topic of that name: ship to another place")
     known = _manifest(fs, place)
+    again = _ship_again(fs, log, place, known, lossy=lossy)
     start = log.begin if known.stop is None else known.stop
     new = [segment for segment in log.view.segments if segment.sealed and segment.end > start]
     if not new:
-        return [], start, 0, 0
+        return again, start, 0, 0
     gone = max(min(new[0].base, log.begin) - start, 0)
     if gone and not lossy:
         raise OffsetError(
@@ -179,9 +182,39 @@ def _ship_topic(
         shipped[name] = (len(data), _checksum(data), segment.end)
     done = new[: len(shipped)]
     if not done:
-        return [], start, 0, len(new)
+        return again, start, 0, len(new)
     _tell_of(fs, log, place, store, {**known.segments, **shipped})
-    return done, done[-1].end, gone, len(new) - len(done)
+    return again + done, done[-1].end, gone, len(new) - len(done)
+
+
+def _ship_again(fs: FileSystem, log: LogSnapshot, place: str, known: _Manifest, *, lossy: bool) -> list[Segment]:
+    """Ship again what was shipped and is there no more; return these segments.
+
+    The oldest objects are left out: they may have expired, as the owner of a bucket may have wanted.
+
+    Raises:
+        CorruptionError: the topic does not have the segment any more, as it was; not with `lossy`.
+    """
+    names = sorted(known.segments)
+    with os_errors(place):
+        there = set(fs.listdir(place)) if names else set[str]()
+    first = next((number for number, name in enumerate(names) if name in there), len(names))
+    sealed = {os.path.basename(segment.path): segment for segment in log.view.segments if segment.sealed}
+    again: list[Segment] = []
+    for name in names[first:]:
+        if name in there:
+            continue
+        segment, (size, checksum, _) = sealed.get(name), known.segments[name]
+        data = None if segment is None else read_file(fs, segment.path, segment.size)
+        if segment is not None and data is not None and (len(data), _checksum(data)) == (size, checksum):
+            _make(f"{place}/{name}", data)
+            again.append(segment)
+        elif not lossy:
+            raise CorruptionError(
+                "it was shipped, and is there no more, nor does the store have it as it was: put it back, or ship to "
+                "another place; lossy goes on without it", f"{place}/{name}", 0,
+            )  # fmt: skip
+    return again
 
 
 def _tell_of(
@@ -210,8 +243,9 @@ def _manifest(fs: FileSystem, place: str) -> _Manifest:
     data = read_file(fs, path)
     if data is None:
         return _Manifest({})
-    found = decode_checked(data, "manifest", _VERSION, path, "the manifest")["segments"]
+    content = decode_checked(data, "manifest", _VERSION, path, "the manifest")
     with taking_apart(path, "the manifest"):
+        found = content["segments"]
         return _Manifest({str(name): (int(size), str(crc), int(stop)) for name, (size, crc, stop) in found.items()})
 
 
