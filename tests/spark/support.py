@@ -25,6 +25,21 @@ if TYPE_CHECKING:
 
 KEEP = aiodq.Retention(consumed="keep")
 
+MALFORMED: list[dict[str, Any]] = [
+    {"topics": {"orders": "5"}},
+    {"topics": {"orders": -5}},
+    {"topics": {"orders": 5.0}},
+    {"topics": {"orders": None}},
+    {"topics": {"orders": True}},
+    {"topics": ["orders"]},
+    {"topics": None},
+    {"topics": {"orders": 5}, "ids": ["orders"]},
+    {"topics": {"orders": 5}, "ids": {"orders": 5}},
+    {"topics": {"orders": 5}, "ids": None},
+    {"topics": {"orders": 5}, "v": [1]},
+]
+"""Of offsets, what is not as aiodq writes it; a user may have changed a checkpoint by hand."""
+
 
 async def fill(path: Path, topic: str = "orders", rounds: int = 40, segment_bytes: int = 4096) -> None:
     """Put batches, single messages, and all that a message may have; over several segments."""

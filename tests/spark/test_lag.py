@@ -12,7 +12,7 @@ import aiodq
 from aiodq.spark.stream.lag import TopicLag, lag
 from tests.cli.support import aiodq as run
 from tests.cli.support import ok
-from tests.spark.support import KEEP, begun
+from tests.spark.support import KEEP, MALFORMED, begun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +82,12 @@ def test_mistakes(store: Path, tmp_path: Path) -> None:
         lag(checkpoint_of(tmp_path / "others", '{"logOffset":3}', "not JSON"), store)
     with pytest.raises(aiodq.InvalidOptionError, match="no batch of the query"):
         lag(checkpoint_of(tmp_path / "new", {"v": 1, "topics": {"a": 3}}, finished=False), store)
+    for number, wrong in enumerate(MALFORMED):
+        if wrong.get("v") is None:
+            told = checkpoint_of(tmp_path / f"spoilt {number}", {"v": 1, **wrong})
+            with pytest.raises(aiodq.CorruptionError, match="offsets that aiodq does not write") as caught:
+                lag(told, store)
+            assert caught.value.path == str(told / "offsets" / "0")
     (place / "offsets" / "0").unlink()
     with pytest.raises(aiodq.CorruptionError, match="are missing"):
         lag(place, store)

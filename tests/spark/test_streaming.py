@@ -19,7 +19,7 @@ from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.read.snapshot import LogSnapshot
 from aiodq.storage.state.holds import Hold, read_hold, release_hold
-from tests.spark.support import KEEP, begun, deleted, fill, reader_of
+from tests.spark.support import KEEP, MALFORMED, begun, deleted, fill, reader_of
 from tests.spark.support import read as rows_of
 from tests.storage.logs import flip, segments
 
@@ -190,7 +190,7 @@ async def test_a_batch_is_planned_from_what_its_trigger_has_seen(
     with pytest.raises(aiodq.AiodqError):
         reader.partitions(start, end)
     assert set(looks) == {"b"}
-    assert len(read(reader_of(tmp_path), start | {"topics": {"a": 0}}, {"topics": {"a": 300}})) == 300
+    assert len(read(reader_of(tmp_path), start | {"topics": {"a": 0}}, {"v": 1, "topics": {"a": 300}})) == 300
 
 
 async def test_what_was_wrong_only_for_a_moment_does_not_end_a_query(tmp_path: Path) -> None:
@@ -380,6 +380,18 @@ async def test_a_query_of_one_store_does_not_go_on_with_several(tmp_path: Path) 
             other.latestOffset(start, ReadAllAvailable())
         with pytest.raises(aiodq.InvalidOptionError, match="that takes a new checkpoint"):
             other.partitions(start, start)
+
+
+@pytest.mark.parametrize("wrong", MALFORMED, ids=str)
+async def test_offsets_that_were_spoilt_by_hand_are_told(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    await fill(tmp_path / "s", rounds=2)
+    reader = reader_of(tmp_path / "s")
+    good, told = {"v": 1, "topics": {"orders": 0}}, "offsets that aiodq does not write|another source's"
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        reader.latestOffset({**good, **wrong}, reader.getDefaultReadLimit())
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        reader.partitions(good, {**good, **wrong})
+    assert reader.partitions(good, {**good, "topics": {"orders": 5}, "ids": {}})
 
 
 @pytest.mark.parametrize("said", [3, {"v": 9, "topics": {}}, {"offset": 3}])

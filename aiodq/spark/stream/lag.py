@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aiodq.errors import CorruptionError, InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem, full_path
 from aiodq.spark.planning import snapshot
+from aiodq.spark.stream.stream_topics import are_offsets, are_whole
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.store_layout import check_store_directory, has_topic
@@ -53,7 +54,7 @@ def lag(checkpoint: str | os.PathLike[str], store: str | os.PathLike[str] | None
     Raises:
         StoreNotFoundError: there is no such checkpoint, or no such store.
         InvalidOptionError: the query reads one store and `store` is missing, or it reads no store of aiodq.
-        CorruptionError: the checkpoint is not what Spark writes.
+        CorruptionError: the checkpoint is not what Spark writes, or has offsets that aiodq does not write.
         StorageError: as mapped from the system's error.
     """
     fs, found = AnyFileSystem(), dict[tuple[str, str], tuple[int, str]]()
@@ -97,9 +98,12 @@ def _sources(fs: FileSystem, checkpoint: str) -> Iterator[dict[str, Any]]:
     ours = False
     for line in data.decode(errors="replace").splitlines()[2:]:
         offsets = _decoded(line)
-        if offsets is not None:
-            ours = True
-            yield offsets
+        if offsets is None:
+            continue
+        if not are_whole(offsets):
+            raise CorruptionError(f"it has offsets that aiodq does not write: {line:.200}", path, 0)
+        ours = True
+        yield offsets
     if not ours:
         raise InvalidOptionError(f"the query with the checkpoint {checkpoint!r} reads nothing of aiodq")
 
@@ -108,10 +112,9 @@ def _decoded(line: str) -> dict[str, Any] | None:
     """Return a source's offsets; None if they are not aiodq's."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    ours = isinstance(found, dict) and found.get("v") in {1, 2} and isinstance(found.get("topics"), dict)
-    return found if ours else None
+    return found if are_offsets(found) else None
 
 
 def _batches(fs: FileSystem, directory: str) -> list[int]:

@@ -43,7 +43,7 @@ from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.stream.shares import shares, up_to_bytes
 from aiodq.spark.stream.stream_hold import StreamHold, wait_until_known
 from aiodq.spark.stream.stream_marks import StreamMark, StreamMarks, marks_of
-from aiodq.spark.stream.stream_topics import StreamTopics
+from aiodq.spark.stream.stream_topics import StreamTopics, are_offsets, are_whole
 from aiodq.spark.visible import Place, store_uuid
 
 if TYPE_CHECKING:
@@ -181,6 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             InvalidOptionError: as for `latestOffset`.
         """
         self._check_offsets(start)
+        self._check_offsets(end)
         begin, stops, before, after = start["topics"], end["topics"], _ids(start), _ids(end)
         known = [topic for topic in stops if topic in begin and not _differ(before.get(topic), after.get(topic))]
         new = [topic for topic in known if begin[topic] != stops[topic]]
@@ -370,11 +371,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Make sure that offsets have the keys of this query: otherwise all topics would count as new.
 
         Raises:
-            InvalidOptionError: they do not.
+            InvalidOptionError: they do not, or are not what a stream of aiodq writes.
         """
-        if not isinstance(start, dict) or start.get("v") not in {_ONE, _SEVERAL}:
+        if not are_offsets(start):
             raise InvalidOptionError(
                 f"the checkpoint is another source's: it says {start!r:.80} of where to go on; name a new checkpoint"
+            )
+        if not are_whole(start):
+            raise InvalidOptionError(
+                f"the checkpoint has offsets that aiodq does not write, {start!r:.80}: each topic has a number, 0 or "
+                f"more; correct them, or name a new checkpoint"
             )
         if start["v"] != self._version:
             begun = "one store" if start["v"] == _ONE else "several stores"
