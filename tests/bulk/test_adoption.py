@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,7 @@ from aiodq.storage.bulk.commits import (
     decode_commit,
     read_commits,
     staging_directory,
+    write_commit,
 )
 from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.durable_io import ensure_directory
@@ -421,6 +423,20 @@ def test_a_record_with_an_offset_below_zero_makes_no_sense(base: int) -> None:
             decode_commit(data, "x.json")
     else:
         assert decode_commit(data, "x.json") == commit
+
+
+@pytest.mark.parametrize("wrong", [{"jobs": 0}, {"jobs": 2}, {"jobs": 1, "more": 1}], ids=str)
+async def test_a_record_without_segments_or_with_one_twice_is_damage(machine: Machine, wrong: dict[str, int]) -> None:
+    async with machine.store() as store:
+        await store.topic("jobs").put(b"before")
+    commit = staged(machine, "x", {"jobs": [b"new"]})
+    [one] = commit.topics["jobs"]
+    assert commit_staged(machine.fs, STORE, commit)
+    write_commit(machine.fs, STORE, replace(commit, topics={topic: (one,) * times for topic, times in wrong.items()}))
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"before"]
+        assert store.topics() == ["jobs"]
+    assert [damage.path for damage in verify_store(STORE, machine.fs).damages] == [f"{STORE}/{COMMITS}/x.json"]
 
 
 async def test_a_newer_record_keeps_the_store_shut_and_untouched(machine: Machine) -> None:

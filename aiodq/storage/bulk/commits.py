@@ -175,10 +175,15 @@ def decode_commit(data: bytes, path: str) -> Commit:
         bases = {str(topic): int(base) for topic, base in found["bases"].items()}
         key = CommitKey(str(name), None if number is None else int(number), bool(once))
         commit = Commit(key, topics, int(found["time_ns"]), bases)
-        sound = all(_STAGED.fullmatch(one.file) and one.records > 0 for files in topics.values() for one in files)
-        if not sound or not bases.keys() <= topics.keys() or min(bases.values(), default=0) < 0:
+        commit = replace(commit, done=bool(found["done"]))
+        segments = [one for files in topics.values() for one in files]
+        sound = all(_STAGED.fullmatch(one.file) and one.records > 0 for one in segments)
+        # A segment can be moved only to one place, and an offset is decided only for a topic that gets one.
+        whole = len({one.file for one in segments}) == len(segments)
+        whole &= commit.done or all(topics[topic] for topic in commit.left)
+        if not (sound and whole) or not bases.keys() <= topics.keys() or min(bases.values(), default=0) < 0:
             raise CorruptionError("the commit's record makes no sense", path, 0)
-        return replace(commit, done=bool(found["done"]))
+        return commit
 
 
 def _durable_name(topic: str) -> str:
