@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from contextvars import Context, copy_context
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class HandlerThreads:
         self.exit: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._consuming = asyncio.current_task()
-        self._idle: list[SimpleQueue[_Errand | None]] = []
+        self._idle: list[queue.SimpleQueue[_Errand | None]] = []
         self._number = 0
         self._ended = False
 
@@ -55,14 +55,14 @@ class HandlerThreads:
         while self._idle:
             self._idle.pop().put(None)
 
-    def _start(self) -> SimpleQueue[_Errand | None]:
-        errands: SimpleQueue[_Errand | None] = SimpleQueue()
+    def _start(self) -> queue.SimpleQueue[_Errand | None]:
+        errands: queue.SimpleQueue[_Errand | None] = queue.SimpleQueue()  # by its module, as in `ThreadPool`
         name = f"aiodq handler {self._number}"
         self._number += 1
         threading.Thread(target=self._serve, args=(errands,), name=name, daemon=True).start()
         return errands
 
-    def _serve(self, errands: SimpleQueue[_Errand | None]) -> None:
+    def _serve(self, errands: queue.SimpleQueue[_Errand | None]) -> None:
         while (errand := errands.get()) is not None:
             result, error = None, None
             try:
@@ -77,7 +77,7 @@ class HandlerThreads:
 
     def _report(
         self,
-        errands: SimpleQueue[_Errand | None],
+        errands: queue.SimpleQueue[_Errand | None],
         done: asyncio.Future[object],
         result: object,
         error: BaseException | None,

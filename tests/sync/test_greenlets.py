@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 pytest.importorskip("gevent", reason="gevent is not installed")
 
 _PROGRAM = """
-from gevent import monkey
-monkey.patch_all()
-
 import os, signal, sys
 import gevent
+from gevent import monkey
+
+path, mode, early = sys.argv[1:]
+if early == "imported":
+    import aiodq.sync
+monkey.patch_all()
 import aiodq, aiodq.sync
 
-path, mode = sys.argv[1:]
 turns = 0
 
 def others():
@@ -78,10 +80,11 @@ print("left", left.queue("jobs").put(b"x"))
 """
 
 
-@pytest.mark.parametrize("mode", ["exclusive", "shared"])
-def test_greenlets_share_a_store_and_leave_each_other_turns(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "early"), [("exclusive", "patched"), ("shared", "imported")])
+def test_greenlets_share_a_store_and_leave_each_other_turns(tmp_path: Path, mode: str, early: str) -> None:
+    """With `gunicorn --preload`, the program imports everything before gevent replaces threads."""
     done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", _PROGRAM, str(tmp_path / "s"), mode],
+        [sys.executable, "-W", "always", "-c", _PROGRAM, str(tmp_path / "s"), mode, early],
         env=environment(),
         capture_output=True,
         text=True,

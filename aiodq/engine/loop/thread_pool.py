@@ -8,9 +8,9 @@ threads, 162 through an executor. The way without a thread is `"aio"` of `aiodq.
 from __future__ import annotations
 
 import atexit
+import queue
+import threading
 from contextlib import suppress
-from queue import SimpleQueue
-from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet, finalize
 
@@ -36,10 +36,11 @@ class ThreadPool:
         """
         self._most = most
         self._name = name
-        self._queue: SimpleQueue[Errand | None] = SimpleQueue()
+        # By its module, as `Thread` below: gevent replaces both there, even after this was imported.
+        self._queue: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         # As many entries as threads wait for work. Appending and popping are atomic, so that no lock is needed.
         self._idle: list[None] = []
-        self._threads: list[Thread] = []
+        self._threads: list[threading.Thread] = []
         self._ended = False
         finalize(self, self._queue.put, None).atexit = False
         _POOLS.add(self)
@@ -61,7 +62,7 @@ class ThreadPool:
 
     def _start(self) -> None:
         # A daemon: otherwise the interpreter would wait for it before `_end_all` could tell it to end.
-        thread = Thread(
+        thread = threading.Thread(
             target=_serve, args=(self._queue, self._idle), name=f"{self._name}_{len(self._threads)}", daemon=True
         )
         # INVARIANT: whatever interrupts this, a thread that runs is one that `shutdown` waits for.
@@ -81,18 +82,18 @@ class ThreadPool:
         if wait:
             for thread in self._threads:
                 # The last handle of a store may be collected in any thread, also in one of these.
-                if thread is not current_thread() and thread.is_alive():
+                if thread is not threading.current_thread() and thread.is_alive():
                     thread.join()
 
 
-def _serve(queue: SimpleQueue[Errand | None], idle: list[None]) -> None:
-    while (errand := queue.get()) is not None:
+def _serve(errands: queue.SimpleQueue[Errand | None], idle: list[None]) -> None:
+    while (errand := errands.get()) is not None:
         function, argument = errand
         function(argument)
         # A waiting thread must not keep a store alive.
         del errand, function, argument
         idle.append(None)
-    queue.put(None)  # the next thread ends, too
+    errands.put(None)  # the next thread ends, too
 
 
 def _end_all() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from aiodq.engine.loop.futures import settle
@@ -73,7 +73,7 @@ class WorkerThreads:
         self._loop = loop
         self._fail = fail
         self._executor: Executor | ThreadPool = executor or ThreadPool(_WORKERS, "aiodq")
-        self._ended: SimpleQueue[Report] = SimpleQueue()
+        self._ended: queue.SimpleQueue[Report] = queue.SimpleQueue()  # by its module, as in `ThreadPool`
         self._outstanding = 0
         self._nudging = False
         self._spent = 0.0
@@ -147,7 +147,7 @@ class WorkerThreads:
         try:
             try:
                 tell, result, error = self._ended.get(seconds > 0, seconds or None)
-            except Empty:
+            except queue.Empty:
                 return False  # it was reported while the loop was blocked for it
             self._outstanding -= 1
             self._spent = time.thread_time()

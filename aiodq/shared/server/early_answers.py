@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from threading import Lock
+import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class EarlyAnswers:
     def __init__(self, sock: socket.socket) -> None:
         """Send over this socket, which the transport closes; nothing is allowed yet."""
         self._sock = sock
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._allowed = self._over = False
         self.rest: bytes = b""
 
