@@ -9,13 +9,22 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 
 import aiodq
+from aiodq.clock import SystemClock
 from aiodq.engine.channel.channel_engine import ChannelEngine
+from aiodq.engine.channel.lease.message_lease import MessageLease
+from aiodq.engine.channel.lease.open_lease import OpenLease
+from aiodq.engine.loop.home_loop import NOWHERE
+from aiodq.format.columns import Columns
+from aiodq.format.frame import Batch
+from aiodq.shared.consuming import remote_channel
+from aiodq.shared.consuming.arrived import Arrived
 from aiodq.shared.handles import SharedChannel, SharedQueue, SharedStore, SharedTopic
 from aiodq.shared.server.session import Session
 from aiodq.storage.store_layout import SOCKET
@@ -23,7 +32,7 @@ from aiodq.testing import FakeClock
 from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 
@@ -998,3 +1007,78 @@ async def test_a_message_of_a_deleted_channel_is_not_held(tmp_path: Path) -> Non
             assert "taken away" in repr(message)
             with pytest.raises(aiodq.QueueShutDown):
                 await message.ack()
+
+
+async def _nowait(queue: aiodq.Queue) -> bytes:
+    found: list[bytes] = []
+
+    def taken() -> bool:
+        with suppress(aiodq.QueueEmpty):
+            found.append(queue.get_nowait().body)
+        return bool(found)
+
+    await until(taken)
+    return found[0]
+
+
+async def _get(queue: aiodq.Queue) -> bytes:
+    return (await queue.get()).body
+
+
+async def _get_many(queue: aiodq.Queue) -> bytes:
+    return (await queue.get_many(5))[0].body
+
+
+async def _iterate(queue: aiodq.Queue) -> bytes:
+    return await anext(message.body async for message in queue)
+
+
+@pytest.mark.parametrize("take", [_nowait, _get, _get_many, _iterate])
+async def test_what_arrived_and_died_before_it_was_taken_is_not_handed_out(
+    tmp_path: Path, take: Callable[[aiodq.Queue], Awaitable[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_channel, "_KEPT", 3600.0)
+    clock = FakeClock()
+    async with (
+        aiodq.open(tmp_path / "s", mode="shared", clock=clock) as owner,
+        aiodq.open(tmp_path / "s", mode="client", clock=clock) as client,
+    ):
+        queue = client.queue("jobs")
+        await queue.topic.settle_in()
+        with pytest.raises(aiodq.QueueEmpty):
+            queue.get_nowait()  # from now on this process has one in hand
+        for body, ttl in ((b"dead", 10), (b"alive", 1000)):
+            await owner.queue("jobs").put(body, ttl=ttl)
+        await until(lambda: queue._remote._ready)  # type: ignore[attr-defined]  # of the channel behind the handle
+        clock.advance(11)
+        async with asyncio.timeout(PATIENCE):
+            assert await take(queue) == b"alive"
+        await until(lambda: owner.queue("jobs").stats().expired == 1)
+
+
+async def test_what_the_owner_finds_alive_is_handed_out_whatever_this_wall_clock_says(tmp_path: Path) -> None:
+    ahead = FakeClock()
+    ahead.advance(1_000_000.0)
+    async with (
+        aiodq.open(tmp_path / "s", mode="shared", clock=FakeClock()) as owner,
+        aiodq.open(tmp_path / "s", mode="client", clock=ahead) as client,
+    ):
+        await owner.queue("jobs").put(b"alive", ttl=10)
+        async with asyncio.timeout(PATIENCE):
+            assert (await client.queue("jobs").get()).body == b"alive"
+
+
+def test_of_a_run_only_what_lives_is_taken_in_order() -> None:
+    batch = Batch(0, 1, Columns([b"%d" % number for number in range(6)]))
+    arrived = Arrived(OpenLease("t", SystemClock().monotonic))
+    lease = MessageLease("t", batch, number=100, attempts=1, channel_engine=None, home=NOWHERE)
+    arrived.add(lease, batch.columns.bodies, [5.0, 5.0, inf, 5.0, 7.0, 5.0])
+    assert arrived.take_dead(4.9) == []
+    assert arrived.take_dead(5.0) == [range(100, 101), range(101, 102)]
+    assert arrived.take(None, 4).body == b"2"
+    assert lease.limit == lease.next == 3, "the next one is looked at first"
+    assert arrived.take_dead(6.0) == [range(103, 104)]
+    assert arrived.take(None, 4).body == b"4"
+    assert (len(arrived), arrived.mortal) == (1, True)
+    assert arrived.take_dead(6.0) == [range(105, 106)]
+    assert (len(arrived), arrived.mortal) == (0, False)

@@ -13,7 +13,7 @@ from aiodq.engine.channel.lease.in_flight import message_of, messages_of
 from aiodq.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aiodq.engine.channel.lease.message_lease import MessageLease
     from aiodq.engine.channel.lease.open_lease import OpenLease
@@ -22,21 +22,26 @@ __all__ = ["Arrived"]
 
 
 class _Run:
-    """The remaining messages of one lease: indexes `next` to before `stop`."""
+    """The remaining messages of one lease: indexes `next` to before `stop`; and until when each lives, if any dies."""
 
-    __slots__ = ("bodies", "lease", "next", "stop")
+    __slots__ = ("bodies", "ends", "lease", "next", "stop")
 
-    def __init__(self, lease: MessageLease, bodies: list[bytes]) -> None:
+    def __init__(self, lease: MessageLease, bodies: list[bytes], ends: Sequence[float] | None) -> None:
         self.lease = lease
         self.bodies = bodies
+        self.ends = ends
         self.next = 0
         self.stop = len(bodies)
 
 
 class Arrived:
-    """The arrived messages of one channel, oldest first."""
+    """The arrived messages of one channel, oldest first.
 
-    __slots__ = ("_count", "_open", "_opened", "_runs", "_taken")
+    Attributes:
+        mortal: whether the time to live of any may end here.
+    """
+
+    __slots__ = ("_count", "_open", "_opened", "_runs", "_taken", "mortal")
 
     def __init__(self, opened: OpenLease) -> None:
         """Start without messages; `opened` is what the channel hands out from."""
@@ -45,6 +50,7 @@ class Arrived:
         self._count = 0
         self._taken = 0
         self._opened = opened
+        self.mortal: bool = False
         # The first run, if its lease is open.
         self._open: _Run | None = None
 
@@ -79,10 +85,25 @@ class Arrived:
             lease, self._open = self._open.lease, None
             lease.limit = lease.room = lease.next
 
-    def add(self, lease: MessageLease, bodies: list[bytes]) -> None:
-        """Add all messages of a lease."""
-        self._runs.append(_Run(lease, bodies))
+    def add(self, lease: MessageLease, bodies: list[bytes], ends: Sequence[float] | None) -> None:
+        """Add all messages of a lease; `ends`: the monotonic time until which each lives, if any dies."""
+        self._runs.append(_Run(lease, bodies, ends))
         self._count += len(bodies)
+        self.mortal = self.mortal or ends is not None
+
+    def take_dead(self, now: float) -> list[range]:
+        """Drop the first messages as far as their time to live is over; return their numbers."""
+        self.halt()
+        numbers: list[range] = []
+        while self._runs and (ends := (run := self._runs[0]).ends) is not None and ends[run.next] <= now:
+            number = run.lease.number + run.next
+            numbers.append(range(number, number + 1))
+            run.next += 1
+            self._count -= 1
+            if run.next == run.stop:
+                self._runs.popleft()
+        self.mortal = any(run.ends is not None for run in self._runs)
+        return numbers
 
     def take(self, store_ref: object, most: int) -> Message:
         """Take the first message, of which there must be one; up to `most` may be taken of the open lease then."""
@@ -90,7 +111,8 @@ class Arrived:
         run = self._open = self._runs[0]
         lease, place = run.lease, run.next
         self._opened.lease, self._opened.bodies = lease, run.bodies
-        lease.limit = lease.room = min(run.stop, place + most)
+        # Of messages whose time to live may end, each is looked at before it is taken.
+        lease.limit = lease.room = place + 1 if run.ends is not None else min(run.stop, place + most)
         lease.next = place + 1
         return message_of(Message, lease, place, run.bodies[place], store_ref)
 
@@ -116,7 +138,7 @@ class Arrived:
         for run in runs:
             base = run.lease.number
             for part in free(range(base + run.next, base + run.stop)):
-                kept = _Run(run.lease, run.bodies)
+                kept = _Run(run.lease, run.bodies, run.ends)
                 kept.next, kept.stop = part.start - base, part.stop - base
                 self._runs.append(kept)
                 self._count += len(part)

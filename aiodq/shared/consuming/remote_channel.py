@@ -9,6 +9,7 @@ import asyncio
 import time
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +36,7 @@ from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Ping, Resume, Want
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.options import ChannelOptions
@@ -229,12 +230,24 @@ class RemoteChannel(RemoteSettlement):
                 self._topic.name, batch, number=number, attempts=packet.attempts, channel_engine=self,
                 home=self._topic.home,
             )  # fmt: skip
-            self._ready.add(lease, batch.columns.bodies)
+            self._ready.add(lease, batch.columns.bodies, self._deaths(batch.columns.expiries))
             self._counted.add(lease, packet.delivery + batch.first - packet.first, packet.attempts, epoch)
             self._got += count
             self.counts.delivered(count)
         self.wake()
         self._withdraw_unless_wanted()
+
+    def _deaths(self, expiries: Sequence[int] | None) -> list[float] | None:
+        """Return until when messages that arrive now live here, by the monotonic clock; None if none of them dies.
+
+        The owner has just found each alive: if this process's wall clock says otherwise, it was set meanwhile, and the
+        message is delivered. Given back, it would come again, over and over.
+        """
+        if expiries is None:
+            return None
+        clock = self._topic.clock
+        now, wall = clock.monotonic(), clock.now_ns()
+        return [now + (each - wall) / 1_000_000_000 if each > wall else inf for each in expiries]
 
     def reopened(self, epoch: int) -> None:
         """Start again with another owner, and give back the messages that were not taken here."""
@@ -326,6 +339,8 @@ class RemoteChannel(RemoteSettlement):
 
     def take_next(self, store_ref: object) -> Message | None:
         """Hand out a message that is here already; None if there is none."""
+        if self._ready.mortal and (dead := self._ready.take_dead(self._topic.clock.monotonic())):
+            self.give_back(dead)  # to the owner, which settles them
         if not self._ready or self.shut_now:
             return None
         message = self._ready.take(store_ref, self._ahead // _LOOKS if self._ahead else _MOST_AHEAD)
@@ -364,6 +379,8 @@ class RemoteChannel(RemoteSettlement):
 
     def take_run(self, most: int, store_ref: object) -> list[Message]:
         """Hand out up to `most` messages that are here already."""
+        if self._ready.mortal:
+            return list(islice(iter(partial(self.take_next, store_ref), None), most))
         if not self._ready or self.shut_now:
             return []
         taken = self._ready.take_run(most, store_ref)

@@ -28,6 +28,7 @@ from aiodq.wire.payload import Item
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from aiodq.clock import Clock
     from aiodq.delivery.leases import Lease
     from aiodq.engine.loop.home_loop import HomeLoop
     from aiodq.engine.transactions.task_transactions import OpenTransactions
@@ -51,6 +52,7 @@ class SettledTopic(Protocol):
     """What is needed of the channel's topic; `aiodq.shared.client.remote_topic.RemoteTopic` implements it."""
 
     name: str
+    clock: Clock
     link: Link
     home: HomeLoop
     transactions: OpenTransactions

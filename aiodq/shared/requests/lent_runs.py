@@ -62,7 +62,7 @@ class LentRun(NumberRun):
         self.lengthen(len(bodies))
 
     def columns(self) -> Columns:
-        """Return the messages column by column, with `times` only if the lease has them."""
+        """Return the messages column by column, with `times` only if the lease has them, and without due times."""
         lease, first, stop = self.lease, self.first, self.first + len(self.bodies)
         return Columns(
             self.bodies,
@@ -70,6 +70,7 @@ class LentRun(NumberRun):
             tags=_part(lease.tags, first, stop),
             keys=_part(lease.keys, first, stop),
             headers=_part(lease.headers, first, stop),
+            expiries=_part(lease.expiries, first, stop),
         )
 
     def message(self, place: int) -> Message:
