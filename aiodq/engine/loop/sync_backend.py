@@ -112,6 +112,8 @@ class SyncBackend:
         self._under_way: dict[int, tuple[Synced, Report]] = {}
         # Those of them that have ended, each with its errno.
         self._ended: deque[tuple[int, int]] = deque()
+        # The later turn of the loop that is to report more of them; until then nothing else does.
+        self._going_on: asyncio.Handle | None = None
         self._auto = options.sync_backend == "auto"
         self._watched = False
         choice = _AUTO if self._auto else options.sync_backend
@@ -198,7 +200,7 @@ class SyncBackend:
 
     def _look(self) -> None:
         aio = self._aio
-        if aio is None:
+        if aio is None or self._going_on is not None:
             return
         try:
             self._ended += aio.ended()
@@ -206,7 +208,7 @@ class SyncBackend:
             self._fail(cause)
             return
         if len(self._ended) > _TOLD_AT_ONCE:
-            self._loop.call_soon(self._look)
+            self._going_on = self._loop.call_soon(self._go_on)
         for _ in range(_TOLD_AT_ONCE):
             if not self._ended:
                 return
@@ -224,6 +226,10 @@ class SyncBackend:
                 if not isinstance(raised, Exception):
                     raise
 
+    def _go_on(self) -> None:
+        self._going_on = None
+        self._look()
+
     def wait_here(self, seconds: float) -> bool:
         """Block the loop until a sync, or other work of a thread, has ended; see `WorkerThreads.wait_here`."""
         aio, count = self._aio, len(self._under_way)
@@ -233,7 +239,9 @@ class SyncBackend:
             watched = select.poll()
             watched.register(aio.eventfd, select.POLLIN)
             watched.poll(max(seconds, 0.0) * 1000)
-        self._look()
+        if self._going_on is not None:
+            self._going_on.cancel()
+        self._go_on()
         return len(self._under_way) < count
 
     def close(self) -> None:
