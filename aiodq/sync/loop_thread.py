@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 from weakref import WeakSet
 
 from aiodq.awaited import shielded
+from aiodq.engine.loop.greenlets import left_as_they_are, threads_are_greenlets
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, StorageError, WrongContextError
-from aiodq.running import loop_runs_here
-from aiodq.sync.greenlets import factory_for_thread, threads_are_greenlets
+from aiodq.running import loop_factory, loop_runs_here
 from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class _Loop:
     def __init__(self, path: str) -> None:
         self.path: Final = path
         self.pid: Final = os.getpid()
-        self.loop: Final = factory_for_thread()()
+        self.loop: Final = _new_loop()
         self.running: Final[set[_Turn[Any]]] = set()
         self.consuming = 0
         self.ended = False
@@ -214,15 +214,13 @@ class _Loop:
 
         Raises:
             StorageError: the system refused a thread.
-            WrongContextError: threads are greenlets, and the loop of another store runs in one.
+            WrongContextError: threads are greenlets, and the loop of another store runs in one, or can in none.
         """
-        if threads_are_greenlets() and loop_runs_here():
+        hindrance = _hindrance_among_greenlets() if threads_are_greenlets() else None
+        if hindrance is not None:
             self.ended = True
             self.loop.close()
-            raise WrongContextError(
-                "threads are greenlets here, and in all of them together one event loop can run: close the other store "
-                "first, or keep all topics in one, or use threads, as `gunicorn -k gthread` does"
-            )
+            raise WrongContextError(hindrance)
         try:
             self.thread.start()
         except RuntimeError as cause:
@@ -442,6 +440,28 @@ def _in_other_greenlet() -> bool:
     running, here = asyncio.get_running_loop(), threading.current_thread()
     with _REGISTRY:
         return any(each.loop is running and each.thread is not here for each in _LOOPS)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    # uvloop waits in the system. asyncio waits by a selector, which was replaced as threads were: in a greenlet, that
+    # leaves turns to the others.
+    return asyncio.SelectorEventLoop() if threads_are_greenlets() else loop_factory()()
+
+
+def _hindrance_among_greenlets() -> str | None:
+    """Return why no event loop can run in a new greenlet, if that is so."""
+    left = left_as_they_are()
+    if left:
+        return (
+            f"threads are greenlets here, but {' and '.join(left)} still waits in the system, which would hold up all "
+            "of them: replace it as well, as gevent.monkey.patch_all() does"
+        )
+    if loop_runs_here():
+        return (
+            "threads are greenlets here, and in all of them together one event loop can run: close the other store "
+            "first, or keep all topics in one, or use threads, as `gunicorn -k gthread` does"
+        )
+    return None
 
 
 def refuse_running_loop() -> None:

@@ -105,3 +105,46 @@ def test_greenlets_share_a_store_and_leave_each_other_turns(tmp_path: Path, mode
     ]
     assert "store was never closed" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+_PARTLY = """
+import sys
+import gevent
+from gevent import monkey
+
+path, mode, patched = sys.argv[1:]
+eval("monkey." + patched)
+import aiodq, aiodq.sync
+
+try:
+    with aiodq.sync.open(path, mode=mode) as store:
+        jobs = store.queue("jobs")
+        gevent.joinall([gevent.spawn(jobs.put, b"x") for _ in range(5)], raise_error=True)
+        print("got", [jobs.get().body for _ in range(3)])
+except aiodq.WrongContextError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "patched", "told"),
+    [
+        ("exclusive", "patch_all(thread=False)", "got [b'x', b'x', b'x']"),
+        ("shared", "patch_all(thread=False)", "got [b'x', b'x', b'x']"),
+        ("exclusive", "patch_all(select=False)", "select still waits in the system"),
+        ("shared", "patch_all(queue=False)", "queue still waits in the system"),
+    ],
+)
+def test_where_gevent_has_replaced_a_part_it_works_or_says_what_is_missing(
+    tmp_path: Path, mode: str, patched: str, told: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PARTLY, str(tmp_path / "s"), mode, patched],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert told in done.stdout

@@ -8,13 +8,15 @@ threads, 162 through an executor. The way without a thread is `"aio"` of `aiodq.
 from __future__ import annotations
 
 import atexit
-import queue
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet, finalize
 
+from aiodq.engine.loop.greenlets import queue_among_threads
+
 if TYPE_CHECKING:
+    import queue
     from collections.abc import Callable
 
     Errand: TypeAlias = "tuple[Callable[[Any], object], Any]"
@@ -36,8 +38,7 @@ class ThreadPool:
         """
         self._most = most
         self._name = name
-        # By its module, as `Thread` below: gevent replaces both there, even after this was imported.
-        self._queue: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Errand | None] = queue_among_threads()
         # As many entries as threads wait for work. Appending and popping are atomic, so that no lock is needed.
         self._idle: list[None] = []
         self._threads: list[threading.Thread] = []
@@ -61,7 +62,8 @@ class ThreadPool:
                 self._start()
 
     def _start(self) -> None:
-        # A daemon: otherwise the interpreter would wait for it before `_end_all` could tell it to end.
+        # A daemon: otherwise the interpreter would wait for it before `_end_all` could tell it to end. And taken by its
+        # module, where gevent replaces it, even after this was imported.
         thread = threading.Thread(
             target=_serve, args=(self._queue, self._idle), name=f"{self._name}_{len(self._threads)}", daemon=True
         )
