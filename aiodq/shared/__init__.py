@@ -1,11 +1,11 @@
 """One store, many processes: the process that owns it serves the others over a socket in the store's directory.
 
 The owner is whoever holds the lock (`aiodq.storage.io.lock`): the kernel decides, and ownership ends with the process.
-The owner recovers the store, then listens (`rendezvous`, `owner`). It serves each connection by a `session`, and each
-channel of a connection by a `lending`. If nothing else is in progress, a put is written in the step in which it arrives
-(`client_puts`), and the thread that has synced it answers (`early_answers`). `aiodq.wire` defines the packets; rare
-requests are calls by name (`calls`). The owner tells every process of changes of options and pauses (`sent_states`,
-`watching`), and ten times a second of counts that may have changed since it was told (`outdated`).
+The owner recovers the store, then listens (`rendezvous`, `owner`). It serves each connection (`client_connection`) by a
+`session`, and each channel of a connection by a `lending`. If nothing else is in progress, a put is written in the step
+in which it arrives (`client_puts`), and the thread that has synced it answers (`early_answers`). `aiodq.wire` defines
+the packets; rare requests are calls by name (`calls`). The owner tells every process of changes of options and pauses
+(`sent_states`, `watching`), and ten times a second of counts that may have changed since it was told (`outdated`).
 
 Every process, the owner's included, talks to the owner through a `link`, which looks for the next owner when one is
 gone (`owner_search`). If this process becomes the owner itself (`remote_store`), packets pass without a socket

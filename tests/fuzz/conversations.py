@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
     from random import Random
 
-    from aiodq.shared.server.owner import _Connection
+    from aiodq.shared.server.client_connection import ClientConnection
 
 __all__ = ["EVERY", "cut_short", "nothing_unexpected", "say_to_clients", "say_to_owner"]
 
@@ -166,7 +166,7 @@ def _encoded(rng: Random, said: Packet) -> bytes:
 class _Pipe:
     """The transport of a connection at whose other end nobody reads."""
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._closing = False
         self.sent = 0

@@ -11,7 +11,7 @@ from unittest import mock
 import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.connection.rendezvous import connect, process_of
-from aiodq.shared.server import owner
+from aiodq.shared.server import client_connection
 from aiodq.shared.server.owner import Owner
 from aiodq.wire.frames import decode_messages, encode_messages
 from aiodq.wire.packets import Deliver, Fail, Hello, Open, Put, Want, Welcome
@@ -42,7 +42,7 @@ def as_said() -> Iterator[None]:
     def process(sock: socket.socket, said: int) -> int:
         return said if said == NO_PROCESS else process_of(sock, said)
 
-    with mock.patch.object(owner, "process_of", process):
+    with mock.patch.object(client_connection, "process_of", process):
         yield
 
 

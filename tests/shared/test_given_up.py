@@ -127,7 +127,7 @@ async def test_nothing_counts_of_a_client_that_is_alive_and_does_not_come_back(
 async def test_what_a_client_has_that_cannot_be_seen_counts_unless_it_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, comes_back: bool
 ) -> None:
-    monkeypatch.setattr("aiodq.shared.server.owner.process_of", lambda *_: UNSEEN)
+    monkeypatch.setattr("aiodq.shared.server.client_connection.process_of", lambda *_: UNSEEN)
     monkeypatch.setattr("aiodq.shared.server.cut_off._LONGEST", PATIENCE if comes_back else 0.0)
     async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
         jobs = store.queue("jobs", COUNTED)

@@ -10,8 +10,8 @@ import pytest
 
 import aiodq
 from aiodq.engine.topic.commit.syncer import Syncer
+from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.shared.server.inside import Inside
-from aiodq.shared.server.owner import _Connection
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Call, Done, Fail, Ping, Pong, Want
 from aiodq.wire.stream import encode_packet
@@ -164,7 +164,7 @@ async def test_an_accident_ends_the_connection_and_the_put_counts_once(
 async def test_what_is_sent_soon_goes_before_all_else_and_before_the_end(tmp_path: Path) -> None:
     async with owned(tmp_path / "s") as (_, owner):
         done: list[object] = []
-        connection = _Connection(owner, NO_SOCKET)
+        connection = ClientConnection(owner, NO_SOCKET, owner.incoming, owner.gone)
         connection.connection_made(Transport(done))
         connection.send_soon(Done((0, 1)), 1)
         connection.send_soon(Done((1, 1)), 2)
@@ -190,7 +190,7 @@ async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_on
             await client.open(1, "jobs")
         done: list[str] = []
         held: list[tuple[Synced, int]] = []
-        start, send, send_now = Syncer.start, _Connection.send, _Connection._send_now
+        start, send, send_now = Syncer.start, ClientConnection.send, ClientConnection._send_now
 
         def starting(self: Syncer, log: Synced, end: int, _then: object = None) -> None:
             done.append("sync")
@@ -200,17 +200,17 @@ async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_on
                 held.append((log, end))
                 self.busy = True
 
-        def telling(self: _Connection, said: Packet, request: int = 0) -> None:
+        def telling(self: ClientConnection, said: Packet, request: int = 0) -> None:
             done.extend(["told"] if isinstance(said, Done) else [])
             send(self, said, request)
 
-        def telling_soon(self: _Connection, *last: bytes) -> None:
+        def telling_soon(self: ClientConnection, *last: bytes) -> None:
             done.extend(["told"] if self._soon else [])
             send_now(self, *last)
 
         monkeypatch.setattr(Syncer, "start", starting)
-        monkeypatch.setattr(_Connection, "send", telling)
-        monkeypatch.setattr(_Connection, "_send_now", telling_soon)
+        monkeypatch.setattr(ClientConnection, "send", telling)
+        monkeypatch.setattr(ClientConnection, "_send_now", telling_soon)
         engine = owner.engine.topics["jobs"]
         answers = [first.put(1, 1, [b"1"])]
         await until(lambda: held)

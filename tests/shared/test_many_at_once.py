@@ -12,6 +12,7 @@ import pytest
 import aiodq
 from aiodq.shared.connection import packet_protocol
 from aiodq.shared.server import cut_off, inside, owner, session
+from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.wire.packets import Ack, Bye, Done, Fail, Open, Ping, Pong
 from aiodq.wire.payload import Range
 from aiodq.wire.stream import encode_packet
@@ -82,7 +83,7 @@ async def test_acks_that_have_arrived_count_though_their_client_is_gone(tmp_path
         for offset, delivery, _ in await client.take(2, MANY, MANY):
             client.send(Ack(2, client.epoch, (Range(offset, delivery, 1),)))
         [connection] = served._connections
-        assert isinstance(connection, owner._Connection)
+        assert isinstance(connection, ClientConnection)
         await growth(lambda: MANY - channel.depth, 1)
         assert channel.depth
         connection._transport.abort()  # as after a write that failed
@@ -104,7 +105,7 @@ async def test_what_a_client_said_last_counts_though_the_owner_was_just_telling_
         offset, delivery, _ = (await client.take(1, 2, 2))[0]
         said = Ack(1, client.epoch, (Range(offset, delivery, 1),)), Bye()
         [connection] = served._connections
-        assert isinstance(connection, owner._Connection)
+        assert isinstance(connection, ClientConnection)
         with socket.socket(fileno=os.dup(client.writer.get_extra_info("socket").fileno())) as sock:
             sock.sendall(b"".join(encode_packet(each, 0) for each in said))
             sock.shutdown(socket.SHUT_RDWR)
@@ -121,7 +122,7 @@ async def test_what_a_transport_had_read_already_is_handled_after_what_came_befo
         asked = [client.send(Open(number, f"t{number}", "", {})) for number in range(1, MANY + 1)]
         await growth(lambda: len(store._store_engine.topics), 1)
         [connection] = served._connections
-        assert isinstance(connection, owner._Connection)
+        assert isinstance(connection, ClientConnection)
         connection.data_received(encode_packet(Ping(9), MANY + 9))
         assert list(store._store_engine.topics) == [f"t{number}" for number in range(1, MANY + 1)]
         assert isinstance(await client.answer(MANY + 9), Pong)

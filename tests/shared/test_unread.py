@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from aiodq.shared.server import client_connection
 from aiodq.shared.server import owner as owner_module
 from aiodq.wire.packets import Call, Done, Figures
 from tests.shared.support import RawClient, owned, until
@@ -37,7 +38,7 @@ async def fill(client: RawClient, owner: Owner) -> list[int]:
 
 
 async def test_what_it_asks_is_not_read_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_module, "_MOST_UNREAD", LITTLE)
+    monkeypatch.setattr(client_connection, "_MOST_UNREAD", LITTLE)
     async with owned(tmp_path) as (_, owner):
         client = await RawClient.connected(tmp_path)
         await client.hello()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -14,34 +13,33 @@ from aiodq.engine.monitoring.reporter import STORE
 from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
-from aiodq.shared.connection.packet_protocol import PacketProtocol
-from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen, process_of
+from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.claims import Claims
 from aiodq.shared.requests.epochs import new_epoch
 from aiodq.shared.requests.made_changes import MadeChanges
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
-from aiodq.shared.server.early_answers import EarlyAnswers
+from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.shared.server.incoming import Incoming
 from aiodq.shared.server.inside import Inside, OwnEnd
 from aiodq.shared.server.noted_clients import NotedClients
-from aiodq.shared.server.session import Session
 from aiodq.storage.io.processes import lives
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.store import Store
 from aiodq.wire.packets import Handover
-from aiodq.wire.stream import PacketReader, encode_packet, encode_placed
+from aiodq.wire.stream import encode_packet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    import socket
+    from collections.abc import Collection, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.shared.connection.link_wire import ReceivingLink
-    from aiodq.shared.requests.client_put_result import ClientPutResult, PutsInProgress
+    from aiodq.shared.requests.client_put_result import PutsInProgress
+    from aiodq.shared.server.session import Session
     from aiodq.storage.log.producer_table import Origin
-    from aiodq.wire.packets import Hello, Packet
-    from aiodq.wire.stream import Received
+    from aiodq.wire.packets import Hello
 
 __all__ = ["Owner"]
 
@@ -60,9 +58,6 @@ _LONGEST_END: Final = 1.0
 
 _AT_ONCE: Final = 64
 """Connections that are accepted in one turn of the loop."""
-
-_MOST_UNREAD: Final = 4 << 20
-"""Bytes sent to a client that does not read them, from which on nothing that it asks is read either."""
 
 
 class Owner:
@@ -98,7 +93,7 @@ class Owner:
         self.waiting: WaitingBytes = WaitingBytes()
         self.changes: MadeChanges = MadeChanges()
         self.incoming: Incoming = Incoming()
-        self._connections: set[_Connection | OwnEnd] = set()
+        self._connections: set[ClientConnection | OwnEnd] = set()
         self._closing = False
         self._listening: Listening | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -335,7 +330,7 @@ class Owner:
         if self._listening is not None:
             self._end_listening(self._listening)
         for connection in self._connections:
-            if isinstance(connection, _Connection):
+            if isinstance(connection, ClientConnection):
                 connection.hang_up()
 
     def _end_listening(self, listening: Listening) -> None:
@@ -380,8 +375,8 @@ class Owner:
             sock.close()
             raise
 
-    def _connected(self, sock: socket.socket) -> _Connection:
-        connection = _Connection(self, sock)
+    def _connected(self, sock: socket.socket) -> ClientConnection:
+        connection = ClientConnection(self, sock, self.incoming, self.gone)
         self._connections.add(connection)
         return connection
 
@@ -393,7 +388,7 @@ class Owner:
         self._connections.add(inside.other)
         return inside
 
-    def gone(self, connection: _Connection | OwnEnd) -> None:
+    def gone(self, connection: ClientConnection | OwnEnd) -> None:
         """Note that a connection has ended and its client's messages were given back."""
         self._connections.discard(connection)
         if connection.session.lends and not self._noting:
@@ -433,152 +428,3 @@ async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
         await waiter
     finally:
         loop.remove_reader(sock)
-
-
-class _Connection(PacketProtocol):
-    """The connection of one client; see `Wire`.
-
-    Attributes:
-        clogged: see `Wire`.
-    """
-
-    def __init__(self, owner: Owner, sock: socket.socket) -> None:
-        self.session: Session = Session(owner, self)
-        super().__init__(self.session.receive, owner.engine.clock.monotonic)
-        self._owner = owner
-        self._sock = sock
-        self._early = EarlyAnswers(sock)
-        self._soon: list[bytes] = []
-        self.clogged: bool = False
-        self._is_unread = False
-        self._in_line = False
-        self._coming = 0
-        self._read = 0
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._ending: asyncio.Task[None] | None = None
-        self._ended = asyncio.Event()
-
-    def welcomed(self) -> None:
-        self.reader.largest = self._owner.largest
-
-    def process(self, said: int) -> int:
-        return process_of(self._sock, said)
-
-    def _handle(self, packets: Iterator[Received], *, whole: bool = False) -> None:
-        try:
-            super()._handle(packets, whole=whole)
-        except StoreFailedError:
-            self.end()
-        if self._rest is None:
-            before, self._coming = self._coming, self.reader.coming
-            read, self._read = self._read, self.reader.packets
-            if (before or self._coming) and not self._in_line:
-                self._owner.incoming.arrived(self, self._coming, anew=self._read != read)
-
-    def _break_off(self, error: ProtocolError) -> None:
-        self.send(fail_of(error))
-        self.end()
-
-    def pause_writing(self) -> None:
-        self.clogged = True
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self.clogged = False
-        self._writable.set()
-        if self._is_unread:
-            self._is_unread = False
-            self._resume_reading()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._end_with(error)  # an ack that has arrived counts, even if its sender is gone
-        self.clogged = False
-        self.reader: PacketReader = PacketReader()  # half a packet may be large, and the connection outlive it
-        self._owner.incoming.ended(self)
-        self._early.end()
-        self._writable.set()
-        self._ending = asyncio.get_running_loop().create_task(self._end())
-
-    async def _end(self) -> None:
-        try:
-            await self.session.end()
-        finally:
-            self._owner.gone(self)
-            self._ended.set()
-
-    async def ended(self) -> None:
-        """Wait until the connection is closed, and what the client held is given back."""
-        await self._ended.wait()
-
-    def send(self, packet: Packet, request: int = 0) -> None:
-        self._send_now(encode_packet(packet, request))
-
-    def send_soon(self, packet: Packet, request: int) -> None:
-        if not self._soon:
-            asyncio.get_running_loop().call_soon(self._send_now)
-        self._soon.append(encode_packet(packet, request))
-
-    def _send_now(self, *last: bytes) -> None:
-        data = b"".join((self._early.forbid(), *self._soon, *last))
-        self._soon.clear()
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-            if self.clogged:
-                self._pause_if_unread()
-
-    def early(self, request: int) -> Callable[[ClientPutResult, int], None] | None:
-        if self._soon or self._transport.is_closing() or self._transport.get_write_buffer_size():
-            return None
-        self._early.allow()
-        return partial(self._answer, request)
-
-    def _answer(self, request: int, put: ClientPutResult, first: int) -> None:
-        self._early.send(encode_placed(first, put.messages, request), put)
-
-    def answered(self, put: ClientPutResult) -> bool:
-        answered = self._early.over(put)
-        if self._early.rest:
-            self._send_now()
-        return answered
-
-    def _pause_if_unread(self) -> None:
-        """Stop reading from a client that does not read what it was sent, as each request adds an answer."""
-        # INVARIANT: a client always reads, whatever it sends or waits for, so that the two never wait for each other.
-        if self._transport.get_write_buffer_size() > _MOST_UNREAD:
-            self._pause_reading()
-            self._is_unread = True
-
-    def _may_read(self) -> bool:
-        return not (self._is_unread or self._in_line) and super()._may_read()
-
-    def wait(self) -> None:
-        """See `Sender`."""
-        self._pause_reading()
-        self._in_line = True
-
-    def go_on(self) -> None:
-        """See `Sender`."""
-        self._in_line = False
-        self._resume_reading()
-
-    def too_slow(self) -> None:
-        """See `Sender`. Without an answer: a client that was only stopped connects again, and repeats its packet."""
-        client = self.session.client
-        if client is not None and not self._transport.is_closing():
-            begun = f"the client with pid {client.pid} began a packet of {self._coming} bytes"
-            self._owner.engine.reporter.warn(STORE, f"{begun}, and others wait for its end: it is cut off")
-            self.abort()
-
-    async def writable(self) -> None:
-        await self._writable.wait()
-
-    def end(self) -> None:
-        if self._transport is not None:
-            self._send_now()
-            self._transport.close()
-
-    def hang_up(self) -> None:
-        """Have the client notice the end, even if the event loop is closed."""
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
