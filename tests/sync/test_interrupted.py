@@ -15,7 +15,8 @@ import pytest
 
 import aiodq
 import aiodq.sync
-from aiodq.sync.loop_thread import LoopThread, _Turn
+from aiodq.sync.background_loop import Turn
+from aiodq.sync.loop_thread import LoopThread
 from tests.processes import WATCHDOG
 
 if TYPE_CHECKING:
@@ -235,7 +236,10 @@ def test_closing_goes_on(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_open_leaves_nothing(tmp_path: Path) -> None:
-    with mock.patch("aiodq.sync.loop_thread._Loop", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        mock.patch("aiodq.sync.loop_thread.BackgroundLoop", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         LoopThread(str(tmp_path))
     gc.collect()  # pytest reports what a finalizer raises
     aiodq.sync.open(tmp_path).close()
@@ -245,7 +249,7 @@ def test_nothing_is_called_in_which_a_message_could_be_lost_once_its_getter_has_
     called: list[str] = []
 
     def calls(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_back is not None and frame.f_back.f_code is _Turn.wait.__code__:
+        if event == "call" and frame.f_back is not None and frame.f_back.f_code is Turn.wait.__code__:
             called.append(frame.f_code.co_name)
 
     with aiodq.sync.open_queue(tmp_path / "s") as jobs:
@@ -259,9 +263,9 @@ def test_nothing_is_called_in_which_a_message_could_be_lost_once_its_getter_has_
 
 
 def test_an_event_that_comes_just_as_its_listener_is_interrupted_is_not_lost(tmp_path: Path) -> None:
-    sleep = _Turn._sleep
+    sleep = Turn._sleep
 
-    def interrupted(turn: _Turn[Any]) -> None:
+    def interrupted(turn: Turn[Any]) -> None:
         sleep(turn)
         raise KeyboardInterrupt
 
@@ -270,6 +274,6 @@ def test_an_event_that_comes_just_as_its_listener_is_interrupted_is_not_lost(tmp
         for body in (b"a", b"b"):
             jobs.put(body)
             jobs.get().reject("why")
-        with mock.patch.object(_Turn, "_sleep", interrupted), pytest.raises(KeyboardInterrupt):
+        with mock.patch.object(Turn, "_sleep", interrupted), pytest.raises(KeyboardInterrupt):
             next(events)
         assert [next(events).offset for _ in range(2)] == [0, 1]
