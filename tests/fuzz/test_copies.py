@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from aiodq.storage.offline.verify import Finding
+    from aiodq.storage.offline.store_report import Finding
 
     Recorder: TypeAlias = Callable[[str, object], None]
     Messages: TypeAlias = dict[tuple[str, int], bytes]

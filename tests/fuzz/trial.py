@@ -19,7 +19,7 @@ from tests.fuzz.world import SETTLED, a_world, knows_itself, survivors, topic_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from aiodq.storage.offline.verify import StoreReport
+    from aiodq.storage.offline.store_report import StoreReport
     from tests.fuzz.world import Files, World
 
 

@@ -19,7 +19,7 @@ from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.filesystem import opened
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.store_reader import StoreReader
-from aiodq.storage.offline.verify import StoreReport, verify_store
+from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.read.frame_reader import FrameReader
 from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.read.snapshot import LogSnapshot
@@ -31,6 +31,8 @@ from tests.storage.logs import CLOCK, contents, copy, flip, messages, open_log, 
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from aiodq.storage.offline.store_report import StoreReport
 
 KINDS = sorted(CONTROL_KINDS)
 SIZES = [0, 40, 5000, 300_000]

@@ -24,7 +24,7 @@ from tests.watching.support import at_hand, flip
 if TYPE_CHECKING:
     import logging
 
-    from aiodq.storage.offline.verify import Finding
+    from aiodq.storage.offline.store_report import Finding
 
 FOREIGN = b"not of aiodq"
 

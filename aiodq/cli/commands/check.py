@@ -8,7 +8,8 @@ from aiodq.cli.exits import DONE, WRONG
 from aiodq.cli.metered import MeteredFileSystem
 from aiodq.cli.show import Meter, counted, human_bytes, print_json, stdout
 from aiodq.storage.offline.repair import RepairAction, repair_store
-from aiodq.storage.offline.verify import Finding, StoreReport, verify_store
+from aiodq.storage.offline.store_report import Finding, StoreReport
+from aiodq.storage.offline.verify import verify_store
 
 __all__ = ["repair", "verify"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import CorruptionError, StorageError, StoreNotFoundError
 from aiodq.format.segment import topic_salt
@@ -17,6 +16,7 @@ from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import is_refused, os_errors
 from aiodq.storage.io.quarantine import is_quarantined
+from aiodq.storage.offline.store_report import FileReport, Finding, StoreReport
 from aiodq.storage.offline.verify_segment import SegmentCheck, check_segment
 from aiodq.storage.segments.offset_ranges import without
 from aiodq.storage.segments.segment_files import own_segments
@@ -38,120 +38,14 @@ if TYPE_CHECKING:
 
     from aiodq.storage.bulk.commits import Commit
     from aiodq.storage.io.filesystem import FileSystem
+    from aiodq.storage.offline.store_report import Kind
     from aiodq.storage.state.assessment import Missing
 
-__all__ = ["FileReport", "Finding", "Kind", "Severity", "StoreReport", "verify_store"]
-
-Severity: TypeAlias = Literal["damage", "loss", "note"]
-"""`damage`: not as it was written, and `repair_store` can settle it unless it is to be done `by_hand`. `loss`: messages
-that are gone, settled before. `note`: nothing wrong, such as an unfinished write or a file left over from one."""
-
-Kind: TypeAlias = Literal[
-    "store",
-    "segment",
-    "topic",
-    "watermark",
-    "checkpoint",
-    "journal",
-    "transactions",
-    "commit",
-    "staged",
-    "hold",
-    "lock",
-    "temporary",
-    "quarantined",
-    "unknown",
-]
+__all__ = ["verify_store"]
 
 _LINKED: Final = "a link to a topic's files, which no owner follows; put the topic's directory itself there"
 _LARGEST_NOTED: Final = 1 << 24
 _OWN: Final = frozenset({TRANSACTIONS, ORIGINS, ASIDE, FIGURES, COMMITS, STAGING, HOLDS, STORE_FILE})
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One finding about a file.
-
-    Attributes:
-        severity: see `Severity`.
-        path: the file.
-        position: the byte at which it begins.
-        reason: as text.
-        first, stop: the offsets it cost; equal if none, or if they are not known.
-        by_hand: whether it is damage that `repair_store` leaves to an administrator.
-    """
-
-    severity: Severity
-    path: str
-    position: int
-    reason: str
-    first: int = 0
-    stop: int = 0
-    by_hand: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FileReport:
-    """The report on one file.
-
-    Attributes:
-        path: the file.
-        kind: what it is.
-        topic: the topic it belongs to; empty if it belongs to the store.
-        bytes: its size.
-        records: messages, channel operations, transactions, or 0.
-        findings: what was found about it.
-    """
-
-    path: str
-    kind: Kind
-    topic: str
-    bytes: int
-    records: int = 0
-    findings: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StoreReport:
-    """The report on a whole store.
-
-    Attributes:
-        path: its directory.
-        files: one report per file.
-    """
-
-    path: str
-    files: tuple[FileReport, ...]
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """All findings."""
-        return tuple(finding for file in self.files for finding in file.findings)
-
-    @property
-    def damages(self) -> tuple[Finding, ...]:
-        """The findings that require a repair, by `repair_store` or by hand."""
-        return tuple(finding for finding in self.findings if finding.severity == "damage")
-
-    @property
-    def losses(self) -> tuple[Finding, ...]:
-        """The findings about messages that are gone for good."""
-        return tuple(finding for finding in self.findings if finding.severity == "loss")
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no damage."""
-        return not self.damages
-
-    @property
-    def bytes(self) -> int:
-        """The total size of the files."""
-        return sum(file.bytes for file in self.files)
-
-    @property
-    def records(self) -> int:
-        """The number of messages that can be read."""
-        return sum(file.records for file in self.files if file.kind == "segment")
 
 
 def verify_store(path: str, fs: FileSystem) -> StoreReport:

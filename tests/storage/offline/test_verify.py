@@ -13,7 +13,7 @@ from aiodq.errors import FormatVersionError, NotAStoreError, StorageError, Store
 from aiodq.format.journal import Op, OpKind
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.offline import verify_segment
-from aiodq.storage.offline.verify import StoreReport, verify_store
+from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.segments import frame_scan as scan
 from aiodq.storage.segments.segment_files import list_segments
 from aiodq.storage.state.channel_journal import ChannelJournal
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.format.frame import Frame
+    from aiodq.storage.offline.store_report import StoreReport
 
 
 def verified(store: Path, fs: WatchedFileSystem | None = None) -> StoreReport:
