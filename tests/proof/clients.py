@@ -15,6 +15,7 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.requests.claims import Claims
 from aiodq.shared.requests.made_changes import MadeChanges
+from aiodq.shared.requests.overview import Overview
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
 from aiodq.shared.server.session import Session
 from aiodq.storage.log.topic_log import TopicLog
@@ -62,6 +63,7 @@ class _Owning:
         self.transacting: dict[Origin, asyncio.Task[Any]] = {}
         self.waiting = WaitingBytes()
         self.changes = MadeChanges()
+        self.overview = Overview(self.engine, epoch)
         self.clients: Sequence[Client] = ()
 
     def lends_to(self, client: packets.Hello) -> None:

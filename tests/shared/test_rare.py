@@ -16,6 +16,7 @@ import aiodq
 from aiodq.engine.store.opening import open_store
 from aiodq.shared.client import remote_store
 from aiodq.shared.client.remote_store import RemoteStore
+from aiodq.shared.requests import overview
 from aiodq.shared.requests.lending import Lending
 from aiodq.testing import WatchedFileSystem
 from aiodq.wire.packets import Want
@@ -409,14 +410,15 @@ async def test_the_health_of_a_store_is_not_as_old_as_what_is_known_of_its_many_
 ) -> None:
     look, looked = RemoteStore.look_once, 0
 
-    async def slowly(store: RemoteStore) -> None:
+    async def slowly(store: RemoteStore, *, anew: bool = True) -> None:
         nonlocal looked
         looked += 1
         await asyncio.sleep(0.2)
-        await look(store)
+        await look(store, anew=anew)
 
     monkeypatch.setattr(remote_store, "_LOOK", 0.01)
     monkeypatch.setattr(remote_store, "_SHARE", 1000)
+    monkeypatch.setattr(overview, "_FRESH", 0.0)
     async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as store, asyncio.timeout(PATIENCE):
         queue = store.queue("jobs")
         monkeypatch.setattr(RemoteStore, "look_once", slowly)

@@ -291,16 +291,19 @@ class RemoteStore:
             self.link.look_around()
             try:
                 if began < topics_at:
-                    self.seen[""] = await self._page()
+                    self.seen[""] = await self._page("", stamps=False)
                     pause = max(_LOOK, _SHARE * (self.loop.time() - began))
                 else:
-                    await self.look_once()
+                    await self.look_once(anew=False)
                     pause, topics_at = _LOOK, self.loop.time() + _SHARE * (self.loop.time() - began)
             except AiodqError:
                 continue  # the last report stands until there is an owner again
 
-    async def look_once(self) -> None:
+    async def look_once(self, *, anew: bool = True) -> None:
         """Request the owner's report on the store and its topics.
+
+        Args:
+            anew: whether everything is as of now; otherwise it may be a moment old, and what is known is not asked for.
 
         Raises:
             AiodqError: there is no owner to ask.
@@ -308,18 +311,22 @@ class RemoteStore:
         seen: dict[str, Mapping[str, Any]] = {}
         after, more = "", True
         while more:
-            seen[""] = found = await self._page(after)
-            for name in found["topics"]:
-                facts = await self.link.result("stats", read_topic, {"topic": name})
+            seen[""] = found = await self._page(after, stamps=None if anew else True)
+            names = found["topics"]
+            for name, stamp in zip(names, found.get("stamps") or [None] * len(names), strict=True):
+                facts = self.seen.get(name)
+                if facts is None or stamp is None or facts.get("stamp") != stamp:
+                    facts = await self.link.result("stats", read_topic, {"topic": name})
                 if facts is not None:
                     seen[name] = facts
                 after = name
             more = found["more"]
         self.seen = seen
 
-    async def _page(self, after: str = "") -> Mapping[str, Any]:
-        """Request the state of the store, with the names of some topics."""
-        return await self.link.result("store", read_store, {"after": after})
+    async def _page(self, after: str, *, stamps: bool | None) -> Mapping[str, Any]:
+        """Request the state of the store, with the names of some topics, and their stamps if they are asked for."""
+        asked: dict[str, Any] = {"after": after} if stamps is None else {"after": after, "stamps": stamps}
+        return await self.link.result("store", read_store, asked)
 
     def topic_names(self) -> list[str]:
         """Return the names of the existing topics, as far as known here."""

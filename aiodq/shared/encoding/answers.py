@@ -94,8 +94,10 @@ def read_nothing(_answer: object) -> None:
 
 def read_store(answer: Json) -> Mapping[str, Json]:
     """Read the state of a store, with a page of its topics. The caller checks the rest."""
-    names, more = answer["topics"], read_flag(answer["more"])
+    names, more, stamps = answer["topics"], read_flag(answer["more"]), answer.get("stamps")
     if not all(isinstance(name, str) for name in names) or (more and not names):
+        raise ValueError(answer)
+    if stamps is not None and len(stamps) != len(names):
         raise ValueError(answer)
     found: Mapping[str, Json] = answer
     return found

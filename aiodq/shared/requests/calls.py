@@ -111,22 +111,29 @@ async def _given(owner: Owning, arguments: Arguments) -> None:
 
 
 async def _look(owner: Owning, arguments: Arguments) -> dict[str, Json]:
-    after = str(arguments.get("after", ""))
+    after, stamps = str(arguments.get("after", "")), arguments.get("stamps")
+    if stamps and not after:
+        await owner.overview.renew()
     names = [name for name in owner.store.topics() if name > after]
     engine = owner.engine
     return {
         "topics": names[:_PAGE],
+        "stamps": owner.overview.stamps(names[:_PAGE]) if stamps else None,
         "more": len(names) > _PAGE,
         "failed": None if engine.failure is None else str(engine.failure),
         "transactions": engine.committer.committed,
         "sync_backend": engine.syncs.name,
-        "health": health_facts(owner.store.health()),
+        # Who asks for stamps, or says that it does not, does so once a second: what he gets may be a moment old.
+        "health": health_facts(owner.store.health()) if stamps is None else owner.overview.health(),
     }
 
 
 async def _stats(owner: Owning, arguments: Arguments) -> dict[str, Json] | None:
     engine = owner.engine.topics.get(_text(arguments, "topic"))
-    return None if engine is None else topic_facts(Topic(owner.engine, engine).stats())
+    if engine is None:
+        return None
+    stats = Topic(owner.engine, engine).stats()
+    return {**topic_facts(stats), "stamp": owner.overview.stamp(stats)}
 
 
 async def _delete_topic(owner: Owning, arguments: Arguments) -> None:

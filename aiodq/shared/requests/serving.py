@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aiodq.shared.requests.client_put_result import ClientPutResult, PutsInProgress
     from aiodq.shared.requests.lent_runs import LentRun
     from aiodq.shared.requests.made_changes import MadeChanges
+    from aiodq.shared.requests.overview import Overview
     from aiodq.shared.requests.waiting_bytes import WaitingBytes
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
@@ -75,6 +76,7 @@ class Owning(Protocol):
         transacting: transactions in progress that may be repeated.
         waiting: the puts and transactions that wait for room.
         changes: the changes that clients have asked for, each of which is made once.
+        overview: what is told to clients that look at the whole store regularly.
     """
 
     engine: StoreEngine
@@ -87,6 +89,7 @@ class Owning(Protocol):
     transacting: dict[Origin, asyncio.Task[Any]]
     waiting: WaitingBytes
     changes: MadeChanges
+    overview: Overview
 
     @property
     def clients(self) -> Sequence[Client]:

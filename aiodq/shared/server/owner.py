@@ -19,6 +19,7 @@ from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.claims import Claims
 from aiodq.shared.requests.epochs import new_epoch
 from aiodq.shared.requests.made_changes import MadeChanges
+from aiodq.shared.requests.overview import Overview
 from aiodq.shared.requests.waiting_bytes import WaitingBytes
 from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.shared.server.incoming import Incoming
@@ -86,6 +87,7 @@ class Owner:
         self._before = self._noted.read_epoch()
         self.epoch: int = new_epoch(engine.clock.now_ns(), self._before)
         self._noted.epoch = self.epoch
+        self.overview: Overview = Overview(engine, self.epoch)
         self._known: Collection[int] | None = None
         self.largest: int = _LARGEST
         self.puts_in_progress: PutsInProgress = {}
@@ -162,6 +164,7 @@ class Owner:
                 await self._tell_outdated()
         finally:
             self._active.end()
+            self.overview.end()
 
     async def _tell_outdated(self) -> None:
         monotonic = self.engine.clock.monotonic

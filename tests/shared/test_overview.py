@@ -1,0 +1,142 @@
+"""What an owner tells those who look at its whole store: of topics, what has changed since they looked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aiodq.engine.stats.active_topics import ActiveTopics
+from aiodq.engine.stats.topic_stats import topic_stats
+from aiodq.shared.client import remote_store
+from aiodq.shared.connection import in_turns
+from aiodq.shared.requests import calls, overview
+from aiodq.shared.requests.overview import Overview
+from tests.shared.support import PATIENCE, owned, two, until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import pytest
+
+    import aiodq
+    from aiodq.shared.requests.serving import Owning
+    from aiodq.stats import TopicStats
+
+NAMES = ["a", "b", "c"]
+
+
+async def filled(store: aiodq.Store, names: list[str]) -> list[aiodq.Topic]:
+    topics = [store.topic(name) for name in names]
+    for topic in topics:
+        await topic.put(b"x")
+    return topics
+
+
+async def test_a_client_asks_for_the_topics_alone_that_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    looks = 0
+    stats, look = calls._STORE["stats"], calls._STORE["store"]
+
+    async def asking(owner: Owning, arguments: Mapping[str, Any]) -> Any:
+        asked.append(arguments["topic"])
+        return await stats(owner, arguments)
+
+    async def looking(owner: Owning, arguments: Mapping[str, Any]) -> Any:
+        nonlocal looks
+        looks += 1
+        return await look(owner, arguments)
+
+    monkeypatch.setitem(calls._STORE, "stats", asking)
+    monkeypatch.setitem(calls._STORE, "store", looking)
+    monkeypatch.setattr(remote_store, "_LOOK", 0.002)
+    monkeypatch.setattr(remote_store, "_SHARE", 0)
+    monkeypatch.setattr(overview, "_FRESH", 0.0)
+    monkeypatch.setattr(overview, "_SHARE", 0)
+    async with two(tmp_path / "s") as (store, client), asyncio.timeout(PATIENCE):
+        topics = await filled(store, NAMES)
+        await topics[0].put(b"y")
+        await until(lambda: client.topics() == NAMES and client.stats().topics["a"].end_offset == 2)
+        seen = looks
+        await until(lambda: looks >= seen + 20)  # what came while the topics were made is told by now
+        asked.clear()
+        await until(lambda: looks >= seen + 60)
+        assert asked == []
+        await topics[1].put(b"y")
+        await until(lambda: client.stats().topics["b"].end_offset == 2)
+        assert set(asked) == {"b"}
+        await store.delete_topic("c")
+        await until(lambda: sorted(client.stats().topics) == ["a", "b"])
+
+
+async def test_a_stamp_comes_never_again(tmp_path: Path) -> None:
+    """A client may ask for the statistics just while they differ from what they were and will be."""
+    async with owned(tmp_path / "s") as (store, owner):
+        [topic] = await filled(store, ["t"])
+        found = owner.overview
+        await found.renew()
+        [before] = found.stamps(["t"])
+        await topic.pause()
+        topic.channel("c")
+        amid = found.stamp(topic.stats())
+        await store.topic("t").delete_channel("c")
+        await topic.resume()
+        found._due = 0.0
+        await found.renew()
+        [after] = found.stamps(["t"])
+        assert len({before, amid, after}) == 3
+        assert found.stamps(["none"]) == [None]
+        assert Overview(store._store_engine, owner.epoch + 1).stamp(topic.stats()) != after
+
+
+async def test_of_many_idle_topics_some_are_looked_at_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def looking(engine: Any) -> TopicStats:
+        looked.append(engine.name)
+        return topic_stats(engine)
+
+    monkeypatch.setattr(overview, "_FRESH", 0.0)
+    monkeypatch.setattr(overview, "_SHARE", 0)
+    monkeypatch.setattr(overview, "_IDLE", 2)
+    async with owned(tmp_path / "s") as (store, owner):
+        await filled(store, [f"t{number}" for number in range(6)])
+        found = owner.overview
+        monkeypatch.setattr(ActiveTopics, "take", lambda _: iter(()))
+        for _ in range(3):
+            await found.renew()
+        monkeypatch.setattr(overview, "topic_stats", looking)
+        [before] = found.stamps(["t3"])
+        store._store_engine.topics["t3"].log.cut_bytes = 7  # a change that nothing notes
+        for _ in range(3):
+            await found.renew()
+        assert sorted(looked) == [f"t{number}" for number in range(6)]
+        assert found.stamps(["t3"]) != [before]
+
+
+async def test_those_who_look_at_once_look_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+
+    def looking(engine: Any) -> TopicStats:
+        nonlocal looked
+        looked += 1
+        return topic_stats(engine)
+
+    monkeypatch.setattr(overview, "_FRESH", PATIENCE)
+    monkeypatch.setattr(in_turns, "LONGEST_TURN", 0.0)
+    async with owned(tmp_path / "s") as (store, owner):
+        await filled(store, NAMES)
+        monkeypatch.setattr(overview, "topic_stats", looking)
+        first, *others = [asyncio.create_task(owner.overview.renew()) for _ in range(3)]
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(*others)
+        assert first.cancelled()
+        assert None not in owner.overview.stamps(NAMES)
+        count = looked
+        await owner.overview.renew()
+        assert looked == count == len(NAMES)
