@@ -51,6 +51,25 @@ def test_deadlines_are_those_that_were_set_last(steps: list[tuple[str, int, int]
         assert deadlines.next() == min(model.values(), default=None)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_deadline_that_is_earlier_than_those_before_it_comes_first(*, moved: bool) -> None:
+    in_flight = {1: 11, 2: 12, 3: 13}
+    deadlines = Deadlines(in_flight)
+    deadlines.add(20, 1, 11)
+    deadlines.add(30, 2, 12)
+    if moved:
+        deadlines.add(40, 3, 13)
+        deadlines.move(10, 3, 13)
+    else:
+        deadlines.add(10, 3, 13)
+    for late, offset in ((10, 3), (20, 1), (30, 2)):
+        assert deadlines.next() == late
+        assert deadlines.take(late - 1) == []
+        assert deadlines.take(late) == [offset]
+        del in_flight[offset]
+    assert deadlines.next() is None
+
+
 def test_deadlines_of_what_was_settled_take_no_room() -> None:
     in_flight: dict[int, int] = {}
     deadlines = Deadlines(in_flight)
@@ -193,6 +212,21 @@ def test_neighbours_that_are_due_at_once_take_no_room() -> None:
     assert not deferrals
 
 
+@pytest.mark.parametrize("gone", [0, 1, 3])
+@pytest.mark.parametrize("again", [False, True])
+def test_neighbours_of_a_message_that_is_due_no_more_are_due_when_they_were(gone: int, *, again: bool) -> None:
+    """It is the first of them, one in the middle, or the last."""
+    deferrals = Deferrals()
+    deferrals.add_all(0, [100] * 4)
+    if again:
+        deferrals.add(gone, 200)
+    else:
+        deferrals.discard(gone)
+    assert deferrals.next() == 100
+    assert deferrals.take(100) == [offset for offset in range(4) if offset != gone]
+    assert dict(deferrals) == ({gone: 200} if again else {})
+
+
 def test_deferring_one_message_again_and_again_takes_no_room() -> None:
     deferrals = Deferrals()
     for due in range(10_000):
@@ -244,6 +278,20 @@ def test_very_many_get_times_of_their_own_as_far_as_they_are_still_deferred(step
     assert dict(deferrals.in_order()) == model
     assert not deferrals.spread()
     assert sorted(deferrals) == sorted(model.items())
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_due_no_more_gets_no_time_of_its_own_though_it_alone_is_left_to_get_one(*, again: bool) -> None:
+    deferrals = Deferrals()
+    deferrals.add_all(0, range(1, 1002))
+    if again:
+        deferrals.add(1000, 5000)
+    else:
+        deferrals.discard(1000)
+    while deferrals.spread():
+        pass
+    assert deferrals.take(4999) == list(range(1000))
+    assert dict(deferrals) == ({1000: 5000} if again else {})
 
 
 def test_what_was_discarded_is_not_kept_for_ever() -> None:
