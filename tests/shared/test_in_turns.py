@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -171,8 +172,12 @@ class ReceivingLink:
 class Transport:
     """Notes whether it is read from."""
 
-    def __init__(self) -> None:
-        self.reading, self.closing = True, False
+    def __init__(self, sock: socket.socket | None = None) -> None:
+        self.reading, self.closing, self._sock = True, False, sock
+
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        assert name == "socket"
+        return self._sock
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -221,6 +226,21 @@ async def test_packets_that_come_together_are_heard_in_turns_and_in_order(end: s
         assert hearing.tokens == list(range(MANY))
     await asyncio.sleep(0)
     assert transport.reading is (end in {"read", "more"})
+
+
+@pytest.mark.usefixtures("short")
+async def test_what_arrived_before_a_write_failed_is_heard_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        hearing, transport = ReceivingLink(), Transport(here)
+        wire = connected(hearing, transport)
+        here.settimeout(0)
+        there.sendall(b"".join(encode_packet(Pong(token)) for token in range(MANY)))
+        heard = list[int]()
+        monkeypatch.setattr(hearing, "lost", lambda _: heard.extend(hearing.tokens))
+        transport.closing = True
+        wire.connection_lost(BrokenPipeError())
+        assert heard == list(range(MANY))
 
 
 @pytest.mark.usefixtures("short")

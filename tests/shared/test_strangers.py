@@ -18,7 +18,7 @@ from aiodq.shared.connection.rendezvous import connect, listen
 from aiodq.shared.encoding.answers import read_held, understood
 from aiodq.shared.encoding.options_json import topic_options
 from aiodq.shared.server import owner
-from aiodq.wire.layout import VERSION
+from aiodq.wire.layout import PACKET, VERSION
 from aiodq.wire.packets import Call, Done, Fail, Hello, Open, Ping, Pong, Welcome
 from aiodq.wire.stream import PacketReader, encode_packet
 from tests.shared.support import PATIENCE, RawClient
@@ -36,7 +36,8 @@ pytestmark = pytest.mark.slow_on_uvloop  # what is said and understood is the sa
 
 QUICK = aiodq.StoreOptions(sync="os")
 TLS = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
-FOREIGN = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", TLS, b"\0", bytes(60_000)]
+UNKNOWN = PACKET.pack(PACKET.size, 0x7F, 0, 0, 1)
+FOREIGN = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", TLS, b"\0", bytes(60_000), UNKNOWN]
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ async def test_another_user_is_told_why_it_is_not_served(tmp_path: Path, monkeyp
                     await aiodq.open(tmp_path, mode=mode, failover=0.2)
 
 
-@pytest.mark.parametrize("said", FOREIGN, ids=["http", "tls", "one byte", "zeros"])
+@pytest.mark.parametrize("said", FOREIGN, ids=["http", "tls", "one byte", "zeros", "unknown"])
 async def test_who_talks_otherwise_is_named(store: Path, said: bytes) -> None:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)

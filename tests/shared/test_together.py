@@ -443,6 +443,28 @@ async def test_what_puts_in_one_turn_is_accepted_as_long_as_there_is_memory(tmp_
         assert await asyncio.gather(*puts) == [*range(1, 51)]
 
 
+async def test_what_is_put_takes_memory_until_it_is_stored_and_no_longer(tmp_path: Path) -> None:
+    """However it is put, and though some of it is given up. Otherwise the bound on memory would drift."""
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put(b"0")
+        puts = cast("RemotePuts", client._store_engine.topics["jobs"].put_buffer)
+        labels: dict[str, Any] = {"tag": "tag", "key": b"key", "headers": {"name": "value"}}
+        under_way = [asyncio.ensure_future(queue.put(bytes(size))) for size in (0, 1, 700_000, 700_000, 7)]
+        under_way += [asyncio.ensure_future(queue.put(b"labelled", **labels)) for _ in range(3)]
+        many = [asyncio.ensure_future(queue.put_many([b"a", aiodq.Draft(b"b", **labels)])) for _ in range(2)]
+        await asyncio.sleep(0)
+        receipt = queue.put_nowait(b"now", **labels)
+        for given_up in under_way[1], under_way[5], many[1]:
+            given_up.cancel()
+        assert puts._cost > 1_400_000
+        found = await asyncio.gather(*under_way, *many, return_exceptions=True)
+        assert sum(isinstance(each, asyncio.CancelledError) for each in found) == 3
+        await receipt
+        await puts.settled()
+        assert (puts.pending, puts._cost) == (0, 0)
+
+
 async def test_what_puts_in_one_turn_does_not_pass_by_those_that_wait_for_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
