@@ -20,7 +20,7 @@ from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.storage.state.transactions.transaction_origins import ORIGINS, read_origins
 from aiodq.testing import FakeClock, WatchedFileSystem
 from aiodq.wire.frames import encode_messages
-from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Ping, Put, Range, Txn
+from aiodq.wire.packets import Ack, Call, Done, Fail, Gone, Held, Ping, Pong, Put, Range, Resume, Txn
 from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, counts, owned, until
 from tests.shared.support import two as stores_of_two
 
@@ -508,6 +508,46 @@ async def test_what_a_client_that_is_gone_was_to_settle_goes_back_when_it_comes_
         go.set()
         message = await queue.get(timeout=PATIENCE)
         assert (message.body, message.attempts) == (b"a", 1)
+
+
+@pytest.mark.parametrize("how", ["gone", "withdrawn"])
+async def test_who_claims_messages_does_not_wait_for_a_transaction_that_was_given_up_behind_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    async with owned(tmp_path / "s") as (store, owner):
+        begun, go, append = threading.Event(), threading.Event(), TransactionFile.append
+
+        def slowly(*given: Any) -> Any:
+            begun.set()
+            go.wait(PATIENCE)
+            return append(*given)
+
+        monkeypatch.setattr(TransactionFile, "append", slowly)
+        client = await joined(tmp_path / "s")
+        await client.answer(client.put(1, 1, [b"a"]))
+        ((_, delivery, _),) = await client.take(2, 1, 1)
+        client.send(txn(5, b"x"))
+        await until(begun.is_set)
+        client.send(txn(6, b"y", acks=[Ack(2, owner.epoch, (Range(0, delivery, 1),))]))
+        await until(lambda: len(owner.engine.committer.deciding) == 2)
+        again = await joined(tmp_path / "s")
+        claiming = again.send(Resume(2, owner.epoch, (Held(0, delivery, 1, 1),)))
+        assert await again.ask(Ping(1)) == Pong(1)
+        if how == "gone":
+            await client.close()
+        else:
+            client.send(Call("withdraw", {"sequence": 6}))
+        await until(lambda: len(owner.transacting) == (0 if how == "gone" else 1))
+        go.set()
+        answer = await again.answer(claiming)
+        assert isinstance(answer, Done)
+        assert answer.facts is not None
+        [[offset, number, messages]] = answer.facts["held"]
+        assert (offset, messages) == (0, 1)
+        assert await again.ask(Ack(2, owner.epoch, (Range(0, number, 1),))) == Done()
+        assert await bodies(store, "made") == [b"x"]
+        await client.close()
+        await again.close()
 
 
 async def test_two_parts_for_one_topic_are_no_transaction(tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ class Committer:
             if entry in self._waiting:
                 del self._waiting[entry]
                 entry.release()
+                entry.done.cancel()  # others may wait for the outcome
                 self._decided(entry.done, origin)
             else:
                 entry.done.add_done_callback(lambda done: late(done.exception()))
