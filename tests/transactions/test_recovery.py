@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,12 @@ from aiodq.testing import Fault, FaultPlan, SimulatedFileSystem
 from tests.channels.support import Machine, counts, ready, soon, until
 from tests.transactions.test_commit import transact
 from tests.watching.support import at_hand, flip
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiodq.engine.committing.entries import Entry
+    from aiodq.engine.topic.topic_engine import TopicEngine
 
 
 async def started(store: aiodq.Store, count: int = 3) -> aiodq.Queue:
@@ -89,9 +96,49 @@ async def test_those_that_wait_for_the_next_sync_are_committed_when_the_store_is
         await until(lambda: len(committer._undecided) == len(topics))
         assert committer._waiting
     await asyncio.gather(*committing)
+    assert not committer._undecided
     async with machine.store() as store:
         for topic in topics:
             assert await shown(store, topic) == [b"before", bytes(40_000)]
+
+
+async def test_one_that_comes_while_others_are_committed_at_the_end_is_committed_or_refused(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At closing, the file is emptied last. What comes meanwhile is committed, and what comes during that, too."""
+    async with machine.store() as store:
+        for topic in ("first", "last"):
+            await store.topic(topic).put(b"before")
+        committer, go = store._store_engine.committer, {"first": asyncio.Event(), "last": asyncio.Event()}
+        create, empty, wait_durable = committer._create, committer._empty, committer._wait_durable
+
+        async def created(engines: Sequence[TopicEngine]) -> None:
+            await create(engines)
+            await go[engines[0].name].wait()
+
+        async def let(topic: str) -> None:
+            go[topic].set()
+            await until(lambda: committer._waiting)
+
+        async def emptied() -> None:
+            if not go["first"].is_set():
+                await let("first")
+            await empty()
+
+        async def durable(entries: list[Entry]) -> None:
+            if not go["last"].is_set():
+                await let("last")
+            await wait_durable(entries)
+
+        for name, double in (("_create", created), ("_empty", emptied), ("_wait_durable", durable)):
+            monkeypatch.setattr(committer, name, double)
+        committing = [asyncio.ensure_future(transact(store, {topic: [b"x"]})) for topic in go]
+        await asyncio.sleep(0)
+    await asyncio.gather(*committing)
+    assert read_transactions(machine.fs, "/s").blocks == []
+    async with machine.store() as store:
+        for topic in go:
+            assert await shown(store, topic) == [b"before", b"x"]
 
 
 async def test_what_is_there_already_is_not_put_again(machine: Machine) -> None:
@@ -125,6 +172,44 @@ async def test_consumed_and_gone_it_does_not_come_back(machine: Machine) -> None
     async with machine.store() as store:
         assert counts(store.queue("made")) == (0, 0, 0)
         assert counts(store.queue("jobs")) == (0, 0, 0)
+
+
+async def test_found_after_a_power_cut_and_consumed_since_it_does_not_come_back(machine: Machine) -> None:
+    async with machine.store(segment_bytes=4096) as store:
+        jobs, made = await started(store), store.queue("made")
+        for _ in range(3):
+            await transact(store, {"made": [bytes(3000)]}, await jobs.get())
+        machine.crash()
+    async with machine.store(segment_bytes=4096) as store:
+        made = store.queue("made")
+        for _ in range(3):
+            await (await soon(made.get())).ack()
+        for _ in range(3):
+            await made.put(bytes(3000))  # a new segment: what is deleted is so durably
+            await (await soon(made.get())).ack()
+        await made.sync()
+        machine.crash()
+    async with machine.store() as store:
+        assert counts(store.queue("made")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("found", [False, True])
+async def test_its_acks_are_on_disk_before_it_is_forgotten(machine: Machine, *, found: bool) -> None:
+    """It is forgotten by who has committed it, or by who has found it after a power cut."""
+    async with machine.store() as store:
+        jobs = await started(store)
+        await transact(store, {"made": [b"a"]}, await jobs.get())
+        if not found:
+            await store.topic("other").purge()
+        machine.crash()
+    async with machine.store() as store:
+        if found:
+            await store.topic("other").purge()
+        assert read_transactions(machine.fs, "/s").blocks == []
+        machine.crash()
+    async with machine.store() as store:
+        assert counts(store.queue("jobs")) == (2, 0, 0)
+        assert await shown(store, "made") == [b"a"]
 
 
 async def test_a_seek_stands_though_a_transaction_had_acked(machine: Machine) -> None:

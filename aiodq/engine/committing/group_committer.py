@@ -482,10 +482,11 @@ class Committer:
             StoreFailedError: the store has stopped.
         """
         async with self._turn:
-            while self._waiting:
+            # INVARIANT: nothing waits when later transactions are refused, or one could be refused and be committed.
+            emptied = False
+            while self._waiting or not emptied:
+                emptied = self._due = not self._waiting
                 await self._work()
-            self._due = True
-            await self._work()
             self._over = QueueShutDown("the store is closed")
             if self._timer is not None:
                 self._timer.cancel()
