@@ -6,12 +6,14 @@ import asyncio
 import errno
 import random
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
 from aiodq.engine.store.backups import Backups
+from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.testing import Passed, WatchedFileSystem
 from tests.queue.support import (
     Tasks,
@@ -33,6 +35,7 @@ from tests.queue.support import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from aiodq.options import SyncPolicy
@@ -533,3 +536,33 @@ class TestOtherWrites:
             await soon(asyncio.gather(*(jobs.put(body) for body in numbered(10, start=2))))
             assert log_syncs(fs, since) <= 2
             assert ready_now(jobs) == numbered(12)
+
+
+@pytest.mark.parametrize("what", ["sync", "delete_channel", "close"])
+async def test_who_has_begun_to_wait_in_the_turn_in_which_the_store_fails_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The log is done with it, and the journals are not asked any more."""
+    opened = await aiodq.open(path)
+    topic = opened.topic("jobs")
+    await topic.put(b"x")
+    await topic.channel("c").get()
+
+    def then_fail(step: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def stepped(*given: Any) -> Any:
+            found = await step(*given)
+            opened._store_engine.fail(OSError(errno.EIO, "broken"))
+            return found
+
+        return stepped
+
+    with monkeypatch.context() as patched:
+        for name in ("sync_log", "operate"):
+            patched.setattr(TopicEngine, name, then_fail(getattr(TopicEngine, name)))
+        asked: dict[str, Callable[[], Awaitable[None]]] = {
+            "sync": topic.sync, "delete_channel": partial(topic.delete_channel, "c"), "close": opened.aclose,
+        }  # fmt: skip
+        with pytest.raises(aiodq.StoreFailedError):
+            await soon(asked[what]())
+    with suppress(aiodq.StoreFailedError):
+        await soon(opened.aclose())
