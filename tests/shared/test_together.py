@@ -14,6 +14,7 @@ from aiodq.shared.client.remote_puts import RemotePuts
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.consuming import remote_channel
 from aiodq.shared.server.inside import Inside
+from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
 
@@ -208,6 +209,48 @@ async def test_nothing_is_handed_out_of_the_open_lease_after_a_stop(tmp_path: Pa
             assert [message async for message in iterating] == []
         other = owner.topic("jobs").channel("c")
         assert [message.body for message in await other.get_many(5)] == [b"2", b"3", b"4"]
+
+
+async def test_who_acks_several_is_told_of_nothing_that_is_acked_later(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        queue = client.queue("jobs")
+        await queue.put_many([b"%d" % n for n in range(3)])
+        messages = await queue.get_many(3)
+        take_away(owner, 2)
+        acking = queue.ack_many(messages[:2])
+        with pytest.raises(aiodq.NotInFlightError):
+            await messages[2].ack()
+        await acking
+        assert await counts(queue) == (1, 0, 0)
+
+
+async def test_what_is_given_up_is_among_the_dead_letters_before_a_sync_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go, append = asyncio.Event(), threading.Event(), TransactionFile.append
+    loop = asyncio.get_running_loop()
+
+    def slowly(*given: Any) -> Any:
+        loop.call_soon_threadsafe(begun.set)
+        go.wait(PATIENCE)
+        return append(*given)
+
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs", aiodq.ChannelOptions(max_attempts=1, dead_letter="dead"))
+        await queue.put(b"x")
+        message = await queue.get()
+        with monkeypatch.context() as patched:
+            patched.setattr(TransactionFile, "append", slowly)
+            message.nack_nowait()
+            syncing = asyncio.ensure_future(queue.sync())
+            try:
+                await begun.wait()
+                await client.topic("other").put(b"meanwhile")
+                assert not syncing.done()
+            finally:
+                go.set()
+            await syncing
+        assert await counts(owner.queue("dead")) == (1, 0, 0)
 
 
 async def test_who_acks_several_is_told_of_one_that_was_taken_away_unheard(tmp_path: Path) -> None:
