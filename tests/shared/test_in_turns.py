@@ -16,6 +16,7 @@ from aiodq.shared.connection import in_turns as turning
 from aiodq.shared.connection import packet_protocol
 from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.encoding.remote_errors import is_lost
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Ping, Pong
 from aiodq.wire.stream import Received, encode_packet
@@ -69,6 +70,15 @@ async def test_what_is_opened_again_and_what_is_answered_no_more_holds_nobody_up
             turns += 1
         assert turns >= MANY
         await client.queue("topic-0").refresh()
+
+
+async def test_what_is_asked_while_there_is_no_owner_is_answered_so_at_once(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        link = link_of(client)
+        await client.queue("jobs").refresh()
+        await cut(link)
+        for answer in link.ask(lambda _: Ping(1)), link.request(lambda _: Ping(1), "jobs", "default"):
+            assert is_lost(await answer)
 
 
 @pytest.mark.usefixtures("short")
