@@ -81,6 +81,18 @@ async def test_what_is_asked_while_there_is_no_owner_is_answered_so_at_once(tmp_
             assert is_lost(await answer)
 
 
+async def test_numbers_of_requests_begin_anew_and_those_that_wait_for_an_answer_are_passed_over(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        link, queue = link_of(client), client.queue("jobs")
+        await queue.refresh()
+        await until(lambda: link._answers)
+        waiting = dict(link._answers)  # for changes, if there ever are any
+        link._request = 0xFFFFFFFE
+        assert [await queue.put(b"x") for _ in range(50)] == list(range(50))
+        assert max(waiting) < link._request < 100
+        assert waiting.items() <= link._answers.items()
+
+
 @pytest.mark.usefixtures("short")
 async def test_a_channel_that_is_new_while_all_is_opened_again_is_opened_after_its_topic(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
