@@ -291,7 +291,8 @@ def _range(fs: FileSystem, log: LogSnapshot, topic: str, options: ReadOptions) -
     stop = bound_offset(options.ending, topic, begin, end, default=end)
     if options.strict and not begin <= start <= end:
         raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the read is to start at {start}")
-    if options.strict and stop > end:
+    if options.strict and not begin <= stop <= end:
+        # Also an end that is gone: all that was asked for lies before it, and nothing would be read in silence.
         raise OffsetError(f"topic {topic!r} has the offsets {begin} to {end - 1}; the read is to end before {stop}")
     since, until = moment_of(options.starting_ns, topic), moment_of(options.ending_ns, topic)
     if since is not None:

@@ -178,6 +178,18 @@ async def test_between_two_offsets(store: Path, start: int) -> None:
         read(store, endingOffsets='{"other": 1}')
 
 
+@pytest.mark.parametrize("end", ["{}", '{{"orders": {}}}'])
+async def test_an_end_before_which_all_was_deleted_is_an_error(store: Path, end: str) -> None:
+    first, second = segments(store / "orders")[:2]
+    begin = int(second.stem)
+    first.unlink()
+    with pytest.raises(aiodq.OffsetError, match=f"offsets {begin} to 199; the read is to end before {begin - 1}"):
+        read(store, endingOffsets=end.format(begin - 1))
+    assert read(store, endingOffsets=end.format(begin - 1), failOnDataLoss="false") == []
+    assert read(store, endingOffsets=end.format(begin)) == []
+    assert len(read(store, endingOffsets=end.format(begin + 1))) == 1
+
+
 async def test_ends_and_times_by_topic(store: Path) -> None:
     await fill(store, "other", rounds=2)
     rows, others = scanned(store), scanned(store, "other")
