@@ -315,7 +315,7 @@ def _refuse_another(options: WriteOptions, commit: Commit) -> None:
     Raises:
         InvalidOptionError: none of its topics is among those that were committed under its name.
     """
-    commits = read_commits(OsFileSystem(), options.store).commits
+    commits = read_commits(OsFileSystem(), options.store, writer=commit.key.name).commits
     earlier = {topic for one in commits if one.key == commit.key for topic in one.topics}
     others = sorted(commit.topics.keys() - earlier)
     if commit.key.number is not None or not earlier or not others:
@@ -332,8 +332,8 @@ def _refuse_another(options: WriteOptions, commit: Commit) -> None:
 
 def _tell_that_it_was_committed(options: WriteOptions, key: CommitKey, records: int) -> None:
     """Warn that a write adds nothing. Spark repeats the last batch of a stream; an earlier one is another stream's."""
-    commits = read_commits(OsFileSystem(), options.store).commits
-    last = max((commit.key.number or 0 for commit in commits if commit.key.name == key.name), default=0)
+    commits = read_commits(OsFileSystem(), options.store, writer=key.name).commits
+    last = max((commit.key.number or 0 for commit in commits), default=0)
     if key.number is None or key.number >= last:
         _LOG.info("write into %s was committed before: nothing is added of %d messages", options.store, records)
         return

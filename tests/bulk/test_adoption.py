@@ -32,7 +32,7 @@ from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.store_reader import TopicReader
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.json_file import encode_checked
-from aiodq.testing import Fault
+from aiodq.testing import Fault, WatchedFileSystem
 from tests.bulk.support import STORE, STREAM, adopted, left, load, numbered, shown, staged
 from tests.channels.support import Machine, counts, ready, soon
 from tests.queue.support import until
@@ -157,6 +157,41 @@ async def test_of_a_stream_only_what_is_newer_counts(machine: Machine) -> None:
         await adopted(machine)
         assert await shown(store.topic("jobs")) == [b"0", b"1", b"5", b"6", b"other"]
     assert [c.key.number for c in read_commits(machine.fs, STORE).commits if c.key.name == STREAM] == [6]
+
+
+async def test_of_many_records_that_stay_only_what_is_new_is_read_again(machine: Machine) -> None:
+    def records() -> set[str]:
+        return {passed.path.rsplit("/", 1)[1] for passed in fs.passed if passed.path.endswith(".json")} - {"topic.json"}
+
+    fs = WatchedFileSystem(machine.fs)
+    async with aiodq.open(STORE, fs=fs, clock=machine.clock) as store:
+        for name in ("a", "b", "c", "d"):
+            assert load(machine, CommitKey(name), {"jobs": [name.encode()]})
+            await adopted(machine)
+        fs.reset()
+        assert load(machine, CommitKey("e"), {"jobs": [b"e"]})
+        await adopted(machine)
+        assert "e.json" in records()
+        assert records() <= {"d.json", "e.json"}, "an owner knows the rest to be done"
+        assert await shown(store.topic("jobs")) == [b"a", b"b", b"c", b"d", b"e"]
+        fs.reset()
+        commit = replace(staged(machine, "f", {"jobs": [b"f"]}), key=CommitKey("f"))
+        assert commit_staged(fs, STORE, commit)
+        assert records() == {"f.json"}, "of writers, only what is their own is read"
+        await adopted(machine)
+
+
+async def test_a_name_whose_record_was_removed_is_a_new_one(machine: Machine) -> None:
+    done: set[str] = set()
+    async with machine.store() as store:
+        assert load(machine, CommitKey("a"), {"jobs": [b"1"]})
+        await adopted(machine)
+        assert len(read_commits(machine.fs, STORE, done=done).commits) == 1
+        assert (read_commits(machine.fs, STORE, done=done).commits, done) == ([], {"a.json"})
+        machine.fs.remove(f"{STORE}/{COMMITS}/a.json")
+        read_commits(machine.fs, STORE, done=done)
+        assert not done
+        assert await shown(store.topic("jobs")) == [b"1"]
 
 
 async def test_nothing_at_all_is_committed_without_a_trace(machine: Machine, store: aiodq.Store) -> None:

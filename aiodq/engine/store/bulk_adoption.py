@@ -44,6 +44,7 @@ class Adopting:
         self.owing: set[str] = set()
         self.turn: asyncio.Lock = asyncio.Lock()
         self._told: set[CommitKey] = set()
+        self._done: set[str] = set()
         self._damaged: set[str] = set()
         self._swept: int = monotonic_ns(host.clock)
         self._ahead: int = host.clock.now_ns() - self._swept
@@ -70,7 +71,7 @@ class Adopting:
         """
         for topic in sorted(self.owing):
             await self._make(self._host.unnamed(topic))
-        found = await self._host.threads.call(read_commits, self._host.fs, self._host.path)
+        found = await self._host.threads.call(read_commits, self._host.fs, self._host.path, done=self._done)
         for damage in found.damages:
             if damage.path not in self._damaged:
                 self._damaged.add(damage.path)

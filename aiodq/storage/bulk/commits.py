@@ -36,7 +36,7 @@ from aiodq.storage.io.quarantine import Damage, quarantined
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from aiodq.storage.io.filesystem import FileSystem
 
@@ -214,8 +214,19 @@ def write_commit(fs: FileSystem, store: str, commit: Commit) -> None:
     replace_file(fs, path, data)
 
 
-def read_commits(fs: FileSystem, store: str) -> FoundCommits:
+def read_commits(
+    fs: FileSystem, store: str, *, writer: str | None = None, done: set[str] | None = None
+) -> FoundCommits:
     """Return the commits of a store. Blocking.
+
+    There may be very many records, as that of a repeatable key stays: who looks often does not read all of them.
+
+    Args:
+        fs: the store's.
+        store: its directory.
+        writer: the name of the only writer that is asked for; None: all of them.
+        done: the file names of records that an earlier call has found done, which stay so. They are left out, and this
+            call brings the names up to date. None: nothing is left out.
 
     Raises:
         FormatVersionError: a record has a newer version.
@@ -223,15 +234,26 @@ def read_commits(fs: FileSystem, store: str) -> FoundCommits:
     """
     directory = os.path.join(store, COMMITS)
     found = FoundCommits([], [])
-    for match in _names(fs, directory):
+    quoted, names = None if writer is None else quote(writer, safe=""), list_own(fs, directory)
+    known = set() if done is None else done.intersection(names)
+    for match in _records(name for name in names if name not in known):
+        if quoted not in {None, match[1]}:
+            continue
         path = os.path.join(directory, match[0])
         data = read_file(fs, path)
         if data is None:
             continue
         try:
-            found.commits.append(decode_commit(data, path))
+            commit = decode_commit(data, path)
         except CorruptionError as error:
             found.damages.append(Damage(path, 0, len(data), error.message))
+            continue
+        found.commits.append(commit)
+        if commit.done:
+            known.add(match[0])
+    if done is not None:
+        done.clear()
+        done.update(known)
     return FoundCommits(_in_order(found.commits), found.damages)
 
 
@@ -245,9 +267,9 @@ def _in_order(commits: list[Commit]) -> list[Commit]:
     return sorted(commits, key=lambda commit: (times[commit.key], commit.key.name, commit.key.number or 0))
 
 
-def _names(fs: FileSystem, directory: str) -> list[re.Match[str]]:
-    """Return the names of the records, taken apart."""
-    return [match for name in list_own(fs, directory) if (match := _KEY.fullmatch(name))]
+def _records(names: Iterable[str]) -> list[re.Match[str]]:
+    """Return those names that are names of records, taken apart."""
+    return [match for name in names if (match := _KEY.fullmatch(name))]
 
 
 def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
@@ -289,7 +311,7 @@ def _require_staged(fs: FileSystem, store: str, commit: Commit) -> None:
 
 def _is_known(fs: FileSystem, store: str, key: CommitKey) -> bool:
     """Return whether this key, or a later one of its stream, was committed."""
-    for match in _names(fs, os.path.join(store, COMMITS)):
+    for match in _records(list_own(fs, os.path.join(store, COMMITS))):
         if unquote(match[1]) != key.name:
             continue
         if key.number is None or match[2] is None or int(match[2]) >= key.number:
@@ -379,7 +401,7 @@ def _is_link(fs: FileSystem, path: str) -> bool:
 def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | None) -> None:
     # INVARIANT: what is in no record yet is not committed meanwhile, not even by another writer of that name: removing
     # anything that is less than a day old requires the lock.
-    found = read_commits(fs, store)
+    found = read_commits(fs, store, writer=unquote(writer))
     commits = os.path.join(store, COMMITS)
     if found.damages or (directory_exists(fs, commits) and quarantined(fs, commits)):
         return  # an unreadable record may name any of these files
@@ -414,9 +436,9 @@ def finish_commit(fs: FileSystem, store: str, commit: Commit) -> None:
         else:
             topics: dict[str, tuple[Staged, ...]] = dict.fromkeys(commit.topics, ())
             write_commit(fs, store, Commit(commit.key, topics, commit.time_ns, commit.bases, done=True))
-            for earlier in read_commits(fs, store).commits:
+            for earlier in read_commits(fs, store, writer=commit.key.name).commits:
                 key = earlier.key
-                if earlier.done and key.name == commit.key.name and (key.number or 0) < (commit.key.number or 0):
+                if earlier.done and (key.number or 0) < (commit.key.number or 0):
                     fs.remove(os.path.join(directory, key.file))
     if commit.key.number is None:
         with suppress(OSError):  # anything else in it is swept later
