@@ -164,7 +164,18 @@ def check_store_directory(fs: FileSystem, path: str) -> None:
         raise NotAStoreError(NO_DIRECTORY, path) from cause
     except OSError as cause:
         raise storage_error(cause, path) from cause
-    raise NotAStoreError("the directory is not empty and holds no topic, so it is no aiodq store", path)
+    raise NotAStoreError(f"the directory is not empty and holds no topic, {_unless_hidden(fs, path, others)}", path)
+
+
+def _unless_hidden(fs: FileSystem, path: str, names: list[str]) -> str:
+    """Return what follows from a directory in which no topic is seen, for an error: one may be hidden from this user.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    with os_errors(path):
+        hidden = [name for name in names if _is_topic(fs, path, name, unreadable=True)]
+    return f"unless {hidden[0]!r} is one: permission is denied to look into it" if hidden else "so it is no aiodq store"
 
 
 def refuse_inside_store(fs: FileSystem, path: str) -> None:

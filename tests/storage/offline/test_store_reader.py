@@ -472,6 +472,18 @@ def test_a_directory_of_others_is_refused_untouched(tmp_path: Path, files: list[
     assert tree(directory) == before
 
 
+def test_a_topic_that_may_not_be_looked_into_is_not_denied(tmp_path: Path) -> None:
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "topic.json").touch()
+    fs = WatchedFileSystem()
+    fs.fail(errno.EACCES, "listdir", match="orders")
+    with pytest.raises(NotAStoreError, match="holds no topic, unless 'orders' is one: permission is denied to look"):
+        StoreReader(str(tmp_path), fs)
+    (tmp_path / "orders").rename(tmp_path / "no name")
+    with pytest.raises(NotAStoreError, match="holds no topic, so it is no aiodq store"):
+        StoreReader(str(tmp_path), fs)
+
+
 def test_a_file_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotAStoreError):
