@@ -35,7 +35,7 @@ from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.storage.io.durable_io import ensure_directory
 from aiodq.storage.io.filesystem import OsFileSystem, name_exists
 from aiodq.storage.state.topic.topic_meta import describe
-from aiodq.storage.store_layout import check_store_directory
+from aiodq.storage.store_layout import check_store_directory, refuse_inside_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -436,11 +436,13 @@ def check_place(store: str) -> None:
     """Make sure that this is a store, or that one can be created here; nothing is created. Blocking.
 
     Raises:
-        NotAStoreError: it holds something else, or is no directory.
+        NotAStoreError: it holds something else, is no directory, or lies among another store's own files.
         StoreNotFoundError: its parent directory does not exist.
         StorageError: as mapped from the system's error.
     """
     fs, parent = OsFileSystem(), os.path.dirname(store.rstrip("/"))
+    # Nobody opens a store there: what was committed to it would never be taken over.
+    refuse_inside_store(fs, os.path.realpath(store))
     if name_exists(fs, store):
         check_store_directory(fs, store)
     elif not os.path.isdir(parent):
@@ -451,7 +453,7 @@ def _prepare(store: str) -> None:
     """Make sure that this is a store, or an empty directory that can become one.
 
     Raises:
-        NotAStoreError: it holds something else, or is no directory.
+        NotAStoreError: as for `check_place`.
         StorageError: as mapped from the system's error.
     """
     check_place(store)

@@ -15,11 +15,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import aiodq
+from aiodq.spark.options import write_options
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship, start_session
 from aiodq.spark.pipelines.archive import _own_hold, _Run
 from aiodq.spark.pipelines.places import refuse_moved, target_path
 from aiodq.spark.pipelines.replay import check_range
 from aiodq.spark.source import AiodqDataSource
+from aiodq.spark.writing import BatchWriter, StreamWriter
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
 from tests.spark.support import fill
@@ -107,6 +109,32 @@ async def test_what_is_no_place_for_a_store_is_told_before_anything_is_read(stor
         with pytest.raises(error, match="no directory"):
             compact(NONE, store, "orders", "latest", target=path)
         assert not (store / "no").exists()
+
+
+INSIDE: list[Callable[[Path, Path], object]] = [
+    lambda _store, place: BatchWriter(write_options({"path": str(place), "topic": "t"}, stream=False)),
+    lambda _store, place: StreamWriter(write_options({"path": str(place), "topic": "t", "txnAppId": "a"}, stream=True)),
+    lambda store, place: compact(NONE, store, "orders", "latest", target=place),
+    lambda store, place: replay(NONE, store.parent / "lake", place),
+    lambda store, place: archive(NONE, store, place),
+    lambda store, place: archive(NONE, store, store.parent / "lake", checkpoint=place),
+    lambda store, place: ship(store, str(place)),
+]
+
+
+@pytest.mark.parametrize("inside", ["orders/sub", "orders", "#staging/sub", "link/sub"])
+@pytest.mark.parametrize(
+    "job", INSIDE, ids=["write", "stream", "compact", "replay", "archive", "checkpoint", "segments"]
+)
+async def test_nothing_is_written_where_it_goes_with_a_topic(
+    store: Path, job: Callable[[Path, Path], object], inside: str
+) -> None:
+    (store.parent / "link").symlink_to(store / "orders")
+    place = store.parent / inside if inside.startswith("link") else store / inside
+    before = sorted(store.rglob("*"))
+    with pytest.raises(aiodq.NotAStoreError, match=r"this lies inside '(orders|#staging)' of the store .* outside"):
+        job(store, place)
+    assert sorted(store.rglob("*")) == before
 
 
 async def test_a_pattern_may_name_the_one_store(store: Path) -> None:

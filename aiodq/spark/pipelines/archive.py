@@ -16,13 +16,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError
-from aiodq.spark.objects import full_path
+from aiodq.spark.objects import full_path, is_url
 from aiodq.spark.pipelines.places import one_store, refuse_moved, target_path, topic_column
 from aiodq.spark.pipelines.session import loss_option, topics_option
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.spark.stream.stream_hold import keep
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_hold
+from aiodq.storage.store_layout import refuse_inside_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,6 +105,7 @@ def archive(  # noqa: PLR0913 - what there is to say
 
     Raises:
         InvalidOptionError: several stores; or the directory is of another checkpoint, was moved, or cannot be used.
+        NotAStoreError: the directory, or the checkpoint, lies among a store's own files.
         StorageError: fewer messages were written than the store holds; the hold still keeps them.
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
@@ -130,9 +132,12 @@ def check_target(target: str | os.PathLike[str], checkpoint: str | os.PathLike[s
 
     Raises:
         InvalidOptionError: another checkpoint wrote the directory, it was moved, or can be none.
+        NotAStoreError: it, or the checkpoint, lies among a store's own files.
     """
     path = target_path(target)
     state = full_path(os.fspath(checkpoint or os.path.join(path, "_checkpoint")))
+    if not is_url(state):
+        refuse_inside_store(OsFileSystem(), os.path.realpath(state))
     _refuse_another_checkpoint(path, state)
     return path, state
 

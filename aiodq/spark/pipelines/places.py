@@ -13,7 +13,9 @@ from aiodq.errors import InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import is_url, local_path
 from aiodq.spark.options import read_options
 from aiodq.spark.planning import some_of
+from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.lock import LOCK_NAME
+from aiodq.storage.store_layout import refuse_inside_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,7 @@ def target_path(target: str | os.PathLike[str]) -> str:
 
     Raises:
         InvalidOptionError: it is a URL, empty, a file, or a store.
+        NotAStoreError: it lies among a store's own files, such as a topic's, which are removed with the topic.
     """
     path = local_path(os.fspath(target))
     if not path:
@@ -46,6 +49,7 @@ def target_path(target: str | os.PathLike[str]) -> str:
     if os.path.lexists(path) and not os.path.isdir(path):
         raise InvalidOptionError(f"{path} is no directory: name one for the files of the archive")
     refuse_store(path, "name a directory of its own for the files of the archive")
+    refuse_inside_store(OsFileSystem(), os.path.realpath(path))
     return os.path.abspath(path)
 
 

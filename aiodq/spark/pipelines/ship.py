@@ -25,6 +25,7 @@ from aiodq.storage.segments.segment_files import segment_base
 from aiodq.storage.state.holds import Hold, read_hold
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
 from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, encode_meta, read_meta
+from aiodq.storage.store_layout import refuse_inside_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,6 +104,7 @@ def ship(
             was shipped is gone, is not the oldest, and the store does not have its segment any more (not with `lossy`).
         InvalidOptionError: something else has the name of a topic there; the target is a store, or on another machine;
             or `topics` is no list.
+        NotAStoreError: the target lies among a store's own files.
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
         StorageError: as mapped from the system's error.
     """
@@ -136,10 +138,13 @@ def _check_target(fs: FileSystem, target: str) -> None:
 
     Raises:
         InvalidOptionError: it is a store, or cannot be read.
+        NotAStoreError: it lies among a store's own files, such as a topic's, which are removed with the topic.
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
         StorageError: as mapped from the system's error; fsspec does not know this kind of URL; or it is not known.
     """
-    local_path(target)
+    local = local_path(target)
+    if not is_url(local):
+        refuse_inside_store(fs, os.path.realpath(local))
     with os_errors(target):
         find_objects(target)
     if name_exists(fs, f"{target.rstrip('/')}/{LOCK_NAME}"):
