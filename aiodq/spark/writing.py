@@ -24,7 +24,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from aiodq.clock import SystemClock
 from aiodq.engine.batch.validation import check_headers, check_labels
 from aiodq.engine.store.opening import adopt_without_owner
-from aiodq.errors import AiodqError, InvalidMessageError, InvalidOptionError, MessageSizeError, StoreNotFoundError
+from aiodq.errors import (
+    AiodqError,
+    InvalidMessageError,
+    InvalidOptionError,
+    MessageSizeError,
+    StorageError,
+    StoreNotFoundError,
+)
 from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
 from aiodq.options import StoreOptions
@@ -32,8 +39,8 @@ from aiodq.spark.options import check_topic
 from aiodq.spark.worker import spare_collections
 from aiodq.storage.bulk.commits import Commit, CommitKey, Staged, commit_staged, discard_staged, read_commits
 from aiodq.storage.bulk.staging import StagingWriter
-from aiodq.storage.io.durable_io import ensure_directory
-from aiodq.storage.io.filesystem import OsFileSystem, name_exists
+from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, ensure_directory
+from aiodq.storage.io.filesystem import OsFileSystem, directory_exists, name_exists
 from aiodq.storage.state.topic.topic_meta import describe
 from aiodq.storage.store_layout import check_store_directory, refuse_inside_store
 
@@ -153,9 +160,18 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
 
 
 def kept_options(fs: FileSystem, store: str, topic: str) -> StoreOptions | None:
-    """Return the options stored with a topic; the library's defaults if it has none; None if there is no such topic."""
+    """Return the options stored with a topic; the library's defaults if it has none; None if there is no such topic.
+
+    Raises:
+        FormatVersionError: written by a newer aiodq.
+        StorageError: a file or a link lies where the topic would; or as mapped from the system's error.
+    """
+    directory = os.path.join(store, topic)
+    if name_exists(fs, directory) and not directory_exists(fs, directory):
+        # Messages that are committed for it would wait until somebody moves that away.
+        raise StorageError(NOT_A_DIRECTORY, directory)
     try:
-        stored = describe(fs, os.path.join(store, topic))[0].options
+        stored = describe(fs, directory)[0].options
     except StoreNotFoundError:
         return None
     return StoreOptions() if stored is None else stored.options

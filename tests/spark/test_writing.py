@@ -257,6 +257,24 @@ class TestColumns:
             with pytest.raises(aiodq.MessageSizeError, match=advice):
                 stage(raised, "too large", rows((topic, "y" * (most + 2))))
 
+    @pytest.mark.parametrize("kind", ["file", "link", "dangling"])
+    def test_a_topic_that_cannot_be_made_is_refused_before_anything_is_committed(
+        self, tmp_path: Path, kind: str
+    ) -> None:
+        (tmp_path / "s").mkdir()
+        (tmp_path / "s" / "LOCK").touch()
+        place = tmp_path / "s" / "orders"
+        if kind == "file":
+            place.touch()
+        else:
+            place.symlink_to(tmp_path if kind == "link" else tmp_path / "nowhere")
+        options = write_options({"path": str(tmp_path / "s"), "topic": "orders"}, stream=False)
+        batch = pa.RecordBatch.from_pylist([{"body": "x"}])
+        with pytest.raises(aiodq.StorageError, match="a file or a link lies where aiodq keeps a directory") as caught:
+            stage(options, "none", iter([batch]))
+        assert caught.value.path == str(place)
+        assert left(tmp_path / "s") == []
+
     @pytest.mark.parametrize("name", ["tag", "topic", "headers"])
     def test_text_that_is_no_utf8_is_an_error_by_its_column(self, name: str) -> None:
         """To Spark any bytes may be a string."""
