@@ -347,8 +347,19 @@ def _refuse_another(options: WriteOptions, commit: Commit) -> None:
 
 
 def _tell_that_it_was_committed(options: WriteOptions, key: CommitKey, records: int) -> None:
-    """Warn that a write adds nothing. Spark repeats the last batch of a stream; an earlier one is another stream's."""
+    """Tell that a write adds nothing; warn of it unless it seems to be repeated.
+
+    Spark repeats the last batch of a stream, of as many messages; an earlier one, or another number, is another's.
+    """
     commits = read_commits(OsFileSystem(), options.store, writer=key.name).commits
+    before = next((commit.records for commit in commits if commit.key == key), None)
+    if records and before not in {None, records}:
+        _LOG.warning(
+            "the write %r was committed to %s before, with %d messages, and adds none of the %d that it has this time: "
+            "if it is another one, it takes a txnId of its own, or as a stream a txnAppId",
+            _known_as(key), options.store, before, records,
+        )  # fmt: skip
+        return
     last = max((commit.key.number or 0 for commit in commits), default=0)
     if key.number is None or key.number >= last:
         _LOG.info("write into %s was committed before: nothing is added of %d messages", options.store, records)
@@ -359,6 +370,12 @@ def _tell_that_it_was_committed(options: WriteOptions, key: CommitKey, records: 
         "of its own",
         key.number, key.name.removeprefix(_STREAM), records, options.store, last,
     )  # fmt: skip
+
+
+def _known_as(key: CommitKey) -> str:
+    """Return what a user calls a write: the `txnId`, or the stream's name with the batch."""
+    name = key.name.removeprefix(_WRITE).removeprefix(_STREAM)
+    return name if key.number is None else f"{name}, batch {key.number}"
 
 
 def _take_over(options: WriteOptions, name: str) -> None:

@@ -377,13 +377,45 @@ class TestTheCommit:
         write("b", "c")
         write("a")
         write()
-        (warning,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
-        assert warning.endswith("'batch 1' was committed before, into a, b: nothing is added to c")
+        first, second = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+        assert first.endswith("'batch 1' was committed before, into a, b: nothing is added to c")
+        assert "before, with 2 messages, and adds none of the 1 that" in second
         assert {name: bodies(tmp_path / "s", name) for name in aiodq.open_reader(tmp_path / "s").topics()} == {
             "a": [b"x"],
             "b": [b"x"],
         }
         assert left(tmp_path / "s") == []
+        assert verify_store(str(tmp_path / "s"), OsFileSystem()).ok
+
+    @pytest.mark.parametrize("adopted", [True, False])
+    @pytest.mark.parametrize("stream", [True, False])
+    def test_one_name_for_two_writes_into_a_topic_is_told_by_their_numbers(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, adopted: bool,
+        stream: bool,
+    ) -> None:  # fmt: skip
+        def write(*texts: str) -> None:
+            given = {"path": str(tmp_path / "s"), "topic": "orders", "txnAppId" if stream else "txnId": "batch 1"}
+            options = write_options(given, stream=stream)
+            if stream:
+                writer = StreamWriter(options)
+                writer.commit([writer.write(iter([record_batch(text)])) for text in texts], 7)
+            else:
+                single = BatchWriter(options)
+                single.commit([single.write(iter([record_batch(text)])) for text in texts])
+
+        if not adopted:
+            monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: None)
+        write("a", "b")
+        write("a", "b")
+        write()
+        assert not [line for line in caplog.records if line.levelname == "WARNING"], "so many are repeated"
+        write("c")
+        (warning,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+        name = "batch 1, batch 7" if stream else "batch 1"
+        assert warning.startswith(f"the write '{name}' was committed to {tmp_path}/s before, with 2 messages, and adds")
+        assert "none of the 1 that it has this time" in warning
+        asyncio.run(_open_and_close(tmp_path / "s"))
+        assert bodies(tmp_path / "s") == [b"a", b"b"]
         assert verify_store(str(tmp_path / "s"), OsFileSystem()).ok
 
     def test_aborted_before_it_nothing_is_left(self, writer: BatchWriter, tmp_path: Path) -> None:

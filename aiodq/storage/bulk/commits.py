@@ -107,6 +107,7 @@ class Commit:
         time_ns: wall time of the commit, nanoseconds since the epoch.
         bases: the offset at which a topic takes them in, for the topics where that is decided.
         done: whether everything is in its place.
+        counted: how many messages it had, once it is done; None: unknown, as an earlier version did not note it.
     """
 
     key: CommitKey
@@ -114,6 +115,12 @@ class Commit:
     time_ns: int = 0
     bases: Mapping[str, int] = field(default_factory=dict)
     done: bool = False
+    counted: int | None = None
+
+    @property
+    def records(self) -> int | None:
+        """The number of messages; None if it is unknown."""
+        return self.counted if self.done else sum(one.records for files in self.topics.values() for one in files)
 
     def placed(self, topic: str) -> list[tuple[str, int]]:
         """Return the name of each staged segment of a topic, with its offset, final or planned."""
@@ -175,7 +182,8 @@ def decode_commit(data: bytes, path: str) -> Commit:
         bases = {str(topic): int(base) for topic, base in found["bases"].items()}
         key = CommitKey(str(name), None if number is None else int(number), bool(once))
         commit = Commit(key, topics, int(found["time_ns"]), bases)
-        commit = replace(commit, done=bool(found["done"]))
+        counted = found.get("records") if found["done"] else None
+        commit = replace(commit, done=bool(found["done"]), counted=None if counted is None else int(counted))
         segments = [one for files in topics.values() for one in files]
         sound = all(_STAGED.fullmatch(one.file) and one.records > 0 for one in segments)
         # A segment can be moved only to one place, and an offset is decided only for a topic that gets one.
@@ -206,6 +214,7 @@ def write_commit(fs: FileSystem, store: str, commit: Commit) -> None:
         "time_ns": commit.time_ns,
         "bases": commit.bases,
         "done": commit.done,
+        **({} if commit.counted is None else {"records": commit.counted}),
     }
     path, data = os.path.join(store, COMMITS, key.file), encode_checked("commit", _VERSION, content)
     if len(data) > LARGEST_FILE:
@@ -435,7 +444,8 @@ def finish_commit(fs: FileSystem, store: str, commit: Commit) -> None:
             fs.remove(os.path.join(directory, commit.key.file))
         else:
             topics: dict[str, tuple[Staged, ...]] = dict.fromkeys(commit.topics, ())
-            write_commit(fs, store, Commit(commit.key, topics, commit.time_ns, commit.bases, done=True))
+            noted = Commit(commit.key, topics, commit.time_ns, commit.bases, done=True, counted=commit.records)
+            write_commit(fs, store, noted)
             for earlier in read_commits(fs, store, writer=commit.key.name).commits:
                 key = earlier.key
                 if earlier.done and (key.number or 0) < (commit.key.number or 0):
