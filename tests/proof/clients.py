@@ -64,6 +64,7 @@ class _Owning:
         self.waiting = WaitingBytes()
         self.changes = MadeChanges()
         self.overview = Overview(self.engine, epoch)
+        self.closing = False
         self.clients: Sequence[Client] = ()
 
     def lends_to(self, client: packets.Hello) -> None:

@@ -71,6 +71,17 @@ async def test_what_is_in_hand_at_closing_counts_as_delivered(
         assert (await store.queue("dead").get(PATIENCE)).body == b"left"
 
 
+async def test_what_is_in_hand_counts_where_the_owner_closes_before_its_holder(tmp_path: Path) -> None:
+    owner = await aiodq.open(tmp_path, QUICK, mode="shared")
+    holder = await aiodq.open(tmp_path, QUICK, mode="client")
+    await owner.queue("jobs", COUNTED).put(b"job")
+    assert (await holder.queue("jobs").get(PATIENCE)).attempts == 1
+    await owner.aclose()
+    await holder.aclose()
+    async with aiodq.open(tmp_path, QUICK) as store:
+        assert store.queue("jobs").get_nowait().attempts == 2
+
+
 async def test_what_nobody_had_taken_does_not_count_when_a_client_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

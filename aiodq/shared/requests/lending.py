@@ -546,23 +546,26 @@ class Lending:
         # A client that wants this few was sent only what it asked for. Any other takes the oldest first.
         return min(taken, 1) if for_sure and self._wanted >= PREFETCHED else taken
 
-    async def give_back(self, taken: int = 0) -> None:
+    async def give_back(self, taken: int = 0, *, goes_on: bool = False) -> None:
         """Make everything that the client holds ready again, in order; other tasks run meanwhile.
 
         Args:
             taken: the number of messages, the oldest ones, that count as delivered in channels with `max_attempts`.
+            goes_on: whether the client has not ended: then they count only if it ends before the next owner begins.
         """
         self._over = True
-        counted = taken if self._channel_engine.counting else 0
+        counted = taken if self._channel_engine.counting and (self._owner.closing or not goes_on) else 0
         count = 0
         for run in self._lent:
             for place in range(len(run.marks)):
                 if run.marks[place] != GONE:
                     with suppress(AiodqError, QueueShutDown):
-                        if count < counted:
-                            run.message(place).nack_nowait(0)
-                        else:
+                        if count >= counted:
                             run.message(place).release()
+                        elif not goes_on:
+                            run.message(place).nack_nowait(0)
+                        # INVARIANT: the others stay noted as in flight: the next owner counts them unless they are
+                        # claimed, and their holder may be gone by then.
                     self._lent.drop(run, place, place + 1)
                     count += 1
                     if not count % _BACK_AT_ONCE:

@@ -77,6 +77,7 @@ class Owning(Protocol):
         waiting: the puts and transactions that wait for room.
         changes: the changes that clients have asked for, each of which is made once.
         overview: what is told to clients that look at the whole store regularly.
+        closing: whether it leaves the clients to another owner.
     """
 
     engine: StoreEngine
@@ -90,6 +91,7 @@ class Owning(Protocol):
     waiting: WaitingBytes
     changes: MadeChanges
     overview: Overview
+    closing: bool
 
     @property
     def clients(self) -> Sequence[Client]:

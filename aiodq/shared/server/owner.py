@@ -96,7 +96,7 @@ class Owner:
         self.changes: MadeChanges = MadeChanges()
         self.incoming: Incoming = Incoming()
         self._connections: set[ClientConnection | OwnEnd] = set()
-        self._closing = False
+        self.closing: bool = False
         self._listening: Listening | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -218,7 +218,7 @@ class Owner:
 
     def _end_reclaiming(self) -> None:
         # An owner that is closing keeps what it holds back for the next one.
-        if self._reclaiming is not None and not self._closing:
+        if self._reclaiming is not None and not self.closing:
             self._reclaiming.cancel()
             self._reclaiming = None
             self._expected.clear()
@@ -283,7 +283,7 @@ class Owner:
 
     async def close(self) -> None:
         """Tell all clients to look for another owner, and stop serving."""
-        self._closing = True
+        self.closing = True
         # INVARIANT: no message that is given back below is given up, even if its time to live is over: its holder keeps
         # it under the next owner.
         self._hold_back(under_way=True)
@@ -314,13 +314,13 @@ class Owner:
             await self._accept_all(listening)
         except asyncio.CancelledError:
             # In a forked child, the socket's name and the clients are the parent's.
-            if listening is self._listening and not self._closing and self.pid == os.getpid():
+            if listening is self._listening and not self.closing and self.pid == os.getpid():
                 self._abandon(listening)
             raise
 
     def _abandon(self, listening: Listening) -> None:
         """Leave the clients to another owner, as the event loop ends with the store open, and the store is released."""
-        self._closing = True
+        self.closing = True
         # INVARIANT: nothing can answer any more. A client that could still connect would take the owner for stalled.
         self._end_listening(listening)
         for connection in list(self._connections):
@@ -329,7 +329,7 @@ class Owner:
 
     def _hang_up(self) -> None:
         """Leave the clients to another owner, as the store is released, perhaps with its event loop closed."""
-        self._closing = True
+        self.closing = True
         if self._listening is not None:
             self._end_listening(self._listening)
         for connection in self._connections:
@@ -385,7 +385,7 @@ class Owner:
 
     def connect(self, link: ReceivingLink) -> Inside | None:
         """Connect a link of this process without a socket; None if this owner no longer serves."""
-        if self._closing or self._listening is None:
+        if self.closing or self._listening is None:
             return None
         inside = Inside(link, self, self.gone)
         self._connections.add(inside.other)

@@ -196,8 +196,8 @@ class Session:
         if self.client is not None and self.lends:
             is_dead = await self._cut_off.wait(self.process)
         for lending in self._lendings.values():
-            counted = self._has_left or is_dead
-            await lending.give_back(lending.had(for_sure=not self._has_left) if counted else 0)
+            taken = lending.had(for_sure=not self._has_left)
+            await lending.give_back(taken, goes_on=not (self._has_left or is_dead))
 
     def look_at(self, place: str) -> None:
         """Send the client the counts of a topic or channel, by name, and which messages it no longer holds."""

@@ -330,9 +330,16 @@ change(
     test=f"{_OWNER}::test_who_could_not_be_noted_is_waited_for_after_an_owner_that_closed",
 )
 change(
+    "what is in hand as an owner closes does not count if its holder is gone before the next one",
+    Lending.give_back,
+    "self._owner.closing or ",
+    "",
+    test="tests/shared/test_given_up.py::test_what_is_in_hand_counts_where_the_owner_closes_before_its_holder",
+)
+change(
     "who comes back as an owner closes has it give up what it keeps for the next one",
     Owner._end_reclaiming,
-    " and not self._closing:",
+    " and not self.closing:",
     ":",
     test=f"{_OWNER}::test_who_comes_back_as_the_owner_closes_has_nothing_given_up",
 )
