@@ -7,8 +7,8 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.delivery.deferrals import Deferrals
 from aiodq.delivery.range_set import RangeSet
-from aiodq.delivery.timers import Deferrals
 from aiodq.engine.channel.seek_target import SeekTarget
 from aiodq.errors import OffsetError
 from aiodq.options import time_ns

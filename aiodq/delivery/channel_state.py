@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.delivery.attempts import Attempts
 from aiodq.delivery.counters import Counters
+from aiodq.delivery.deadlines import Deadlines
+from aiodq.delivery.deferrals import Deferrals
 from aiodq.delivery.leases import LONGEST, Lease, Leases
 from aiodq.delivery.log_end import OwnEnd
 from aiodq.delivery.offset_map import OffsetMap
@@ -23,7 +25,6 @@ from aiodq.delivery.range_set import RangeSet, among
 from aiodq.delivery.requeue_ops import deferrals, deliveries
 from aiodq.delivery.requeued import Requeued
 from aiodq.delivery.state_snapshot import StateSnapshot
-from aiodq.delivery.timers import Deadlines, Deferrals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -493,14 +494,12 @@ class ChannelState:
 
     def lose(self, start: int, stop: int) -> int:
         """Settle offsets that can no longer be read; return how many were unsettled."""
-        lost = self._give_up(start, stop)
-        self._counters.lost += lost
+        self._counters.lost += (lost := self._give_up(start, stop))
         return lost
 
     def miss(self, start: int, stop: int) -> int:
         """Settle messages deleted before the channel had them; return their number."""
-        missed = self._give_up(start, stop)
-        self._counters.dropped += missed
+        self._counters.dropped += (missed := self._give_up(start, stop))
         return missed
 
     def drop(self, most: int, *, until: int = sys.maxsize, spare: bool = False) -> list[int]:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiodq.delivery.attempts import Attempts
+    from aiodq.delivery.deferrals import Deferrals
     from aiodq.delivery.offset_map import OffsetMap
-    from aiodq.delivery.timers import Deferrals
 
 __all__ = ["deferrals", "deliveries"]
 

@@ -9,9 +9,9 @@ from aiodq.format.journal import due_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiodq.delivery.deferrals import Deferrals
     from aiodq.delivery.offset_map import OffsetMap
     from aiodq.delivery.range_set import RangeSet
-    from aiodq.delivery.timers import Deferrals
 
 __all__ = ["StateSnapshot"]
 

@@ -19,10 +19,10 @@ import pytest
 import aiodq
 from aiodq.delivery import stale_heap
 from aiodq.delivery.channel_state import ChannelState
+from aiodq.delivery.deferrals import Deferrals
 from aiodq.delivery.leases import Lease
 from aiodq.delivery.range_set import RangeSet
 from aiodq.delivery.stale_heap import StaleHeap
-from aiodq.delivery.timers import Deferrals
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
 from aiodq.engine.loop.futures import MOST_AT_ONCE

@@ -8,8 +8,8 @@ from secrets import token_hex
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from aiodq.delivery.deferrals import later_than
 from aiodq.delivery.leases import LONGEST
-from aiodq.delivery.timers import later_than
 from aiodq.engine.channel.acks.settlement import Settlement
 from aiodq.engine.channel.acks.transaction_holds import TransactionHolds
 from aiodq.engine.channel.addressed import FOR

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiodq.delivery.channel_state import ChannelState
+    from aiodq.delivery.deferrals import Deferrals
     from aiodq.delivery.range_set import RangeSet
-    from aiodq.delivery.timers import Deferrals
 
 __all__ = ["SeekTarget"]
 
