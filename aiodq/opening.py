@@ -127,7 +127,7 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
         with os_errors(self._path):  # without a free descriptor, nothing is loaded
             # Only needed for a shared store.
             from aiodq.shared.client.remote_store import RemoteStore  # noqa: PLC0415
-            from aiodq.shared.handles import SharedStore  # noqa: PLC0415
+            from aiodq.shared.handles.shared_store import SharedStore  # noqa: PLC0415
 
         manner = self._manner
         remote = RemoteStore(self._path, self._options, self._seams, create=manner.create, failover=manner.failover)

@@ -26,7 +26,7 @@ from benchmarks.workers import ROOT, loop_factory
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiodq.shared.handles import SharedStore
+    from aiodq.shared.handles.shared_store import SharedStore
 
 __all__ = ["Participant", "main"]
 

@@ -11,7 +11,7 @@ from aiodq.errors import OwnerLostError, StoreLockedError
 from aiodq.names import is_ephemeral
 from aiodq.opening import open_to_tend
 from aiodq.shared.administration import look_anew
-from aiodq.shared.handles import SharedStore
+from aiodq.shared.handles.shared_store import SharedStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

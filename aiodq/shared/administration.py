@@ -9,7 +9,7 @@ from aiodq.shared.encoding.answers import read_visitors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiodq.shared.handles import SharedStore
+    from aiodq.shared.handles.shared_store import SharedStore
 
 __all__ = ["look_anew", "serves", "visitors_of"]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from aiodq.shared.handles import SharedStore
+    from aiodq.shared.handles.shared_store import SharedStore
 
 EXCLUSIVE = """
 import asyncio, sys, aiodq

@@ -15,7 +15,7 @@ import pytest
 
 import aiodq
 import aiodq.sync
-from aiodq.shared import handles
+from aiodq.shared.handles import shared_channel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -259,7 +259,7 @@ async def run(face: Face, program: list[Call]) -> list[object]:
 async def test_a_program_comes_to_the_same_through_every_face(
     tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handles, "_ANSWERED", PATIENCE)  # an owner that the machine holds up has what it has
+    monkeypatch.setattr(shared_channel, "_ANSWERED", PATIENCE)  # an owner that the machine holds up has what it has
     program = plan(random.Random(f"{seed} {number}"))
     expected: list[object] | None = None
     for opened in (alone, owner, client, threads):

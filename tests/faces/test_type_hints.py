@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import typing
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import aiodq
 import aiodq.sync
 import aiodq.testing
-from aiodq.shared import handles
+from aiodq.shared.handles import shared_channel, shared_queue, shared_store, shared_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,10 +40,14 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
             yield name, found
 
 
-@pytest.mark.parametrize("module", [aiodq, aiodq.sync, aiodq.testing, handles], ids=lambda module: module.__name__)
-def test_whatever_is_public_says_its_types(module: ModuleType) -> None:
+@pytest.mark.parametrize(
+    "modules",
+    [[aiodq], [aiodq.sync], [aiodq.testing], [shared_channel, shared_queue, shared_store, shared_topic]],
+    ids=lambda modules: modules[0].__name__,
+)
+def test_whatever_is_public_says_its_types(modules: list[ModuleType]) -> None:
     seen, missing = 0, list[str]()
-    for name, found in public(module):
+    for name, found in chain.from_iterable(map(public, modules)):
         seen += 1
         try:
             typing.get_type_hints(found)

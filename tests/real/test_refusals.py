@@ -158,7 +158,7 @@ async def test_a_read_only_mount_of_a_shared_store_is_refused_unless_its_owner_m
 
 AS_ANOTHER_USER: Final = """
 import asyncio, os, sys
-import aiodq, aiodq.shared.handles, anyio._backends._asyncio
+import aiodq, aiodq.shared.handles.shared_store, anyio._backends._asyncio
 
 # From here on the interpreter's own files may be out of reach: all that is needed has been imported.
 os.setgroups([])

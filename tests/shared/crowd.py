@@ -34,7 +34,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import aiodq
-import aiodq.shared.handles  # else each child would import it
+import aiodq.shared.handles.shared_store  # else each child would import it
 from tests.loops import run_on
 from tests.shared import lettering, settling
 from tests.shared.talking import say, unless

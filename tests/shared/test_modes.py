@@ -25,7 +25,10 @@ from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.shared.consuming import remote_channel
 from aiodq.shared.consuming.arrived import Arrived
-from aiodq.shared.handles import SharedChannel, SharedQueue, SharedStore, SharedTopic
+from aiodq.shared.handles.shared_channel import SharedChannel
+from aiodq.shared.handles.shared_queue import SharedQueue
+from aiodq.shared.handles.shared_store import SharedStore
+from aiodq.shared.handles.shared_topic import SharedTopic
 from aiodq.shared.server.session import Session
 from aiodq.storage.store_layout import SOCKET
 from aiodq.testing import FakeClock

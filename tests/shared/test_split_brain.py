@@ -18,7 +18,7 @@ import pytest
 import aiodq
 from aiodq.engine.store import watch
 from aiodq.shared.client import remote_store
-from aiodq.shared.handles import SharedStore
+from aiodq.shared.handles.shared_store import SharedStore
 from aiodq.storage.io.lock import LOCK_NAME, LockHolder, lock_holder
 from tests.figures import figure
 from tests.processes import killed_at_last

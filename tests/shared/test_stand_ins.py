@@ -13,7 +13,10 @@ import pytest
 from aiodq.channel import Channel
 from aiodq.channel_handle import ChannelHandle
 from aiodq.queue import Queue, QueueHandle
-from aiodq.shared.handles import SharedChannel, SharedQueue, SharedStore, SharedTopic
+from aiodq.shared.handles.shared_channel import SharedChannel
+from aiodq.shared.handles.shared_queue import SharedQueue
+from aiodq.shared.handles.shared_store import SharedStore
+from aiodq.shared.handles.shared_topic import SharedTopic
 from aiodq.store import Store, StoreHandle
 from aiodq.topic import Topic, TopicHandle
 

@@ -26,7 +26,7 @@ from aiodq.errors import StoreLockedError
 from aiodq.message import Message
 from aiodq.names import check_name
 from aiodq.opening import open_reader
-from aiodq.shared.handles import SharedChannel
+from aiodq.shared.handles.shared_channel import SharedChannel
 
 __all__ = ["get", "was_read"]
 

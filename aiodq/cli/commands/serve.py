@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from aiodq.shared.handles import SharedStore
+    from aiodq.shared.handles.shared_store import SharedStore
 
 __all__ = ["serve"]
 
