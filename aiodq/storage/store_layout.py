@@ -358,8 +358,13 @@ def remove_channel_files(fs: FileSystem, directory: str) -> None:
             remove_tree(fs, directory)
 
 
-def sweep_deleted(fs: FileSystem, path: str) -> None:
+def sweep_deleted(fs: FileSystem, path: str, done: set[str] | None = None) -> None:
     """Remove what interrupted deletions of topics and replacements of files left: the first change of an owner.
+
+    Args:
+        fs: the store's.
+        path: its directory.
+        done: as for `read_commits`.
 
     Raises:
         FormatVersionError: a file of the store has a newer version; nothing was touched.
@@ -367,7 +372,7 @@ def sweep_deleted(fs: FileSystem, path: str) -> None:
     """
     with os_errors(path):
         refuse_newer_transactions(fs, path)
-        read_commits(fs, path)
+        read_commits(fs, path, done=done)
         for name in list_topics(fs, path):
             _refuse_newer_topic(fs, os.path.join(path, name))
         for name in fs.listdir(path):

@@ -11,7 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.store.bulk_adoption import Adopting
-from aiodq.engine.store.opening import adopt_without_owner
+from aiodq.engine.store.opening import adopt_without_owner, open_store
 from aiodq.format.columns import Columns
 from aiodq.storage.bulk.adoption import unadoptable
 from aiodq.storage.bulk.commits import (
@@ -179,6 +179,21 @@ async def test_of_many_records_that_stay_only_what_is_new_is_read_again(machine:
         assert commit_staged(fs, STORE, commit)
         assert records() == {"f.json"}, "of writers, only what is their own is read"
         await adopted(machine)
+
+
+async def test_opening_reads_records_that_stay_once(machine: Machine) -> None:
+    async with machine.store():
+        for name in ("a", "b"):
+            assert load(machine, CommitKey(name), {"jobs": [name.encode()]})
+            await adopted(machine)
+    assert load(machine, CommitKey("c"), {"jobs": [b"c"]})
+    fs = WatchedFileSystem(machine.fs)
+    opened = open_store(fs, machine.clock, STORE, None)
+    reads = [passed.path for passed in fs.passed if passed.kind == "read"]
+    assert [reads.count(f"{STORE}/{COMMITS}/{name}.json") for name in ("a", "b")] == [1, 1]
+    opened.abandon()
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"a", b"b", b"c"]
 
 
 async def test_a_name_whose_record_was_removed_is_a_new_one(machine: Machine) -> None:

@@ -108,8 +108,9 @@ def open_store(
         # on. That includes the lock's name: without it, the directory of a half-created topic looks like any other.
         sync_directory(fs, path)
         owed, identity = read_owed(fs, path), StoreIdentity(fs, path)
-        sweep_deleted(fs, path)
-        unusable, blocked = finish_adoptions(fs, path)
+        done: set[str] = set()
+        sweep_deleted(fs, path, done)
+        unusable, blocked = finish_adoptions(fs, path, done)
         transactions = TransactionFile(fs, path, clock.now_ns())
         undo.callback(transactions.close)
         committed = committed_in(
@@ -118,7 +119,7 @@ def open_store(
         topics = _Topics(fs, clock, path, options, committed, unusable)
         undo.callback(topics.abandon)
         topics.open_all()
-        adopt_pending(fs, path, clock.now_ns(), lambda name: topics.opened(name).log, blocked)
+        adopt_pending(fs, path, clock.now_ns(), lambda name: topics.opened(name).log, blocked, done)
         for topic in topics.there.values():
             for _, state in topic.channels.values():
                 state.extend(topic.log.end)

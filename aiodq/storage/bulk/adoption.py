@@ -55,8 +55,15 @@ def adopt(log: TopicLog, store: str, commit: Commit, topic: str) -> Commit:
     return placed
 
 
-def finish_adoptions(fs: FileSystem, store: str) -> tuple[dict[str, StorageError], set[CommitKey]]:
+def finish_adoptions(
+    fs: FileSystem, store: str, done: set[str] | None = None
+) -> tuple[dict[str, StorageError], set[CommitKey]]:
     """Finish the adoptions that an earlier owner decided on, before any topic is opened. Blocking.
+
+    Args:
+        fs: the store's.
+        store: its directory.
+        done: as for `read_commits`.
 
     Returns:
         The topics into which something cannot be moved, and why: nothing may be appended to them, as the offsets of
@@ -68,7 +75,7 @@ def finish_adoptions(fs: FileSystem, store: str) -> tuple[dict[str, StorageError
     """
     unusable: dict[str, StorageError] = {}
     blocked: set[CommitKey] = set()
-    pending = read_commits(fs, store).pending
+    pending = read_commits(fs, store, done=done).pending
     if pending:
         # CRASH: 10. A record that was only renamed is made durable before anything is moved because of it.
         sync_directory(fs, os.path.join(store, COMMITS))
@@ -109,9 +116,10 @@ def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
     return reasons
 
 
-def adopt_pending(
-    fs: FileSystem, store: str, now_ns: int, log_of: Callable[[str], TopicLog], blocked: Iterable[CommitKey] = ()
-) -> None:
+def adopt_pending(  # noqa: PLR0917 - what opening hands on
+    fs: FileSystem, store: str, now_ns: int, log_of: Callable[[str], TopicLog], blocked: Iterable[CommitKey] = (),
+    done: set[str] | None = None,
+) -> None:  # fmt: skip
     """Adopt all that was committed to a store that is being opened. Blocking.
 
     A commit that does not fit on the disk now, is damaged, or fails for another reason is left as it is, whole: a
@@ -123,13 +131,14 @@ def adopt_pending(
         now_ns: wall time.
         log_of: opens or creates a topic.
         blocked: commits to leave as they are.
+        done: as for `read_commits`.
 
     Raises:
         StoreFailedError: the store has to be opened again.
         StorageError: as mapped from the system's error.
     """
     waiting = {key.name for key in blocked}
-    for pending in read_commits(fs, store).pending:
+    for pending in read_commits(fs, store, done=done).pending:
         commit = pending
         if commit.key.name in waiting:
             continue  # a stream's batches keep their order
