@@ -119,12 +119,13 @@ INSIDE: list[Callable[[Path, Path], object]] = [
     lambda store, place: archive(NONE, store, place),
     lambda store, place: archive(NONE, store, store.parent / "lake", checkpoint=place),
     lambda store, place: ship(store, str(place)),
+    lambda store, place: report(NONE, store, place),
 ]
 
 
 @pytest.mark.parametrize("inside", ["orders/sub", "orders", "#staging/sub", "link/sub"])
 @pytest.mark.parametrize(
-    "job", INSIDE, ids=["write", "stream", "compact", "replay", "archive", "checkpoint", "segments"]
+    "job", INSIDE, ids=["write", "stream", "compact", "replay", "archive", "checkpoint", "segments", "report"]
 )
 async def test_nothing_is_written_where_it_goes_with_a_topic(
     store: Path, job: Callable[[Path, Path], object], inside: str

@@ -24,8 +24,10 @@ from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.places import one_store
 from aiodq.spark.pipelines.session import check_stores, loss_option, topics_option
 from aiodq.spark.pipelines.spread import spread
+from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.state.topic.topic_meta import describe
+from aiodq.storage.store_layout import refuse_inside_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -81,6 +83,7 @@ def report(
         StoreNotFoundError: there is no such store or topic, or none that matches.
         PySparkException: Spark's, with the cause in its text.
         InvalidOptionError: several stores were named.
+        NotAStoreError: the file would be among a store's own files.
         OSError: the file cannot be written.
     """
     began, store = time.monotonic(), one_store("report", store)
@@ -119,8 +122,10 @@ def check_file(path: str) -> None:
     """Make sure that the file can be written, before everything is read for it.
 
     Raises:
+        NotAStoreError: it would be among a store's own files, and might replace one.
         OSError: it cannot.
     """
+    refuse_inside_store(OsFileSystem(), os.path.realpath(path))
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
