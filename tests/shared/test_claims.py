@@ -7,15 +7,31 @@ import json
 import shutil
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiodq
 from aiodq.shared.connection.rendezvous import listen
 from aiodq.shared.requests.epochs import began_later, new_epoch
+from aiodq.shared.requests.lending import Lending
 from aiodq.storage.store_layout import CLIENTS
-from aiodq.wire.packets import Ack, Call, Done, Fail, Held, Item, Nack, Ping, Range, Reject, Release, Resume
+from aiodq.wire.packets import (
+    Ack,
+    Call,
+    Done,
+    Fail,
+    Figures,
+    Held,
+    Item,
+    Nack,
+    Ping,
+    Pong,
+    Range,
+    Reject,
+    Release,
+    Resume,
+)
 from tests.shared.support import PATIENCE, RawClient, joined, owned, until
 
 if TYPE_CHECKING:
@@ -274,3 +290,30 @@ async def test_whose_delivery_was_noted_before_its_owner_was_killed_has_the_mess
         await scene.acks(scene.first, taken)
         await scene.first.close()
         await scene.last.close()
+
+
+async def test_counts_that_are_asked_for_behind_a_claim_come_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a client holds does not count as ready meanwhile."""
+    go, resume = asyncio.Event(), Lending._resume
+
+    async def later(*given: Any, **named: Any) -> Done:
+        await go.wait()
+        return await resume(*given, **named)
+
+    monkeypatch.setattr(Lending, "_resume", later)
+    async with owned(tmp_path / "s") as (store, _), asyncio.timeout(PATIENCE):
+        await store.queue("jobs").put(b"x")
+        client = await joined(tmp_path / "s")
+        claiming = client.send(Resume(2, BEFORE, (FIRST,)))
+        counting = client.send(Call("refresh", {"handle": 2}))
+        for token in range(5):
+            assert await client.ask(Ping(token)) == Pong(token)
+        assert counting not in client.answers
+        go.set()
+        assert isinstance(await client.answer(claiming), Done)
+        await client.answer(counting)
+        counts = [said for said in client.said if isinstance(said, Figures)]
+        assert (counts[-1].ready, counts[-1].flying) == (0, 1)
+        await client.close()
