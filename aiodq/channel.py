@@ -270,9 +270,12 @@ class Channel(ChannelHandle):
         await to_its_end(self._seek(position))
 
     async def _seek(self, position: Position, change: int = 0) -> None:
-        target = await find_target(self._engine, self._channel_engine, position)
-        async with self._engine.without_transactions():
-            await move_channel(self._engine, self._channel_engine, target._replace(change=change), position)
+        # INVARIANT: the last one called is the last to move the channel: earlier ones go on if their callers were
+        # cancelled, and it takes longer to find a time than an end.
+        async with self._channel_engine.seeking:
+            target = await find_target(self._engine, self._channel_engine, position)
+            async with self._engine.without_transactions():
+                await move_channel(self._engine, self._channel_engine, target._replace(change=change), position)
 
     @CONFIGURE_CHANNEL
     async def configure(self, options: ChannelOptions) -> None:

@@ -405,6 +405,19 @@ class TestSeek:
             await jobs.seek(moment)
             assert ready(jobs) == [b"new"]
 
+    async def test_the_last_of_several_seeks_decides_though_earlier_ones_take_longer(self, machine: Machine) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put_many([b"a", b"b"])
+            moment = (await jobs.read(0)).timestamp
+            before = asyncio.all_tasks()
+            cancelled = asyncio.ensure_future(jobs.seek(moment))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await soon(jobs.seek("latest"))
+            if left := asyncio.all_tasks() - before:
+                await soon(asyncio.wait(left))
+            assert jobs.empty()
+
     @pytest.mark.parametrize("fold", [False, True])
     async def test_it_outlives_a_crash(self, machine: Machine, *, fold: bool) -> None:
         async with machine.store(retention=aiodq.Retention(consumed="keep")) as store:

@@ -48,6 +48,7 @@ class ChannelEngine(Settlement, Generic[M]):
 
     Attributes:
         sought: how often it was moved by `seek`, which forgets what is in flight.
+        seeking: held by a `seek` until it has ended.
         made: what tells it from other ones of its name; None if an earlier aiodq has made it.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
         ending: set once it is to end.
@@ -82,6 +83,7 @@ class ChannelEngine(Settlement, Generic[M]):
         self.kind: type[M] = kind
         self._own_pause = False
         self.sought: int = 0
+        self.seeking: asyncio.Lock = asyncio.Lock()
         self.made: str | None = token_hex(_MARK)
         self._plain = True
         self._ends = NEVER
