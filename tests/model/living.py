@@ -1,0 +1,204 @@
+"""The steps that make and delete topics and channels, and end processes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import aiodq
+from tests.model.model import Channel, Sent, Topic, channels_of
+from tests.model.moving import note_start
+from tests.model.run import CANCELLED, PATIENCE, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = [
+    "crash",
+    "delete_channel",
+    "delete_topic",
+    "kill_owner",
+    "make_channel",
+    "make_topic",
+    "own_elsewhere",
+    "reopen",
+    "replace_member",
+]
+
+
+# --- making and deleting
+
+
+def topic_options(run: Run) -> aiodq.StoreOptions:
+    keep = aiodq.Retention(consumed="keep")
+    lossy = aiodq.Retention(consumed="keep", unconsumed="delete", **run.rng.choice((
+        {"max_bytes": 6000}, {"max_segments": 3}, {"max_age": 60.0})))  # fmt: skip
+    segment = run.rng.choice((500, 2000, 100_000))
+    bound: dict[str, Any] = run.rng.choice((
+        {}, {}, {}, {"max_messages": 8, "overflow": run.rng.choice(("block", "reject", "drop_oldest"))}))  # fmt: skip
+    retention = aiodq.Retention() if bound else run.rng.choice((aiodq.Retention(), keep, lossy))
+    return aiodq.StoreOptions(segment_bytes=segment, retention=retention, memory_bytes=1 << 16, **bound)
+
+
+def channel_options(run: Run, topic: str) -> aiodq.ChannelOptions:
+    most = run.rng.choice((None, None, 2, 3))
+    dead = "dead" if topic != "dead" and run.rng.random() < 0.6 else None
+    timeout = run.rng.choice((None, 10.0, 60.0)) if run.world.exact or most is None else None
+    return aiodq.ChannelOptions(
+        start=run.rng.choice((None, "earliest", "latest")), visibility_timeout=timeout, dead_letter=dead,
+        max_in_flight=run.rng.choice((1, 4, 1000)), max_attempts=most,
+        tags=run.rng.choice((None, None, None, ["red"])),
+    )  # fmt: skip
+
+
+async def make_topic(run: Run) -> None:
+    missing = sorted({"a", "b", "c", "dead"} - set(run.topics))
+    if not missing:
+        return
+    name = "dead" if "dead" in missing else run.rng.choice(missing)
+    options = topic_options(run)
+    if name == "dead":
+        options = aiodq.StoreOptions(segment_bytes=2000, retention=aiodq.Retention(consumed="keep"))
+    run.say("make", name, options.retention, options.max_messages, options.overflow)
+    member, topic, sent = run.world.any(), Topic(name, options, not run.world.exact), Sent(run.body())
+    offset = await known(lambda: member.topic(name, options).put(sent.body))
+    await run.append(topic, offset, [sent])
+    run.topics[name] = topic
+    for each in run.world.members:
+        await known(partial(_sync, run, topic, each))
+
+
+async def _sync(run: Run, topic: Topic, member: aiodq.Store) -> None:
+    await run.topic(topic, member).sync()
+
+
+async def known(use: Callable[[], Awaitable[Any]]) -> Any:
+    """Use what is new as soon as a process knows that what it had of that name was deleted."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(aiodq.QueueShutDown, aiodq.InvalidOptionError):
+                return await use()
+            await asyncio.sleep(0.01)
+
+
+async def make_channel(run: Run) -> None:
+    topic = run.some_topic()
+    missing = sorted({"default", "x", "y"} - set(topic.channels)) if topic else []
+    if not topic or not missing:
+        return
+    options = channel_options(run, topic.name)
+    channel = Channel(topic, run.rng.choice(missing), options)
+    await run.settle_in()
+    run.say("make", channel, options)
+    before = max(topic.begin, run.topic(topic).begin_offset)
+    member = run.world.any()
+    await known(lambda: run.topic(topic, member).channel(channel.name, options).refresh())
+    for each in run.world.members:
+        await known(partial(_refresh, run, channel, each))
+    earliest = options.start == "earliest" or (options.start is None and not topic.channels)
+    topic.channels[channel.name] = channel
+    await note_start(run, channel, before if earliest else topic.end)
+
+
+async def _refresh(run: Run, channel: Channel, member: aiodq.Store) -> None:
+    await run.channel(channel, member).refresh()
+
+
+async def delete_channel(run: Run) -> None:
+    channel = run.some_channel()
+    if channel is None:
+        return
+    run.say("delete", channel)
+    await run.settle_in()
+    handle = run.topic(channel.topic)
+    if await run.attempt(lambda: handle.delete_channel(channel.name)) is CANCELLED:
+        await handle.delete_channel(channel.name)  # as above
+    del channel.topic.channels[channel.name]
+
+
+async def delete_topic(run: Run) -> None:
+    topic = run.some_topic()
+    if topic is None:
+        return
+    run.say("delete", topic.name)
+    await run.settle_in()
+    member = run.world.any()
+    if await run.attempt(lambda: member.delete_topic(topic.name)) is CANCELLED:
+        await member.delete_topic(topic.name)  # as above
+    del run.topics[topic.name]
+
+
+# --- ends
+
+
+async def reopen(run: Run) -> None:
+    run.say("reopen")
+    await run.settle_in()
+    async with asyncio.timeout(PATIENCE):
+        await run.world.close()
+        for channel in channels_of(run.topics.values()):
+            channel.all_written()
+        after_end(run, power=False)
+        await run.world.open()
+    await run.check()
+
+
+async def crash(run: Run) -> None:
+    power = run.world.power and run.rng.random() < 0.5
+    run.say("power cut" if power else "kill")
+    async with asyncio.timeout(PATIENCE):
+        await run.world.crash(power=power)
+    after_end(run, power=power)
+    await run.check()
+
+
+def after_end(run: Run, *, power: bool) -> None:
+    """Note that all processes have ended."""
+    for channel in channels_of(run.topics.values()):
+        channel.killed(power=power, ahead=not run.world.exact)
+        channel.stale.clear()
+        for offset in [*channel.entries]:
+            run.look_at(channel, offset)
+
+
+async def own_elsewhere(run: Run) -> None:
+    """Another process is to own the store from now on."""
+    if run.world.kind != "client" or run.world.child is not None:
+        return
+    run.say("another process owns the store")
+    await run.settle_in()
+    async with asyncio.timeout(PATIENCE):
+        await run.world.close()
+        after_end(run, power=False)
+        await run.world.open(elsewhere=True)
+    await run.check()
+
+
+async def kill_owner(run: Run) -> None:
+    """The owner's process is killed: nobody loses what is in his hand, nor what he has settled."""
+    if run.world.child is None:
+        return
+    run.say("the owner is killed")
+    async with asyncio.timeout(PATIENCE):
+        await run.world.kill_owner()
+    await run.check()
+
+
+async def replace_member(run: Run) -> None:
+    """One process leaves, perhaps the owner; what it held comes to the others."""
+    if run.world.exact:
+        return
+    await run.settle_in()
+    number = run.rng.randrange(len(run.world.members))
+    run.say("member", number, "is replaced")
+    async with asyncio.timeout(PATIENCE):
+        gone = await run.world.replace(number)
+    for channel in channels_of(run.topics.values()):
+        for offset, hold in channel.held().items():
+            if hold.member is gone:
+                counted = channel.options.max_attempts is not None
+                channel.take_away(offset)
+                run.given_back(channel, offset, hold.message.attempts - (not counted))
+    await run.check()
