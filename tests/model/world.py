@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import aiodq
-from aiodq.shared.handles import SharedStore
+from aiodq.shared.handles.shared_store import SharedStore
 from aiodq.storage.store_layout import CLIENTS, SOCKET
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, WatchedFileSystem
 from tests.processes import environment
