@@ -22,7 +22,8 @@ When the owner changes:
 
 - A put is kept until it is answered, and sent again, in order and before anything newer. From its control frames
   (`aiodq.format.producers`) the log knows which puts it already has. A put that waits for room, and whose caller has
-  stopped waiting, is withdrawn and not sent again (`sent_puts`). A put into a topic that a process knows to have
+  stopped waiting, is withdrawn and not sent again (`sent_puts`). One that a shutdown withdraws is sent again and
+  withdrawn again, as its caller waits to hear whether it was stored. A put into a topic that a process knows to have
   existed does not make it anew. One of its first puts, unanswered while somebody deletes the topic, does: it is sent
   again as if it came after the deletion, which its caller cannot tell apart.
 - Topics and channels are opened again, in turns of the loop, with the options on disk if they were stored

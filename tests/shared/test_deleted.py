@@ -202,7 +202,7 @@ def test_puts_that_are_under_way_are_not_forgotten(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sent_puts, "_MANY", 2)
     sent: list[tuple[str, int]] = []
     puts = sent_puts.PutsByTopic(lambda topic, sequence, _: sent.append((topic, sequence)))
-    put = sent_puts.SentPut(b"", 1, each=False, on_done=lambda _: None, given_up=lambda: False)
+    put = sent_puts.SentPut(b"", 1, each=False, on_done=lambda _: None, given_up=lambda: False, cancelled=lambda: False)
     for topic in ("idle", "idle", "busy"):
         puts.of(topic).put(put)
     puts.of("idle").answered(1, Done((0, 1)))

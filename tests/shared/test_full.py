@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from aiodq.wire.packets import Packet
+
 TWO = aiodq.StoreOptions(sync="os", max_messages=2)
 MANY = aiodq.StoreOptions(sync="os", max_messages=1000)
 TRIES = aiodq.ChannelOptions(max_attempts=4)
@@ -177,6 +179,43 @@ async def test_who_waits_for_room_is_told_of_the_shutdown(tmp_path: Path) -> Non
                 with pytest.raises(aiodq.QueueShutDown):
                     await put
         assert await counts(queue) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("room", [False, True])
+async def test_who_waits_for_room_at_a_shutdown_hears_of_a_put_that_was_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, room: bool
+) -> None:
+    """The connection ends before the owner hears that it is withdrawn, and before its answer is heard, if any."""
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs", options=TWO)
+        await queue.put_many([b"first", b"second"])
+        putting = asyncio.ensure_future(queue.put(b"third"))
+        await asyncio.sleep(0)
+        await queue.topic.settle_in()
+        wire, withdrawing = client._store_engine.link._wire, asyncio.Event()  # type: ignore[attr-defined]  # in its place
+        send = wire.send
+
+        def cut_off(said: Packet, request: int) -> None:
+            if isinstance(said, Call) and said.name == "withdraw":
+                wire._transport.pause_reading()
+                withdrawing.set()
+            else:
+                send(said, request)
+
+        monkeypatch.setattr(wire, "send", cut_off)
+        queue.shutdown()
+        await withdrawing.wait()
+        if room:
+            await (await owner.queue("jobs").get()).ack()
+            assert (await owner.queue("jobs").get()).offset == 1
+            assert (await owner.queue("jobs").get()).body == b"third"
+        wire.abort()
+        if room:
+            assert await putting == 2
+        else:
+            with pytest.raises(aiodq.QueueShutDown):
+                await putting
+            assert await counts(owner.queue("jobs")) == (2, 0, 0)
 
 
 async def test_what_was_accepted_is_stored_though_the_queue_is_shut_down_behind_it(tmp_path: Path) -> None:

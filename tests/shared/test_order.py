@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiodq
-from aiodq.shared.connection.sent_puts import SentPut, TopicPuts
+from aiodq.shared.connection.sent_puts import SentPut, TopicPuts, WithdrawnError
 from aiodq.shared.requests import client_puts
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.log.topic_log import TopicLog
@@ -88,10 +88,26 @@ def test_no_more_puts_are_under_way_than_an_owner_remembers() -> None:
     sent, outcomes = list[int](), list[object]()
     puts = TopicPuts(lambda sequence, _: sent.append(sequence))
     for _ in range(MOST_PENDING + 2):
-        puts.put(SentPut(b"", 1, each=False, on_done=outcomes.append, given_up=lambda: False))
+        puts.put(SentPut(b"", 1, each=False, on_done=outcomes.append, given_up=lambda: False, cancelled=lambda: False))
     assert sent == list(range(1, MOST_PENDING + 1))
     puts.answered(1, Done((0, 1)))
     assert (sent[-1], len(sent), outcomes) == (MOST_PENDING + 1, MOST_PENDING + 1, [range(1)])
+
+
+def test_a_put_that_is_given_up_is_repeated_as_long_as_somebody_waits_for_it() -> None:
+    """One owner has perhaps stored it, and nobody has heard of that: only the next one knows."""
+    sent, outcomes = list[int](), list[range | Exception]()
+    puts = TopicPuts(lambda sequence, _: sent.append(sequence))
+    for cancelled in (lambda: True, lambda: False):
+        puts.put(SentPut(b"", 1, each=False, on_done=outcomes.append, given_up=lambda: True, cancelled=cancelled))
+    assert puts.give_up() == [1, 2]
+    assert puts.give_up() == []
+    puts.repeat()
+    assert sent == [1, 2, 2]
+    assert [type(each) for each in outcomes] == [WithdrawnError]
+    assert puts.give_up() == [2]
+    puts.answered(2, Done((5, 1)))
+    assert outcomes[1:] == [range(5, 6)]
 
 
 def test_a_due_time_that_a_clock_set_back_leaves_none_of_is_one_all_the_same() -> None:

@@ -311,8 +311,9 @@ class RemotePuts(Acceptance):
         try:
             frames = encode_messages(part.columns, self._topic.clock.now_ns())
             on_done = partial(self._placed, part, number)
-            given_up = partial(self._is_given_up, part)
-            self._topic.link.put(self._topic.name, SentPut(frames, messages, not part.atomic, on_done, given_up))
+            given_up, cancelled = partial(self._is_given_up, part), partial(_is_cancelled, part)
+            put = SentPut(frames, messages, not part.atomic, on_done, given_up, cancelled)
+            self._topic.link.put(self._topic.name, put)
         except Exception as error:  # noqa: BLE001 - whatever it is, the waiters are told
             self._placed(part, number, error)
 
@@ -377,6 +378,10 @@ class RemotePuts(Acceptance):
         self._roomy.set()
         if self._under_way or self._batch.count:
             self._topic.refuse_waiting()
+
+
+def _is_cancelled(part: Part) -> bool:
+    return part.cancelled
 
 
 def _pieces(part: Part, most: int) -> Iterator[Part]:

@@ -480,6 +480,7 @@ class Link:
                     if self._wire is wire:
                         self._repeated.add(topic)
                         self._topics.of(topic).repeat()
+                        self.give_up_puts(topic)
             else:
                 # INVARIANT: in this same step. Otherwise a new topic could get puts in between, never to be repeated.
                 self._ready = True

@@ -40,7 +40,8 @@ class SentPut(NamedTuple):
         messages: the number of messages.
         each: whether every message is a put of its own.
         on_done: called once: with the offsets when they are as durable as the owner makes them, or with the error.
-        given_up: returns whether all its callers were cancelled, so that it need not be stored.
+        given_up: returns whether it need not be stored: all its callers were cancelled, or are refused by a shutdown.
+        cancelled: returns whether all its callers were cancelled.
     """
 
     frames: bytes
@@ -48,6 +49,7 @@ class SentPut(NamedTuple):
     each: bool
     on_done: Callable[[range | Exception], None]
     given_up: Callable[[], bool]
+    cancelled: Callable[[], bool]
 
 
 def check_size(put: SentPut) -> None:
@@ -141,8 +143,13 @@ class TopicPuts:
             put.on_done(found)
 
     def repeat(self) -> None:
-        """Send everything unacknowledged to another owner, except puts whose callers were all cancelled."""
-        ended = [self.pending.pop(sequence) for sequence in sorted(self._given_up)]
+        """Send everything unacknowledged to another owner, except puts whose callers were all cancelled.
+
+        Those that were given up for another reason are to be given up again.
+        """
+        # INVARIANT: who waits for a put is told that it was refused only by an owner: another may have stored it.
+        gone = [sequence for sequence in sorted(self._given_up) if self.pending[sequence].cancelled()]
+        ended = [self.pending.pop(sequence) for sequence in gone]
         self._given_up.clear()
         for sequence, put in list(self.pending.items()):
             self._send(sequence, put)
@@ -152,7 +159,7 @@ class TopicPuts:
             put.on_done(WithdrawnError(_WITHDRAWN))
 
     def give_up(self) -> list[int]:
-        """Drop queued puts whose callers were all cancelled; return the sequences of those already sent, each once."""
+        """Drop queued puts that are given up; return the sequences of those already sent, each once."""
         ended = [put for put in self.queued if put.given_up()]
         if ended:
             self.queued = deque(put for put in self.queued if not put.given_up())

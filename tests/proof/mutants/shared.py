@@ -66,9 +66,9 @@ change(
 change(
     "a put that nobody waits for any more is stored by the next owner",
     TopicPuts.repeat,
-    "ended = [self.pending.pop(sequence) for sequence in sorted(self._given_up)]",
+    "ended = [self.pending.pop(sequence) for sequence in gone]",
     "ended = []",
-    test=f"{_FULL}::test_what_was_given_up_is_not_put_by_the_next_owner_either",
+    test=f"{_ORDER}::test_a_put_that_is_given_up_is_repeated_as_long_as_somebody_waits_for_it",
 )
 change(
     "a put that was withdrawn waits for room again",
