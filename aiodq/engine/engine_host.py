@@ -90,8 +90,14 @@ class TopicEngineHost(Protocol):
         """Create a topic's files, and store its options in them. Blocking."""
         ...
 
-    def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
-        """Put a dead letter into its topic and settle its message, in one transaction, and report the outcome."""
+    def send_dead_letter(self, origin: object, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+        """Put a dead letter into its topic and settle its message, in one transaction, and report the outcome.
+
+        Args:
+            origin: the engine of the message's topic, which fails if it is about to be deleted.
+            letter: the dead letter.
+            done: called once it is durable, or failed.
+        """
         ...
 
     def without_transactions(self, topic: str = "") -> AbstractAsyncContextManager[None]:

@@ -27,6 +27,24 @@ if TYPE_CHECKING:
 
 
 class TestDeadLetters:
+    @pytest.mark.parametrize("anew", [False, True])
+    async def test_a_topic_that_is_being_deleted_gives_up_nothing_more(self, machine: Machine, *, anew: bool) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+            await jobs.put_many([b"expires", b"rejected"], ttl=1)
+            expires, rejected = await jobs.get_many(2)
+            machine.clock.advance(2)
+            deleting = asyncio.ensure_future(store.delete_topic("jobs"))
+            await asyncio.sleep(0)
+            expires.nack_nowait()
+            if anew:
+                store.queue("jobs")
+            with pytest.raises(aiodq.QueueShutDown, match="deleted"):
+                await soon(rejected.reject())
+            await soon(deleting)
+            await store.queue("other").put(b"x")
+            assert "dead" not in store.topics()
+
     @pytest.mark.parametrize("way", ["nack", "timeout", "raise"])
     async def test_after_so_many_attempts_it_goes_to_the_dead_letter_topic(self, machine: Machine, way: str) -> None:
         options = aiodq.ChannelOptions(max_attempts=3, dead_letter="dead", visibility_timeout=10)

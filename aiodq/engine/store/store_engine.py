@@ -344,7 +344,7 @@ class StoreEngine:
         """See `aiodq.engine.store.channel_management.create_channel`."""
         create_channel(self.fs_of(engine.name, channel_engine.name), engine, channel_engine, start)
 
-    def send_dead_letter(self, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
+    def send_dead_letter(self, origin: object, letter: DeadLetter, done: Callable[[Exception | None], None]) -> None:
         """See `TopicEngineHost.send_dead_letter`."""
 
         def told(error: Exception | None) -> None:
@@ -354,7 +354,11 @@ class StoreEngine:
                     letter.topic, letter.channel, offset, letter.attempts, letter.reason, target=letter.target
                 )
 
-        target, engine, offset = self.engine(letter.target), self.engine(letter.topic), letter.batch.first
+        engine, offset = self.topics.get(letter.topic), letter.batch.first
+        if engine is not origin or engine is None:  # there may be another topic of that name by now
+            done(QueueShutDown(f"topic {letter.topic!r} was deleted"))
+            return
+        target = self.engine(letter.target)
         run = HeldRun(engine, engine.channel_engines[letter.channel], offset, offset + 1, 0, letter.held)
 
         def commit(message: Accepted, body: bytes, cost: int) -> Awaitable[None]:

@@ -136,7 +136,9 @@ class TopicEngine:
             host.without_transactions, name
         )
         self.fail_store: Callable[[BaseException], None] = host.fail
-        self.send_dead_letter: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = host.send_dead_letter
+        self.send_dead_letter: Callable[[DeadLetter, Callable[[Exception | None], None]], None] = partial(
+            host.send_dead_letter, self
+        )
         self.transactions: OpenTransactions = host.transactions
         self.crash_suspects: CrashSuspects = host.crash_suspects
         self._host = host
