@@ -136,8 +136,11 @@ class Channel:
     # --- what changes
 
     def before_change(self, offset: int) -> None:
-        """Note a message as it is on disk, before it is settled or requeued."""
-        self.unwritten.setdefault(offset, replace(self.entries[offset], held=None))
+        """Note a message as it may be on disk, before it is settled or requeued."""
+        now = self.entries[offset]
+        old = self.unwritten.setdefault(offset, replace(now, held=None))
+        old.low, old.high = min(old.low, now.low), max(old.high, now.high)
+        old.due, old.late = min(old.due, now.due), max(old.late, now.late)
 
     def settle(self, offset: int, *, written: bool = False) -> None:
         """Note that a message is settled."""

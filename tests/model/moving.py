@@ -123,7 +123,9 @@ async def seek(run: Run) -> None:
     position, start = run.rng.choice(places)
     run.say("seek", channel, position)
     try:
-        if await run.attempt(lambda: handle.seek(position)) is CANCELLED:
+        # Two seeks bring back twice what has expired, and make two dead letters of it.
+        cancels = 0.0 if channel.options.dead_letter else None
+        if await run.attempt(lambda: handle.seek(position), cancels=cancels) is CANCELLED:
             await handle.seek(position)  # after the first one, which goes on
     except aiodq.OffsetError:
         await handle.refresh()
