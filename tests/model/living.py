@@ -156,6 +156,8 @@ async def crash(run: Run) -> None:
 
 def after_end(run: Run, *, power: bool) -> None:
     """Note that all processes have ended."""
+    for topic in run.topics.values() if power else ():
+        topic.begin = topic.purged  # what retention deleted may be back
     for channel in channels_of(run.topics.values()):
         channel.killed(power=power, ahead=not run.world.exact)
         channel.stale.clear()

@@ -200,6 +200,7 @@ class Topic:
         log: what is or was there, by offset.
         ahead: processes read ahead, so that more is in flight than anybody has in hand.
         begin: nothing before this offset is there any more.
+        purged: as `begin`, whatever happens.
         lossy: retention or overflow may take what channels have not settled.
         perhaps: groups of messages, each of which may be in the log, or not.
         letters: dead letters that must come, and whether that is sure.
@@ -211,6 +212,7 @@ class Topic:
     ahead: bool
     log: dict[int, Sent] = field(default_factory=dict)
     begin: int = 0
+    purged: int = 0
     channels: dict[str, Channel] = field(default_factory=dict)
     paused: bool = False
     perhaps: list[list[Sent]] = field(default_factory=list)
@@ -250,13 +252,15 @@ class Topic:
     def begins(self, begin: int) -> None:
         """Note that everything before this offset was deleted: no channel may have needed it."""
         self.begin = max(self.begin, begin)
+        for offset in range(self.end, self.begin):
+            self.log[offset] = Sent(b"")  # a letter that came and went before anybody saw it
         for channel in self.channels.values():
             for offset in [offset for offset in channel.entries if offset < self.begin]:
                 sure = channel.is_sure(offset) and channel.sent(offset).expiry == math.inf
                 assert self.lossy or not sure, f"{channel} lost {offset}"
                 if channel.entries[offset].held is not None:
                     channel.take_away(offset)
-                channel.settle(offset, written=True)
+                channel.settle(offset)  # a power cut may undo that
 
     def backlogs(self) -> tuple[int, int]:
         """Return the least and the greatest number of messages that count against the bound."""

@@ -186,7 +186,9 @@ async def purge_topic(run: Run) -> None:
         await handle.purge()  # as above
     for channel in topic.channels.values():
         purged(channel)
-    topic.begin = topic.end
+    await handle.sync()
+    topic.begins(max(topic.end, handle.begin_offset))
+    topic.purged = topic.begin
 
 
 async def pause(run: Run) -> None:

@@ -261,7 +261,9 @@ class Run:
         letter = letter_of(message)
         if letter is not None:
             assert letter in topic.letters, f"{topic.name} got {letter}, which nobody gave up"
-            sent, _ = topic.letters.pop(letter)
+            sent, sure = topic.letters[letter]
+            if sure:
+                del topic.letters[letter]  # one that need not come may come again, after a seek
             channel = self.topics[letter.topic].channels.get(letter.channel) if letter.topic in self.topics else None
             if channel is not None and letter.offset in channel.entries:
                 channel.settle(letter.offset)
