@@ -120,8 +120,8 @@ async def delete_channel(run: Run) -> None:
 
 async def delete_topic(run: Run) -> None:
     topic = run.some_topic()
-    if topic is None:
-        return
+    if topic is None or topic.letters:
+        return  # letters that are on their way would make it anew
     run.say("delete", topic.name)
     await run.settle_in()
     member = run.world.any()
@@ -156,8 +156,9 @@ async def crash(run: Run) -> None:
 
 def after_end(run: Run, *, power: bool) -> None:
     """Note that all processes have ended."""
-    for topic in run.topics.values() if power else ():
-        topic.begin = topic.purged  # what retention deleted may be back
+    for topic in run.topics.values():
+        if power or topic.lossy:
+            topic.begin = topic.purged  # what retention has deleted, or overflow dropped, may be back
     for channel in channels_of(run.topics.values()):
         channel.killed(power=power, ahead=not run.world.exact)
         channel.stale.clear()
