@@ -156,9 +156,7 @@ async def crash(run: Run) -> None:
 
 def after_end(run: Run, *, power: bool) -> None:
     """Note that all processes have ended."""
-    for topic in run.topics.values():
-        if power or topic.lossy:
-            topic.begin = topic.purged  # what retention has deleted, or overflow dropped, may be back
+    another_owner(run, power=power)
     for channel in channels_of(run.topics.values()):
         channel.killed(power=power, ahead=not run.world.exact)
         channel.stale.clear()
@@ -186,7 +184,15 @@ async def kill_owner(run: Run) -> None:
     run.say("the owner is killed")
     async with asyncio.timeout(PATIENCE):
         await run.world.kill_owner()
+    another_owner(run)
     await run.check()
+
+
+def another_owner(run: Run, *, power: bool = False) -> None:
+    """Note that the store was opened again."""
+    for topic in run.topics.values():
+        if power or topic.lossy:
+            topic.begin = topic.purged  # what retention has deleted, or overflow dropped, may be back
 
 
 async def replace_member(run: Run) -> None:
@@ -198,6 +204,7 @@ async def replace_member(run: Run) -> None:
     run.say("member", number, "is replaced")
     async with asyncio.timeout(PATIENCE):
         gone = await run.world.replace(number)
+    another_owner(run)
     for channel in channels_of(run.topics.values()):
         for offset, hold in channel.held().items():
             if hold.member is gone:
