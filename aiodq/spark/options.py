@@ -92,6 +92,7 @@ _WRITE_NAMES: Final = (
     "path",
     "topic",
     "txnId",
+    "txnRun",
     "txnAppId",
     "segmentBytes",
     "maxMessageBytes",
@@ -164,6 +165,7 @@ class WriteOptions:
         compression: a codec's name, or None.
         repeated: which value of a repeated header a message gets; None: a repeated header is an error.
         new_topics: the bounds of bodies, and the sizes of segments, of topics that do not exist yet.
+        run: tells the runs of one name apart: the commit's record says which one's it is.
     """
 
     store: str
@@ -173,6 +175,7 @@ class WriteOptions:
     compression: str | None
     repeated: Literal["first", "last"] | None = None
     new_topics: StoreOptions = field(default_factory=StoreOptions)
+    run: str | None = None
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -286,8 +289,8 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
         )
     if not stream and "txnAppId" in options:
         raise InvalidOptionError("'txnAppId' is for streams; a single write that may be repeated has a 'txnId'")
-    if stream and "txnId" in options:
-        raise InvalidOptionError("'txnId' is for single writes; a stream has a 'txnAppId'")
+    if stream and (single := next((name for name in ("txnId", "txnRun") if name in options), None)):
+        raise InvalidOptionError(f"{single!r} is for single writes; a stream has a 'txnAppId'")
     topic = options.get("topic")
     if topic is not None:
         check_topic(topic)
@@ -304,6 +307,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
         compression=compression,
         repeated=choice_of(options, "repeatedHeaders", _REPEATED, default=None),
         new_topics=StoreOptions(segment_bytes=segment_bytes, max_message_bytes=most),
+        run=_name(options, "txnRun"),
     )
 
 

@@ -62,6 +62,7 @@ __all__ = [
     "single_writes",
     "stage",
     "was_committed",
+    "was_committed_by_another",
 ]
 
 _LOG: Final = logging.getLogger("aiodq.spark")
@@ -316,7 +317,7 @@ def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterComm
                 topics.setdefault(topic, []).extend(staged)
     fs, clock = OsFileSystem(), SystemClock()
     records = sum(staged.records for found in topics.values() for staged in found)
-    commit = Commit(key, {t: tuple(s) for t, s in topics.items()}, clock.now_ns())
+    commit = Commit(key, {t: tuple(s) for t, s in topics.items()}, clock.now_ns(), run=options.run)
     if commit_staged(fs, options.store, commit):
         _LOG.info("write into the topics %s of %s committed: messages: %d", sorted(topics), options.store, records)
     else:
@@ -426,6 +427,22 @@ def was_committed(options: WriteOptions, name: str) -> bool:
     if done is False:
         _take_over(options, _key_of(name).name)
     return done is not None
+
+
+def was_committed_by_another(store: str, name: str | None, run: str) -> bool:
+    """Return whether a single write of this name was committed by another run (`txnRun`) than this one. Blocking.
+
+    Asked after the write: between `was_committed` and the commit that of another run may have come. A write without a
+    name is nobody else's.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
+    if name is None:
+        return False
+    key = _key_of(name)
+    commits = read_commits(OsFileSystem(), store, writer=key.name).commits
+    return any(commit.key == key and commit.run not in {None, run} for commit in commits)
 
 
 def single_writes(store: str) -> dict[str, bool]:

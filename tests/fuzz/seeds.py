@@ -146,7 +146,12 @@ def _commits() -> list[bytes]:
     stream = CommitKey("stream x", 7)
     fs = SimulatedFileSystem({f"/s/{COMMITS}": None})
     made = []
-    for commit in (whole, whole.at("a", 12), Commit(stream, {"a": (staged[0],)}, TIME), Commit(stream, done=True)):
+    for commit in (
+        whole,
+        whole.at("a", 12),
+        Commit(stream, {"a": (staged[0],)}, TIME),
+        Commit(stream, done=True, run="r"),
+    ):
         write_commit(fs, "/s", commit)
         made.append(_file(f"/s/{COMMITS}/{commit.key.file}", fs))
     return made

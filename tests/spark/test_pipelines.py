@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
@@ -20,6 +21,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 import aiodq
+from aiodq.engine.store.opening import adopt_without_owner
 from aiodq.spark.options import batch_options, read_options, write_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, query, replay, report
@@ -32,7 +34,7 @@ from aiodq.spark.pipelines.results import name_of_result
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import plan
 from aiodq.spark.visible import Place
-from aiodq.spark.writing import BatchWriter, kept_options
+from aiodq.spark.writing import BatchWriter, kept_options, was_committed
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds, release_hold
 from tests.spark.support import KEEP, fill, scanned
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from aiodq.spark.options import WriteOptions
 
 T = TypeVar("T")
 
@@ -137,6 +141,46 @@ def test_archived_and_replayed_it_is_what_it_was(spark: SparkSession, tmp_path: 
         replay(spark, lake, tmp_path / "time", since=half.replace(tzinfo=None))
     what_is_not_in_it(spark, store, lake)
     moved(spark, store, lake)
+
+
+class TestARunThatAnotherOneIsQuickerThan:
+    """Its commit comes after this one has asked, and before it commits."""
+
+    @pytest.fixture(params=["open", "closed"])
+    def earlier(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+        def before(job: str, into: str) -> None:
+            def asked(options: WriteOptions, name: str) -> bool:
+                monkeypatch.setattr(module, "was_committed", was_committed)
+                if request.param == "open":  # as if its owner had not taken it over yet
+                    monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: False)
+                writer = BatchWriter(replace(options, topic=into, name=name, run="earlier"))
+                writer.commit([writer.write(iter([pa.RecordBatch.from_pylist([{"body": b"theirs"}])]))])
+                monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", adopt_without_owner)
+                return False
+
+            module = import_module(f"aiodq.spark.pipelines.{job}")
+            monkeypatch.setattr(module, "was_committed", asked)
+
+        return before
+
+    def test_it_says_of_a_replay_that_it_added_nothing(
+        self, spark: SparkSession, tmp_path: Path, store: Path, earlier: Callable[[str, str], None]
+    ) -> None:
+        archive(spark, store, tmp_path / "lake")
+        earlier("replay", "orders")
+        done = replay(spark, tmp_path / "lake", tmp_path / "again", txn_id="once")
+        assert (done.rows, done.repeated) == (0, True)
+        assert [row["body"] for row in scanned(tmp_path / "again")] == [b"theirs"]
+
+    @pytest.mark.parametrize("txn_id", [None, "once"])
+    def test_it_says_of_a_compaction_that_it_added_nothing(
+        self, spark: SparkSession, tmp_path: Path, earlier: Callable[[str, str], None], txn_id: str | None
+    ) -> None:
+        asyncio.run(_put_keys(tmp_path))
+        earlier("compact", "newest")
+        done = compact(spark, tmp_path, "prices", "newest", txn_id=txn_id)
+        assert (done.read, done.kept, done.repeated) == (7, 0, True)
+        assert [row["body"] for row in scanned(tmp_path, "newest")] == [b"theirs"]
 
 
 def what_is_not_in_it(spark: SparkSession, store: Path, lake: Path) -> None:

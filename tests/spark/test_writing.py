@@ -35,6 +35,7 @@ from aiodq.spark.writing import (
     columns_by_topic,
     stage,
     was_committed,
+    was_committed_by_another,
 )
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -344,6 +345,26 @@ class TestTheCommit:
             assert was_committed(options, "one")
             assert bodies(tmp_path / "s") == [b"a"]
         assert not was_committed(options, "another")
+
+    @pytest.mark.parametrize("owned", [True, False])
+    def test_which_run_of_a_name_it_is_of_is_known_for_good(
+        self, tmp_path: Path, owned: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if owned:
+            monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: False)
+        store = str(tmp_path / "s")
+        given = {"path": store, "topic": "orders", "txnId": "one"}
+        assert not was_committed_by_another(store, "one", "a")
+        for run in ("a", "b"):
+            writer = BatchWriter(write_options({**given, "txnRun": run}, stream=False))
+            writer.commit([writer.write(iter([record_batch(run)]))])
+        asyncio.run(_open_and_close(tmp_path / "s"))
+        assert bodies(tmp_path / "s") == [b"a"]
+        assert [was_committed_by_another(store, "one", run) for run in ("a", "b")] == [False, True]
+        assert not was_committed_by_another(store, None, "b")
+        writer = BatchWriter(write_options({**given, "txnId": "unknown"}, stream=False))
+        writer.commit([writer.write(iter([record_batch("c")]))])
+        assert not was_committed_by_another(store, "unknown", "a"), "an earlier version has not noted it"
 
     @pytest.mark.parametrize("name", ["link", "link/"])
     def test_a_store_may_lie_behind_a_link(self, tmp_path: Path, name: str) -> None:

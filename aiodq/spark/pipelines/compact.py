@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from aiodq.spark.pipelines.session import loss_option, use_here
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import bytes_of, plan
 from aiodq.spark.reading import record_batches
-from aiodq.spark.writing import check_place, kept_options, was_committed
+from aiodq.spark.writing import check_place, kept_options, was_committed, was_committed_by_another
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class CompactSummary:
         read: the number of messages; with `lossy`, of those that could be read.
         kept: the number of messages that were added.
         seconds: the duration of the run.
-        repeated: whether the same run was committed before, so that nothing was read or added.
+        repeated: whether the same run was committed before, so that nothing was added.
     """
 
     into: str
@@ -127,14 +128,15 @@ def compact(  # noqa: PLR0913 - what there is to say
     if repeated or not splits:
         return CompactSummary(into, 0, 0, time.monotonic() - began, repeated=repeated)
     read, keyless, offsets = _latest(spark, splits, options, drop_empty=drop_empty)
-    kept = keyless + len(offsets)
+    kept, run = keyless + len(offsets), uuid4().hex
     if kept:
         size = sum(map(bytes_of, splits)) * kept // max(read, 1)
         parts = pack(splits, bytes_of, -(-size // (segment_bytes * _SEGMENTS)))
         work = [_Piece(part, _between(offsets, part[0].start, part[-1].stop)) for part in parts]
         how = {"topic": into, "segmentBytes": str(segment_bytes), "maxMessageBytes": _most(fs, store, topic)}
-        kept = _write(_rows(spark, options, work), place, **how, txnId=txn_id)
-    return CompactSummary(into, read, kept, time.monotonic() - began)
+        kept = _write(_rows(spark, options, work), place, **how, txnId=txn_id, txnRun=run)
+        repeated = was_committed_by_another(place, txn_id, run)
+    return CompactSummary(into, read, 0 if repeated else kept, time.monotonic() - began, repeated=repeated)
 
 
 def _most(fs: FileSystem, store: str, topic: str) -> str:

@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
@@ -16,7 +17,7 @@ from aiodq.spark.objects import full_path
 from aiodq.spark.options import write_options
 from aiodq.spark.pipelines.places import check_archived, refuse_moved, refuse_store, some
 from aiodq.spark.pipelines.session import use_here
-from aiodq.spark.writing import check_place, was_committed
+from aiodq.spark.writing import check_place, was_committed, was_committed_by_another
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,17 +98,17 @@ def replay(  # noqa: PLR0913 - what there is to say
     # With the types given, Spark does not read names of topics in paths as numbers.
     rows = spark.read.schema(_SCHEMA).parquet(archived)
     rows = check_archived(rows, archived, topics)
-    if topics:
-        rows = rows.where(f.col("topic").isin(topics))
-    if tags:
-        rows = rows.where(f.col("tag").isin(tags))
+    for column, names in (("topic", topics), ("tag", tags)):
+        rows = rows.where(f.col(column).isin(names)) if names else rows
     rows = _between(f.unix_micros("timestamp"), _micros(since), _micros(until), rows)
     rows = _between(f.col("offset"), first, stop, rows)
-    topic, counted = f.lit(into) if into is not None else f.col("topic"), Observation()
+    topic, counted, run = f.lit(into) if into is not None else f.col("topic"), Observation(), uuid4().hex
     wanted = rows.orderBy("topic", "offset").select(topic.alias("topic"), "tag", "key", "headers", "body")
     use_here(spark)
     writer = wanted.observe(counted, f.count(f.lit(1)).alias("rows")).write.format("aiodq").mode("append")
-    writer.options(txnId=txn_id, maxMessageBytes=max_message_bytes).save(path)
+    writer.options(txnId=txn_id, txnRun=run, maxMessageBytes=max_message_bytes).save(path)
+    if was_committed_by_another(path, txn_id, run):
+        return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
     return ReplaySummary(path, int(counted.get["rows"]), time.monotonic() - began)
 
 

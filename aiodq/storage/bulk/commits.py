@@ -108,6 +108,7 @@ class Commit:
         bases: the offset at which a topic takes them in, for the topics where that is decided.
         done: whether everything is in its place.
         counted: how many messages it had, once it is done; None: unknown, as an earlier version did not note it.
+        run: tells which of the runs that commit this key it is of; None: unknown.
     """
 
     key: CommitKey
@@ -116,6 +117,7 @@ class Commit:
     bases: Mapping[str, int] = field(default_factory=dict)
     done: bool = False
     counted: int | None = None
+    run: str | None = None
 
     @property
     def records(self) -> int | None:
@@ -183,7 +185,9 @@ def decode_commit(data: bytes, path: str) -> Commit:
         key = CommitKey(str(name), None if number is None else int(number), bool(once))
         commit = Commit(key, topics, int(found["time_ns"]), bases)
         counted = found.get("records") if found["done"] else None
+        run = found.get("run")
         commit = replace(commit, done=bool(found["done"]), counted=None if counted is None else int(counted))
+        commit = replace(commit, run=None if run is None else str(run))
         segments = [one for files in topics.values() for one in files]
         sound = all(_STAGED.fullmatch(one.file) and one.records > 0 for one in segments)
         # A segment can be moved only to one place, and an offset is decided only for a topic that gets one.
@@ -215,6 +219,7 @@ def write_commit(fs: FileSystem, store: str, commit: Commit) -> None:
         "bases": commit.bases,
         "done": commit.done,
         **({} if commit.counted is None else {"records": commit.counted}),
+        **({} if commit.run is None else {"run": commit.run}),
     }
     path, data = os.path.join(store, COMMITS, key.file), encode_checked("commit", _VERSION, content)
     if len(data) > LARGEST_FILE:
@@ -444,8 +449,7 @@ def finish_commit(fs: FileSystem, store: str, commit: Commit) -> None:
             fs.remove(os.path.join(directory, commit.key.file))
         else:
             topics: dict[str, tuple[Staged, ...]] = dict.fromkeys(commit.topics, ())
-            noted = Commit(commit.key, topics, commit.time_ns, commit.bases, done=True, counted=commit.records)
-            write_commit(fs, store, noted)
+            write_commit(fs, store, replace(commit, topics=topics, done=True, counted=commit.records))
             for earlier in read_commits(fs, store, writer=commit.key.name).commits:
                 key = earlier.key
                 if earlier.done and (key.number or 0) < (commit.key.number or 0):
