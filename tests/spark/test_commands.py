@@ -145,13 +145,14 @@ def test_mistakes_are_told_in_a_line(store: Path, wrong: list[str], complaint: s
     assert "at org.apache" not in done.err
 
 
-def test_a_report_that_cannot_be_written_is_told_before_java_is_started(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_is_told_before_java_is_started(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines, "start_session", lambda *_: pytest.fail("Spark was started"))
     done = aiodq("spark", "report", store, store / "nowhere" / "report.html")
     assert done.code == 1
     assert "No such file or directory" in done.err
+    done = aiodq("spark", "query", store, "SELECT 1", "--parquet", store / "orders" / "result")
+    assert done.code == 2
+    assert "this lies inside 'orders' of the store" in done.err
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import aiodq
 from aiodq.spark.options import write_options
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship, start_session
 from aiodq.spark.pipelines.archive import _own_hold, _Run
-from aiodq.spark.pipelines.places import refuse_moved, target_path
+from aiodq.spark.pipelines.places import check_result, refuse_moved, target_path
 from aiodq.spark.pipelines.replay import check_range
 from aiodq.spark.source import AiodqDataSource
 from aiodq.spark.writing import BatchWriter, StreamWriter
@@ -120,12 +120,27 @@ INSIDE: list[Callable[[Path, Path], object]] = [
     lambda store, place: archive(NONE, store, store.parent / "lake", checkpoint=place),
     lambda store, place: ship(store, str(place)),
     lambda store, place: report(NONE, store, place),
+    lambda _store, place: check_result(str(place)),
+    lambda _store, place: check_result(f"file://{place}"),
 ]
 
 
 @pytest.mark.parametrize("inside", ["orders/sub", "orders", "#staging/sub", "link/sub"])
 @pytest.mark.parametrize(
-    "job", INSIDE, ids=["write", "stream", "compact", "replay", "archive", "checkpoint", "segments", "report"]
+    "job",
+    INSIDE,
+    ids=[
+        "write",
+        "stream",
+        "compact",
+        "replay",
+        "archive",
+        "checkpoint",
+        "segments",
+        "report",
+        "result",
+        "result-by-url",
+    ],
 )
 async def test_nothing_is_written_where_it_goes_with_a_topic(
     store: Path, job: Callable[[Path, Path], object], inside: str
@@ -136,6 +151,11 @@ async def test_nothing_is_written_where_it_goes_with_a_topic(
     with pytest.raises(aiodq.NotAStoreError, match=r"this lies inside '(orders|#staging)' of the store .* outside"):
         job(store, place)
     assert sorted(store.rglob("*")) == before
+
+
+async def test_a_result_may_lie_beside_the_topics_or_elsewhere(store: Path) -> None:
+    for place in (store / "result", store.parent / "result", "s3://bucket/orders", "result"):
+        check_result(str(place))
 
 
 async def test_a_pattern_may_name_the_one_store(store: Path) -> None:

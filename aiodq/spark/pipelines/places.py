@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["check_archived", "one_store", "refuse_moved", "refuse_store", "some", "target_path", "topic_column"]
+__all__ = [
+    "check_archived",
+    "check_result",
+    "one_store",
+    "refuse_moved",
+    "refuse_store",
+    "some",
+    "target_path",
+    "topic_column",
+]
 
 _LOG = "_spark_metadata"
 """The directory in which Spark records which files count, with their full paths."""
@@ -51,6 +60,18 @@ def target_path(target: str | os.PathLike[str]) -> str:
     refuse_store(path, "name a directory of its own for the files of the archive")
     refuse_inside_store(OsFileSystem(), os.path.realpath(path))
     return os.path.abspath(path)
+
+
+def check_result(directory: str) -> None:
+    """Make sure that a directory for a result can be kept: Spark makes it, wherever that is.
+
+    Raises:
+        InvalidOptionError: no path can be meant by it.
+        NotAStoreError: it lies among a store's own files, such as a topic's, which are removed with the topic.
+    """
+    path = local_path(directory)
+    if not is_url(path):
+        refuse_inside_store(OsFileSystem(), os.path.realpath(path))
 
 
 def one_store(job: str, store: str | os.PathLike[str]) -> str:
