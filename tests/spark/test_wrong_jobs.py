@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -168,6 +169,60 @@ async def test_a_report_that_cannot_be_written_is_not_counted_for(store: Path) -
         report(NONE, store, store / "nowhere" / "report.html")
     with pytest.raises(IsADirectoryError):
         report(NONE, store, store)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a report find no messages, without Spark."""
+    monkeypatch.setattr(sys.modules[report.__module__], "_topics", lambda *_, **__: ({}, {}))
+
+
+@pytest.mark.usefixtures("counted")
+@pytest.mark.parametrize("earlier", ["the earlier report", None])
+async def test_a_report_for_which_there_is_no_space_leaves_the_earlier_one(
+    store: Path, tmp_path: Path, earlier: str | None
+) -> None:
+    place = tmp_path / "reports" / "r.html"
+    place.parent.mkdir()
+    if earlier is not None:
+        place.write_text(earlier)
+    _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+    try:
+        with pytest.raises(aiodq.DiskFullError, match=r"no space left: the file may not grow .*r\.html"):
+            report(NONE, store, place)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.read_text() for path in place.parent.iterdir()] == ([] if earlier is None else [earlier])
+
+
+@pytest.mark.usefixtures("counted")
+async def test_a_report_takes_the_place_of_the_earlier_one(store: Path, tmp_path: Path) -> None:
+    """Also behind a link; who may read that one may read this one."""
+    place, link = tmp_path / "reports" / f"{'r' * 250}.html", tmp_path / "latest.html"
+    place.parent.mkdir()
+    link.symlink_to(place)
+    report(NONE, store, place)
+    (tmp_path / "new").touch()
+    assert place.stat().st_mode == (tmp_path / "new").stat().st_mode
+    place.write_text("earlier")
+    place.chmod(0o640)
+    report(NONE, store, link)
+    assert link.is_symlink()
+    assert place.read_text().startswith("<!")
+    assert place.stat().st_mode & 0o777 == 0o640
+    assert list(place.parent.iterdir()) == [place]
+
+
+@pytest.mark.usefixtures("counted")
+async def test_a_report_may_go_into_a_pipe(store: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        report(NONE, store, tmp_path / "pipe")
+        assert os.read(reader, 1 << 20).startswith(b"<!")
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.parametrize(

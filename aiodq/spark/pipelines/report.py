@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import floor
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
 
 from pyspark.sql import Window
 from pyspark.sql import functions as f
@@ -24,7 +27,9 @@ from aiodq.spark.pipelines.pictures import Bars, page
 from aiodq.spark.pipelines.places import one_store
 from aiodq.spark.pipelines.session import check_stores, loss_option, topics_option
 from aiodq.spark.pipelines.spread import spread
+from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.state.topic.topic_meta import describe
 from aiodq.storage.store_layout import refuse_inside_store
@@ -84,7 +89,8 @@ def report(
         PySparkException: Spark's, with the cause in its text.
         InvalidOptionError: several stores were named.
         NotAStoreError: the file would be among a store's own files.
-        OSError: the file cannot be written.
+        OSError: the file has no place: a directory has its name, or its own directory is missing.
+        StorageError: it cannot be written; an earlier one stays as it was.
     """
     began, store = time.monotonic(), one_store("report", store)
     check_stores(store, topics)
@@ -103,8 +109,7 @@ def report(
     if channels:
         sections.append(("Channels", list(channels)))
     title = f"aiodq: {os.path.abspath(store)}"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(page(title, datetime.now(UTC), sections))
+    _write(os.fspath(path), page(title, datetime.now(UTC), sections))
     number = sum(counts.values())
     missed = sum(lost.values()) if lossy else 0
     return ReportSummary(os.path.abspath(path), len(found), number, time.monotonic() - began, missed)
@@ -116,6 +121,33 @@ def _left_out(offsets: range, lost: int) -> str:
         f"; of the offsets {offsets.start} to {offsets.stop - 1}, {lost:,} have no message: what is damaged or gone "
         f"was left out, and a repair or retention may have given up some before, which looks the same"
     )
+
+
+def _write(path: str, text: str) -> None:
+    """Make a text the content of a file, which stays as public as it is: the store's own files are not.
+
+    Raises:
+        StorageError: as mapped from the system's error; the old content stands.
+    """
+    with os_errors(path):
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "w", encoding="utf-8") as pipe:
+                pipe.write(text)
+            return
+        place = os.path.realpath(path)
+        temporary = os.path.join(os.path.dirname(place), f"{uuid4().hex}{TEMPORARY}")
+        try:
+            with open(temporary, "x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            if os.path.exists(place):
+                shutil.copymode(place, temporary)
+            os.replace(temporary, place)
+        except BaseException:
+            with suppress(OSError):
+                os.remove(temporary)
+            raise
 
 
 def check_file(path: str) -> None:
