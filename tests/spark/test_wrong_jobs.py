@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -424,6 +426,39 @@ def test_a_directory_with_a_batch_that_the_checkpoint_does_not_know_is_another_s
         archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     (offsets / "12").touch()
     archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+
+
+@pytest.mark.parametrize("place", ["out/_spark_metadata", "checkpoint/offsets"])
+async def test_an_archive_whose_state_may_not_be_read_is_told(
+    store: Path, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    listdir = os.listdir
+
+    def refuse(path: str) -> list[str]:
+        if path == str(tmp_path / place):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(aiodq.ReadOnlyError, match=f"not permitted: Permission denied .*{place}"):
+        archive(NONE, store, tmp_path / "out", checkpoint=tmp_path / "checkpoint")
+    with pytest.raises(aiodq.ReadOnlyError) if "out" in place else nullcontext():
+        refuse_moved(str(tmp_path / "out"))
+
+
+async def test_an_archive_whose_log_cannot_be_read_is_told(store: Path, tmp_path: Path) -> None:
+    """A directory that is closed looks from outside as if there was no log in it."""
+    log = tmp_path / "out" / "_spark_metadata"
+    log.parent.mkdir()
+    log.symlink_to(log.name)
+    with pytest.raises(aiodq.StorageError, match=r"symbolic link.*_spark_metadata"):
+        archive(NONE, store, tmp_path / "out")
+    log.unlink()
+    (log / "0").mkdir(parents=True)
+    for job in (archive, partial(replay, into="orders")):
+        with pytest.raises(aiodq.StorageError, match=r"Is a directory.*_spark_metadata/0"):
+            job(NONE, *((store, tmp_path / "out") if job is archive else (tmp_path / "out", store)))
 
 
 def test_a_link_to_nowhere_is_no_directory_for_an_archive(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from aiodq.spark.pipelines.session import loss_option, topics_option
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.spark.stream.stream_hold import keep
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.state.holds import read_hold
 from aiodq.storage.store_layout import refuse_inside_store
 
@@ -106,7 +107,8 @@ def archive(  # noqa: PLR0913 - what there is to say
     Raises:
         InvalidOptionError: several stores; or the directory is of another checkpoint, was moved, or cannot be used.
         NotAStoreError: the directory, or the checkpoint, lies among a store's own files.
-        StorageError: fewer messages were written than the store holds; the hold still keeps them.
+        StorageError: fewer messages were written than the store holds, and the hold still keeps them; or as mapped
+            from the system's error.
         StreamingQueryException: Spark's, with the cause in its text; a worker that does not see the store is one.
     """
     began, named = time.monotonic(), topics_option(topics)
@@ -133,6 +135,7 @@ def check_target(target: str | os.PathLike[str], checkpoint: str | os.PathLike[s
     Raises:
         InvalidOptionError: another checkpoint wrote the directory, it was moved, or can be none.
         NotAStoreError: it, or the checkpoint, lies among a store's own files.
+        StorageError: as mapped from the system's error.
     """
     path = target_path(target)
     state = full_path(os.fspath(checkpoint or os.path.join(path, "_checkpoint")))
@@ -174,11 +177,17 @@ def _own_hold(store: str, target: str, checkpoint: str) -> str:
 
 
 def _latest(directory: str) -> int:
-    """Return the highest batch number in a log of Spark; -1 if there is none."""
+    """Return the highest batch number in a log of Spark; -1 if there is none.
+
+    Raises:
+        StorageError: as mapped from the system's error.
+    """
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return -1
+    except OSError as cause:
+        raise storage_error(cause, directory) from cause
     return max((int(name.partition(".")[0]) for name in names if name.partition(".")[0].isdecimal()), default=-1)
 
 

@@ -15,6 +15,7 @@ from aiodq.spark.options import read_options
 from aiodq.spark.planning import some_of
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.lock import LOCK_NAME
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.store_layout import refuse_inside_store
 
 if TYPE_CHECKING:
@@ -114,11 +115,14 @@ def refuse_moved(archive: str) -> None:
 
     Raises:
         InvalidOptionError: it was moved or copied.
+        StorageError: as mapped from the system's error.
     """
     log = os.path.join(archive, _LOG)
-    names = os.listdir(log) if os.path.isdir(log) else []
+    with os_errors(log):
+        names = os.listdir(log) if os.path.isdir(log) else []
     for name in sorted(name for name in names if name.partition(".")[0].isdecimal()):
-        with open(os.path.join(log, name), encoding="utf-8") as file:
+        path = os.path.join(log, name)
+        with os_errors(path), open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()[1:]
         for line in lines[:1]:
             _refuse_elsewhere(archive, json.loads(line)["path"])
