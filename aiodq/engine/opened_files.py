@@ -73,6 +73,7 @@ class OpenedStore(NamedTuple):
         unusable: why a topic cannot be used until the store is opened again, by name; its transactions stay parked.
         owing: why a topic with parked transactions could not be created, by name; that may be retried at any time.
         blocked: bulk commits that are to be left as they are.
+        done: the file names of records of bulk commits that are done, as for `read_commits`.
         identity: the identity of the store.
         damages: what was damaged of the store's own files.
     """
@@ -85,6 +86,7 @@ class OpenedStore(NamedTuple):
     unusable: dict[str, StorageError]
     owing: dict[str, StorageError]
     blocked: set[CommitKey]
+    done: set[str]
     identity: StoreIdentity
     damages: list[Damage]
 

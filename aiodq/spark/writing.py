@@ -423,10 +423,11 @@ def was_committed(options: WriteOptions, name: str) -> bool:
     Raises:
         StorageError: as mapped from the system's error.
     """
-    done = single_writes(options.store).get(name)
-    if done is False:
-        _take_over(options, _key_of(name).name)
-    return done is not None
+    key = _key_of(name)
+    found = [one for one in read_commits(OsFileSystem(), options.store, writer=key.name).commits if one.key == key]
+    if any(not commit.done for commit in found):
+        _take_over(options, key.name)
+    return bool(found)
 
 
 def was_committed_by_another(store: str, name: str | None, run: str) -> bool:

@@ -196,6 +196,40 @@ async def test_opening_reads_records_that_stay_once(machine: Machine) -> None:
         assert await shown(store.topic("jobs")) == [b"a", b"b", b"c"]
 
 
+async def test_an_owner_reads_records_that_stay_once(machine: Machine) -> None:
+    async with machine.store():
+        for name in ("a", "b"):
+            assert load(machine, CommitKey(name), {"jobs": [name.encode()]})
+            await adopted(machine)
+    fs = WatchedFileSystem(machine.fs)
+    async with aiodq.open(STORE, fs=fs, clock=machine.clock) as store:
+        assert load(machine, CommitKey("c"), {"jobs": [b"c"]})
+        await adopted(machine)
+        assert await shown(store.topic("jobs")) == [b"a", b"b", b"c"]
+    reads = [passed.path for passed in fs.passed if passed.kind == "read"]
+    assert [reads.count(f"{STORE}/{COMMITS}/{name}.json") for name in ("a", "b")] == [1, 1]
+
+
+async def test_a_writer_reads_records_that_stay_once(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    """And still tells of one that is damaged."""
+    async with machine.store():
+        for name in ("a", "b"):
+            assert load(machine, CommitKey(name), {"jobs": [name.encode()]})
+            await adopted(machine)
+    assert load(machine, CommitKey("c"), {"jobs": [b"c"]})
+    file = machine.fs.open(f"{STORE}/{COMMITS}/d.json", create=True)
+    file.write_at([b"damaged"], 0)
+    file.close()
+    fs = WatchedFileSystem(machine.fs)
+    assert adopt_without_owner(fs, machine.clock, STORE, None)
+    reads = [passed.path for passed in fs.passed if passed.kind == "read"]
+    assert [reads.count(f"{STORE}/{COMMITS}/{name}.json") for name in ("a", "b")] == [1, 1]
+    assert "the commit's record" in caplog.text
+    machine.fs.remove(f"{STORE}/{COMMITS}/d.json")
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"a", b"b", b"c"]
+
+
 async def test_a_name_whose_record_was_removed_is_a_new_one(machine: Machine) -> None:
     done: set[str] = set()
     async with machine.store() as store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ from aiodq.spark.writing import (
     was_committed_by_another,
 )
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
+from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
 from tests.spark.support import begun, fill, scanned
@@ -345,6 +347,23 @@ class TestTheCommit:
             assert was_committed(options, "one")
             assert bodies(tmp_path / "s") == [b"a"]
         assert not was_committed(options, "another")
+
+    def test_whether_it_was_committed_is_in_its_own_record(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options = write_options({"path": str(tmp_path / "s"), "topic": "orders"}, stream=False)
+        for name in ("one", "two"):
+            writer = BatchWriter(replace(options, name=name))
+            writer.commit([writer.write(iter([record_batch(name)]))])
+        read: list[str] = []
+
+        def reading(fs: OsFileSystem, path: str) -> bytes | None:
+            read.append(path.rpartition("/")[2])
+            return read_file(fs, path)
+
+        monkeypatch.setattr("aiodq.storage.bulk.commits.read_file", reading)
+        assert was_committed(options, "two")
+        assert read == ["write%20two.json"]
 
     @pytest.mark.parametrize("owned", [True, False])
     def test_which_run_of_a_name_it_is_of_is_known_for_good(

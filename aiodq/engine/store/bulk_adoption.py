@@ -33,6 +33,7 @@ class Adopting:
 
     Attributes:
         blocked: commits that are left alone until the store is opened again.
+        done: the file names of records that are done, as for `read_commits`.
         owing: topics with parked transactions that could not be created when the store was opened; that is retried.
         turn: a lock, held while commits are looked for and adopted.
     """
@@ -41,10 +42,10 @@ class Adopting:
         """Adopt for this store; `run` does the work."""
         self._host = host
         self.blocked: set[CommitKey] = set()
+        self.done: set[str] = set()
         self.owing: set[str] = set()
         self.turn: asyncio.Lock = asyncio.Lock()
         self._told: set[CommitKey] = set()
-        self._done: set[str] = set()
         self._damaged: set[str] = set()
         self._swept: int = monotonic_ns(host.clock)
         self._ahead: int = host.clock.now_ns() - self._swept
@@ -71,7 +72,7 @@ class Adopting:
         """
         for topic in sorted(self.owing):
             await self._make(self._host.unnamed(topic))
-        found = await self._host.threads.call(read_commits, self._host.fs, self._host.path, done=self._done)
+        found = await self._host.threads.call(read_commits, self._host.fs, self._host.path, done=self.done)
         for damage in found.damages:
             if damage.path not in self._damaged:
                 self._damaged.add(damage.path)

@@ -133,7 +133,7 @@ def open_store(
         else:
             identity.drop(partial(has_topics, fs, path))
         undo.pop_all()
-    found = topics.there, committed, taken, topics.unusable, topics.owing, blocked, identity
+    found = topics.there, committed, taken, topics.unusable, topics.owing, blocked, done, identity
     return OpenedStore(lock, transactions, *found, _own_damages(identity, transactions, owed))
 
 
@@ -263,7 +263,7 @@ def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreO
         try:
             reporter = Reporter(path)
             reporter.opened(clock.monotonic() - began, opened)
-            _report_commits(fs, path, reporter)
+            _report_commits(fs, path, reporter, opened.done)
         finally:
             opened.abandon()
     except StoreLockedError:
@@ -274,9 +274,9 @@ def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreO
     return True
 
 
-def _report_commits(fs: FileSystem, path: str, reporter: Reporter) -> None:
+def _report_commits(fs: FileSystem, path: str, reporter: Reporter, done: set[str]) -> None:
     """Report what is damaged of bulk commits, and which ones an opening has not adopted."""
-    found = read_commits(fs, path)
+    found = read_commits(fs, path, done=done)
     for damage in found.damages:
         reporter.store_damaged(damage)
     for commit in found.pending:

@@ -82,3 +82,4 @@ def _do_without(store: WholeStore, opened: OpenedStore, adopting: Adopting) -> N
             store.new_topic(check_topic_name(name)).creation.refused(error)
             adopting.owing.add(name)
     adopting.blocked |= opened.blocked
+    adopting.done |= opened.done
