@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 
     from tests.model.world import Kind
 
-RUNS = {"simulated": 4, "exclusive": 4, "shared": 3, "client": 1}
-STEPS = {"simulated": 60, "exclusive": 60, "shared": 60, "client": 40}
+RUNS: dict[Kind, int] = {"simulated": 4, "exclusive": 4, "shared": 3}
+"""Not of several members: of what they have read ahead as their owner changes, the model does not know all that may
+happen, and disputes one run in twenty. They have a command of their own: `python -m tests.model client SEED STEPS`."""
+STEPS = 60
 EXHAUSTIVELY = 60
 MANY_STEPS = 300
 
 
-@pytest.mark.parametrize("kind", MODES)
+@pytest.mark.parametrize("kind", RUNS)
 def test_any_mixture(kind: Kind, seed: int, record_property: Callable[[str, object], None]) -> None:
     for each in range(seed, seed + RUNS[kind]):
-        run_at_random(kind, each, STEPS[kind])
+        run_at_random(kind, each, STEPS)
     record_property("trials", RUNS[kind])
 
 
