@@ -180,8 +180,9 @@ class Channel:
         for offset, hold in self.held().items():
             entry = self.take_away(offset)
             entry.moved = True
-            entry.high = hold.message.attempts - (not counts)
-            entry.low = entry.low if power else entry.high
+            given_back = hold.message.attempts - (not counts)
+            entry.low = entry.low if power else given_back
+            entry.high = given_back + (counts and ahead)  # others may have read it ahead before they end as well
         for offset, old in self.unwritten.items():
             now = self.entries.get(offset)
             if now is None:

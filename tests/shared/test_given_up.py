@@ -12,7 +12,8 @@ import pytest
 import aiodq
 from aiodq.shared.connection.rendezvous import UNSEEN
 from aiodq.wire.layout import PREFETCHED
-from aiodq.wire.packets import Bye, Call
+from aiodq.wire.packets import Bye, Call, Done, Nack, Want
+from aiodq.wire.payload import Item
 from tests.containers import in_a_container
 from tests.shared.support import PATIENCE, QUICK, RawClient, until
 
@@ -117,6 +118,26 @@ async def test_of_a_killed_client_only_what_it_had_for_sure_counts(
         await client.close()
         counted = [2] * 4 if leaves or wanted < PREFETCHED else [2, 1, 1, 1]
         assert [message.attempts for message in await jobs.get_many(4, linger=PATIENCE)] == counted
+
+
+async def test_of_what_a_client_was_sent_that_counts_which_it_took_whatever_its_delivery_number(tmp_path: Path) -> None:
+    async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
+        jobs = store.queue("jobs", COUNTED)
+        await jobs.put_many([b"%d" % number for number in range(4)])
+        client = await RawClient.connected(tmp_path)
+        await client.hello()
+        await client.open(1, "jobs", "default")
+        [(offset, number, _)] = await client.take(1, 1, 1)
+        assert await client.ask(Nack(1, client.epoch, (Item(offset, number, 0, 1),))) == Done()
+        [again] = await client.take(1, 2, 1)
+        sent = await client.take(1, 4, 2)
+        assert again[0] == 0
+        assert all(again[1] > number for _, number, _ in sent), "a lease has its numbers when it begins"
+        client.send(Want(1, 2))  # so many were taken
+        client.send(Bye())
+        await client.close()
+        messages = await jobs.get_many(4, linger=PATIENCE)
+        assert {message.offset: message.attempts for message in messages} == {0: 3, 1: 1, 2: 1, 3: 1}
 
 
 async def test_nothing_counts_of_a_client_that_is_alive_and_does_not_come_back(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from copy import copy
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.awaited import shielded
@@ -77,6 +78,7 @@ class Lending:
         self._lent = LentMessages(owner.epoch)
         self._wanted = 0
         self._given = 0
+        self._sent = 0
         self._place = self._channel_engine.place
         self._changed = asyncio.Event()
         self._idle = False
@@ -237,6 +239,8 @@ class Lending:
         for packet in packets:
             first = packet[0]
             for run in packet:
+                self._sent += 1
+                run.sent = self._sent
                 self._lent.add(run)
             columns, put = columns_of(packet)
             frames = encode_messages(columns, put)
@@ -556,7 +560,8 @@ class Lending:
         self._over = True
         counted = taken if self._channel_engine.counting and (self._owner.closing or not goes_on) else 0
         count = 0
-        for run in self._lent:
+        # A lease has its delivery numbers when it begins: what is handed out of it last may have the lowest.
+        for run in sorted(self._lent, key=attrgetter("sent")):
             for place in range(len(run.marks)):
                 if run.marks[place] != GONE:
                     with suppress(AiodqError, QueueShutDown):

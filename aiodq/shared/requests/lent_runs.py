@@ -34,9 +34,10 @@ class LentRun(NumberRun):
         lease: their lease.
         bodies: their bodies; empty ones for messages that the client no longer holds, to save memory.
         store_ref: keeps the store open.
+        sent: which of the runs sent to the client it is; 0 for what the client had before.
     """
 
-    __slots__ = ("bodies", "first", "lease", "store_ref")
+    __slots__ = ("bodies", "first", "lease", "sent", "store_ref")
 
     def __init__(self, lease: MessageLease, first: int, bodies: list[bytes], store_ref: object) -> None:
         """Lend all of these messages."""
@@ -45,6 +46,7 @@ class LentRun(NumberRun):
         self.first: int = first
         self.bodies: list[bytes] = bodies
         self.store_ref: object = store_ref
+        self.sent: int = 0
 
     @classmethod
     def of(cls, message: Message) -> LentRun:
