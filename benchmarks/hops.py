@@ -26,8 +26,8 @@ from aiodq.cli.output import whole_output
 from aiodq.engine.topic.commit.io_loop import IoLoop
 from aiodq.engine.topic.commit.syncer import Syncer
 from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.shared.server.early_answers import EarlyAnswers
-from aiodq.shared.server.owner import _Connection
 from aiodq.storage.io.filesystem import OsFile
 from benchmarks.environment import describe
 from benchmarks.harness import percentile
@@ -88,7 +88,7 @@ async def _take_part(path: str, mode: Literal["shared", "exclusive"], puts: int)
     stamps.at(Syncer, "start", "starts")
     stamps.at(OsFile, "sync", "syncs", "synced")
     stamps.at(IoLoop, "synced", "ends")
-    stamps.at(_Connection, "data_received", "comes")
+    stamps.at(ClientConnection, "data_received", "comes")
     stamps.at(EarlyAnswers, "send", "answers")
     stamps.at(SocketWire, "data_received", "hears")
     stamps.at(SocketWire, "send", "sends")

@@ -153,9 +153,11 @@ async def test_a_reason_that_is_no_text_ends_no_consumer(tmp_path: Path, mode: A
             raise aiodq.Reject(reasons[int(message.body)])
 
         working = asyncio.create_task(jobs.consume(refuse))
-        told = [(await dead.get(timeout=20)).headers["aiodq-reason"] for _ in reasons]
+        letters = [await dead.get(timeout=20) for _ in reasons]
         await jobs.stop()
         await working
+    letters.sort(key=lambda letter: int(letter.headers["aiodq-offset"]))
+    told = [letter.headers["aiodq-reason"] for letter in letters]
     assert told == [
         "5", "rejected", "x", "(its text cannot be had)", "\\ud800", "no such customer", "[1 2]", "rejected",
     ]  # fmt: skip

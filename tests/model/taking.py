@@ -27,6 +27,9 @@ __all__ = [
 
 TAKEN: Final = (aiodq.DeliveryError, aiodq.QueueShutDown)
 
+_TOLD: Final = 0.15
+"""Seconds after which all processes were told that what they have read ahead has timed out."""
+
 
 # --- getting
 
@@ -221,4 +224,6 @@ async def let_time_pass(run: Run) -> None:
     run.say("time passes:", seconds)
     run.world.clock.advance(seconds)
     run.time_passed(seconds)
+    if not run.world.exact and any(one.options.visibility_timeout for one in channels_of(run.topics.values())):
+        await asyncio.sleep(_TOLD)
     await run.settle_in()

@@ -38,8 +38,10 @@ _OWNER_FIRST: Final = 0.05
 """How often the owner leaves first. The next one may wait some seconds for who is gone by then."""
 
 
-def _owns(member: aiodq.Store) -> bool:
-    return isinstance(member, SharedStore) and member._remote._owner is not None
+def _place(member: aiodq.Store) -> int:
+    """Return how much others depend on a member: on the owner, and on who may be the next one."""
+    remote = member._remote if isinstance(member, SharedStore) else None
+    return 0 if remote is None else remote._may_own + (remote._owner is not None)
 
 
 class World:
@@ -93,7 +95,9 @@ class World:
         """Have all members leave: the owner last, or sometimes first, so that the next one has to take over."""
         await self.kill_owner()
         members, self.members = self.members, []
-        members.sort(key=_owns, reverse=self.rng.random() < _OWNER_FIRST)
+        members.sort(key=_place)
+        if self.rng.random() < _OWNER_FIRST and _place(members[-1]) > 1:
+            members.insert(0, members.pop())
         for member in members:
             await member.aclose()
 
