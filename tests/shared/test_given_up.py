@@ -11,6 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.shared.connection.rendezvous import UNSEEN
+from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Bye, Call, Done, Nack, Want
 from aiodq.wire.payload import Item
@@ -99,6 +100,25 @@ async def test_what_nobody_had_taken_does_not_count_when_a_client_closes(
             await until(lambda: theirs._remote._ready)  # type: ignore[attr-defined]  # a shared queue's
         messages = await jobs.get_many(2, linger=PATIENCE)
         assert [(message.body, message.attempts) for message in messages] == [(b"taken", 2), (b"sent", 1)]
+
+
+async def test_what_was_on_its_way_as_a_client_closed_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 3600)
+    async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
+        jobs = store.queue("jobs", COUNTED)
+        await jobs.put(b"settled")
+        await (await jobs.get()).ack()
+        async with aiodq.open(tmp_path, mode="client") as client:
+            with pytest.raises(aiodq.QueueEmpty):
+                client.queue("jobs").get_nowait()
+            monkeypatch.setattr(RemoteChannel, "_delivered", lambda *_: None)
+            await jobs.put(b"sent")
+            await until(lambda: jobs.in_flight() == 1)
+        monkeypatch.undo()
+        message = await jobs.get(PATIENCE)
+        assert (message.body, message.attempts) == (b"sent", 1)
 
 
 @pytest.mark.parametrize("leaves", [True, False])

@@ -200,8 +200,11 @@ class RemoteChannel(RemoteSettlement):
         release(self._idlers)
 
     def leave(self) -> None:
-        """Tell the owner which messages were taken, before this process leaves: these count as delivered."""
-        if self._got and self._resumed:
+        """Tell the owner which messages were taken, before this process leaves: these count as delivered.
+
+        Those that are on their way count as not taken, as those that are here.
+        """
+        if self._wanted and self._resumed:
             self._tell_owner(lambda handle: Want(handle, self._got - len(self._ready)))
 
     def receive(self, packet: Notice, epoch: int) -> None:
