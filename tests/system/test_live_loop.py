@@ -10,11 +10,12 @@ import asyncio
 import pkgutil
 import random
 import threading
+import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -540,6 +541,26 @@ class TickingClock(SystemClock):
     def monotonic(self) -> float:
         self.now += 0.00025
         return self.now
+
+
+async def test_a_thread_that_encodes_very_many_messages_gives_way_to_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep, pauses, spent, loop = time.sleep, list[float](), count(), threading.get_ident()
+
+    def slept(seconds: float) -> None:
+        if threading.get_ident() != loop:
+            pauses.append(seconds)
+        sleep(seconds)
+
+    async with aiodq.open_queue(tmp_path) as queue:
+        monkeypatch.setattr(time, "sleep", slept)
+        monkeypatch.setattr(time, "thread_time", lambda: next(spent) / 100)  # whatever is done takes long
+        await queue.put_many([b"x" * 100] * 1000)
+        assert not pauses
+        await queue.put_many([b"x" * 100] * 20_000)
+        assert len(pauses) >= 20  # a frame holds a thousand
+        assert max(pauses) < 0.001
 
 
 async def test_taking_very_many_at_once_leaves_turns_to_others(tmp_path: Path) -> None:

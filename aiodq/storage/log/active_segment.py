@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,23 @@ def cuts(columns: Columns, *, atomic: bool) -> Iterator[Columns]:
 
 def _write_one(file: File, data: BytesLike, position: int) -> int:
     return file.write_at((data,), position)
+
+
+_AT_ONCE: Final = 0.0005
+"""Seconds of encoding after which a thread pauses: a loop that waits for the interpreter's lock waits no longer."""
+
+_PAUSE: Final = 0.00001
+"""Seconds of such a pause; the system makes some 60 microseconds of it."""
+
+
+def _with_pauses(run: Iterator[Encoded]) -> Iterator[Encoded]:
+    """Yield frames as they are encoded, and let other threads of Python run now and then."""
+    begun = time.thread_time()
+    for frame in run:
+        yield frame
+        if time.thread_time() - begun >= _AT_ONCE:
+            time.sleep(_PAUSE)
+            begun = time.thread_time()
 
 
 _MOST_OF_OTHERS: Final = 20_000
@@ -152,7 +170,7 @@ class ActiveSegment:
 
     def stage(
         self, columns: Columns, limit: int, *, watermark: int, time_ns: int, codec: int, atomic: bool,
-        producers: ProducerTable | None = None, origin: Origin | None = None,
+        producers: ProducerTable | None = None, origin: Origin | None = None, pausing: bool = False,
     ) -> tuple[int, int] | None:  # fmt: skip
         """Stage records: encode them for the next `flush`.
 
@@ -165,6 +183,7 @@ class ActiveSegment:
             atomic: all or nothing.
             producers: the known producers, with which a segment begins.
             origin: the producer and sequence of an idempotent put; the put is atomic then.
+            pausing: whether to pause between frames; for a thread, as an event loop in another one would wait for it.
 
         Returns:
             The first offset and the one after the last, or None if the segment has to roll first.
@@ -177,7 +196,7 @@ class ActiveSegment:
         run = encode_run(
             columns, self.segment.context, first=first, watermark=watermark, time_ns=time_ns, codec=codec, atomic=atomic
         )
-        frames = list(run)
+        frames = list(_with_pauses(run) if pausing else run)
         controls = (
             self._controls(frames, watermark, time_ns, producers, origin)
             if origin is not None or (producers is not None and producers.puts)

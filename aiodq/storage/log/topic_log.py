@@ -205,7 +205,7 @@ class TopicLog:
         self.active.begins_with_producers = bool(self.producers.puts)
 
     def stage(
-        self, columns: Columns, time_ns: int, *, atomic: bool, origin: Origin | None = None
+        self, columns: Columns, time_ns: int, *, atomic: bool, origin: Origin | None = None, pausing: bool = False
     ) -> tuple[int, int] | None:
         """Stage records for the next `flush`; return None if `roll` has to come first.
 
@@ -214,6 +214,7 @@ class TopicLog:
             time_ns: the time of the put.
             atomic: all or nothing.
             origin: the producer and sequence of an idempotent put; the put is atomic then.
+            pausing: as for `ActiveSegment.stage`.
 
         Returns:
             The first offset and the one after the last.
@@ -227,6 +228,7 @@ class TopicLog:
             atomic=atomic,
             producers=self.producers,
             origin=origin,
+            pausing=pausing,
         )
 
     def append(self, body: bytes, time_ns: int, *, zeros_ahead: bool = False, origin: Origin | None = None) -> int:

@@ -168,8 +168,8 @@ class SegmentWriter:
         log, time_ns = self._opened(), self._clock.now_ns()
         part.first = -1
         for columns in cuts(part.columns, atomic=part.atomic):
-            stage = partial(log.stage, columns, time_ns, atomic=part.atomic, origin=part.origin)
             large = columns is part.columns and part.cost > _LARGE
+            stage = partial(log.stage, columns, time_ns, atomic=part.atomic, origin=part.origin, pausing=large)
             span = await self._threads.call(stage) if large else stage()
             if span is None:
                 await self._roll(log)
