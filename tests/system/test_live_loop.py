@@ -695,7 +695,7 @@ async def test_tasks_that_put_at_once_are_written_in_the_order_of_their_calls(tm
 
 
 @pytest.mark.parametrize(
-    "step", ["aiodq.engine.store.taking_over._start_topic", "aiodq.engine.topic.commit.io_loop.IoLoop.run"]
+    "step", ["aiodq.engine.store.taking_over._start_topic", "aiodq.engine.topic.commit.io_loop.IoLoop.begin"]
 )
 async def test_a_store_of_many_topics_is_opened_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

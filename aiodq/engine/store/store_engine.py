@@ -406,22 +406,36 @@ class StoreEngine:
 
     async def _run(self) -> None:
         """Own the ioLoops until the store is closed. If cancelled, as the loop is ending, save what was accepted."""
+        ended: list[asyncio.Task[None]] = []
         try:
             async with anyio.create_task_group() as tasks:
                 for run in (self.committer.run, self._adopting.run, self._stats_publisher.run, self._watch.run):
                     tasks.start_soon(self._noted, run)
                 if self.options.alarms:
                     tasks.start_soon(self._noted, self.thresholds.run)
-                while (engine := await self._wanted.get()) is not None:
-                    tasks.start_soon(self._noted, engine.io_loop.run)
-                    await asyncio.sleep(0)  # where there are thousands, not all of them begin in one turn of the loop
+                try:
+                    while (engine := await self._wanted.get()) is not None:
+                        self._begin(engine)
+                        await asyncio.sleep(0)  # of thousands of topics, not all begin in one turn of the loop
+                finally:
+                    for engine in (*self.topics.values(), *self.deletions.ending):
+                        ended += engine.io_loop.end()
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - as in `_guarded`
             self.fail(error)
         finally:
+            if ended:
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait(ended)
             for coroutine in self._unbegun.values():
                 coroutine.close()  # else Python complains, at the end of a program that failed, that it was not awaited
             self._end()
+
+    def _begin(self, engine: TopicEngine) -> None:
+        try:
+            engine.io_loop.begin()
+        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            self.fail(error)
 
     def _noted(self, run: Callable[[], Awaitable[None]]) -> Coroutine[Any, Any, None]:
         self._unbegun[run] = coroutine = self._guarded(run)

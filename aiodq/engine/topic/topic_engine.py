@@ -116,7 +116,7 @@ class TopicEngine:
         *,
         unusable: StorageError | None = None,
     ) -> None:
-        """Serve an opened log, or one that is created only when needed; its ioLoop's `run` does the work."""
+        """Serve an opened log, or one that is created only when needed; its ioLoop does the work once it has begun."""
         self.unusable: Exception | None = unusable
         self.name = name
         self.options: StoreOptions = options
@@ -510,7 +510,7 @@ class TopicEngine:
         parts = [part.fail for part in self.in_writer]
         own = [self.put_buffer.fail, self.publisher.fail, self.syncer.fail, self.exclusive_work.fail]
         channel_engines = [channel_engine.end for channel_engine in self.channel_engines.values()]
-        stop = self.io_loop.requests.close, lambda _: self.io_loop.stop()
+        stop = self.io_loop.requests.close, lambda _: self.io_loop.end()
         tell_all(error, [*parts, *own, self._persister.fail, *channel_engines, *stop])
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Protocol
-
-import anyio
 
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.ticker import Ticker
@@ -13,8 +10,11 @@ from aiodq.engine.topic.commit.group_commit import WrittenTopic
 from aiodq.engine.topic.commit.request_queue import RequestQueue, SyncWanted
 
 if TYPE_CHECKING:
+    import asyncio
+
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.engine_host import TopicEngineHost
+    from aiodq.engine.loop.on_demand import OnDemand
     from aiodq.engine.topic.commit.group_commit import GroupCommit
     from aiodq.engine.topic.commit.request_queue import Request
     from aiodq.engine.topic.commit.segment_writer import Written
@@ -38,12 +38,12 @@ class IoLoop:
     """
 
     __slots__ = (
-        "_engine", "_host", "_persister", "_retain_queued", "_stopping", "_sync_result", "_tick_due", "_written",
-        "in_turn", "requests", "ticker",
+        "_engine", "_host", "_persister", "_retain_queued", "_sync_result", "_tick_due", "_written", "in_turn",
+        "requests", "ticker",
     )  # fmt: skip
 
     def __init__(self, engine: DrivenTopic, host: TopicEngineHost, persister: AckPersister) -> None:
-        """Drive a topic and what belongs to it; `run` does the work."""
+        """Drive a topic and what belongs to it, from `begin` on."""
         self._engine = engine
         self._host = host
         self._persister = persister
@@ -53,35 +53,26 @@ class IoLoop:
         self._retain_queued = self._tick_due = False
         self._written: tuple[int, Written] | None = None
         self._sync_result: tuple[BaseException | None] | None = None
-        self._stopping = asyncio.Event()
 
-    # --- the task
+    # --- its life: it has no task, as most of a thousand topics are idle
 
-    async def run(self) -> None:
-        """Serve until stopped."""
-        engine = self._engine
-        workers = engine.writer.worker, engine.reader.worker, self._persister.worker
-        engine.schedule_tick()
-        try:
-            for worker in workers:
-                worker.begin(self._host.fail)
-            await self._serve()
-        finally:
-            if tasks := [task for worker in workers if (task := worker.end()) is not None]:
-                with anyio.CancelScope(shield=True):
-                    await asyncio.wait(tasks)
-
-    async def _serve(self) -> None:
+    def begin(self) -> None:
+        """Take turns from now on, unless the topic has ended."""
+        if self._engine.stopped:
+            return
+        self._engine.schedule_tick()
+        for worker in self._workers:
+            worker.begin(self._host.fail)
         self.requests.begin()
-        try:
-            if not self._engine.stopped:
-                await self._stopping.wait()
-        finally:
-            self.requests.end()
 
-    def stop(self) -> None:
-        """Let `run` return."""
-        self._stopping.set()
+    def end(self) -> list[asyncio.Task[None]]:
+        """Take no more turns; return the tasks that are cancelled for that."""
+        self.requests.end()
+        return [task for worker in self._workers if (task := worker.end()) is not None]
+
+    @property
+    def _workers(self) -> tuple[OnDemand, ...]:
+        return self._engine.writer.worker, self._engine.reader.worker, self._persister.worker
 
     # --- what has happened
 
