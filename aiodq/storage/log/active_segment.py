@@ -168,7 +168,7 @@ class ActiveSegment:
         """The byte position of the next frame, counting what is staged."""
         return self._position + self._staged_bytes
 
-    def stage(
+    def stage(  # noqa: PLR0913 - all that a put consists of, by name
         self, columns: Columns, limit: int, *, watermark: int, time_ns: int, codec: int, atomic: bool,
         producers: ProducerTable | None = None, origin: Origin | None = None, pausing: bool = False,
     ) -> tuple[int, int] | None:  # fmt: skip
