@@ -80,7 +80,7 @@ def what_is_acked_while_a_checkpoint_is_written_counts_as_in_it() -> Patch:
 
 @mutant("a namesake")
 def a_channel_made_again_has_what_its_namesake_settled() -> Patch:
-    return mock.patch("aiodq.engine.store.channel_management.remove_channel_files")
+    return mock.patch("aiodq.engine.store.channel_management._require_no_files")
 
 
 _UNWRITTEN = "tests/queue/test_unwritten_acks.py"

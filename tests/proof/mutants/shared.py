@@ -164,7 +164,7 @@ change(
 change(
     "an owner goes on giving what is not wanted any more",
     Lending.want,
-    "self._getting.cancel()",
+    "self._withdrawn = self._getting is not None and not self._getting.cancel()",
     "None",
     test=f"{_OWNER}::test_no_more_is_given_than_is_wanted_and_a_want_can_be_withdrawn",
 )
