@@ -6,7 +6,6 @@ Moments are whole nanoseconds of the caller's clock, which must be monotonic.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiodq.delivery.stale_heap import StaleHeap
@@ -41,7 +40,7 @@ class Deadlines:
         self._in_flight = in_flight
         # Entries that came in order, in blocks, the last of which has room; and the latest deadline among them. The
         # blocks before index `_swept` have been swept of stale entries.
-        self._last: deque[_Entry] = deque()
+        self._last: list[_Entry] = []
         self._blocks = [self._last]
         self._latest = self._swept = 0
         moved = self._moved = dict[int, int]()
@@ -68,7 +67,7 @@ class Deadlines:
             # Two sweeps per block: so at most half of the entries are stale, and no call takes long.
             self._sweep()
             self._sweep()
-            self._last = deque()
+            self._last = []
             self._blocks.append(self._last)
 
     def add_all(self, deadline: int, offsets: range, delivery: int) -> None:
@@ -80,13 +79,11 @@ class Deadlines:
         """Drop the stale entries of the next block; the next call continues with the one after it."""
         blocks, at = self._blocks, self._swept
         in_flight, moved = self._in_flight, self._moved  # what `_counts` checks, without a call for each
-        kept = deque(
-            [
-                entry
-                for entry in blocks[at]
-                if in_flight.get(entry[1]) == entry[2] and moved.get(entry[2], entry[0]) == entry[0]
-            ]
-        )
+        kept = [
+            entry
+            for entry in blocks[at]
+            if in_flight.get(entry[1]) == entry[2] and moved.get(entry[2], entry[0]) == entry[0]
+        ]
         if at and len(blocks[at - 1]) + len(kept) <= _BLOCK:
             blocks[at - 1] += kept
             del blocks[at]
@@ -115,7 +112,7 @@ class Deadlines:
         while len(found) < most and (moment := self.next()) is not None and moment <= now:
             queue, entry = self._blocks[0], self._heap.first()
             if queue and queue[0][0] == moment:
-                entry = queue.popleft()
+                entry = queue.pop(0)
             elif entry is not None and entry[0] == moment:
                 self._heap.pop()
             else:
@@ -133,13 +130,13 @@ class Deadlines:
             return queue[0][0]
         return None if moved is None else moved[0]
 
-    def _first(self) -> deque[_Entry]:
+    def _first(self) -> list[_Entry]:
         """Return the first block. It begins with a valid entry unless it is empty or very many entries were stale."""
         blocks, most = self._blocks, _MOST_STALE
         while True:
             block = blocks[0]
             while block and most and not self._counts(block[0]):
-                block.popleft()
+                block.pop(0)
                 most -= 1
             if block:
                 return block

@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import sys
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.delivery.offset_map import OffsetMap
@@ -63,7 +62,7 @@ class Deferrals:
         self._behind = 0
         # Very many messages added together, whose due times are still to be entered one by one: the first offset, the
         # due times, the index of the first one's, what is to be added to each, and the common due time until then.
-        self._unspread: deque[tuple[int, Sequence[int], int, int, int]] = deque()
+        self._unspread: list[tuple[int, Sequence[int], int, int, int]] = []
 
     def __len__(self) -> int:
         """Return the number of deferred messages."""
@@ -166,9 +165,9 @@ class Deferrals:
     def spread(self) -> bool:
         """Enter the due times of some of very many messages that were added together; return whether more are left."""
         if self._unspread:
-            start, dues, at, ahead, due = self._unspread.popleft()
+            start, dues, at, ahead, due = self._unspread.pop(0)
             if at + _SPREAD < len(dues):
-                self._unspread.appendleft((start, dues, at + _SPREAD, ahead, due))
+                self._unspread.insert(0, (start, dues, at + _SPREAD, ahead, due))
             self._spread(start + at, dues[at : at + _SPREAD], ahead, due)
         return bool(self._unspread)
 

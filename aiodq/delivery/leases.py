@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections import deque
 from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -95,7 +94,7 @@ class Lease:
         self.counted: int = 0
         self.left: int = 0
         # Where the clock was read, and the deadline of what was handed out before that.
-        self.turns: deque[tuple[int, int]] = deque()
+        self.turns: list[tuple[int, int]] = []
 
     def turn(self) -> None:
         """Note that time has passed: messages handed out from now on get a later deadline."""
@@ -120,7 +119,7 @@ class Lease:
             stop, deadline = turns[0]
             if self._any_held(stop):
                 return deadline
-            turns.popleft()
+            turns.pop(0)
         return self._deadline if self._any_held(self.next) else None
 
     def taken_over(self) -> Lease:

@@ -13,6 +13,8 @@ __all__ = ["OffsetMap"]
 
 V = TypeVar("V")
 
+_NONE: Final = frozenset[int]()
+
 _BITS: Final = 10
 """The offsets of a block are equal but for so many bits: a block of neighbours is copied in some microseconds."""
 
@@ -32,7 +34,7 @@ class OffsetMap(Generic[V]):
         # INVARIANT: no block is empty.
         self._blocks: dict[int, dict[int, V]] = {}
         # The numbers of the blocks that may be shared with a copy.
-        self._shared: set[int] = set()
+        self._shared: frozenset[int] | set[int] = _NONE
         for offset, value in items:
             self[offset] = value
 
@@ -161,5 +163,6 @@ class OffsetMap(Generic[V]):
             block = self._blocks[number] = block.copy()
         else:
             return block
-        self._shared.discard(number)
+        if isinstance(self._shared, set):
+            self._shared.discard(number)
         return block

@@ -12,6 +12,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -20,7 +21,7 @@ import pytest
 import aiodq
 from aiodq.names import is_ephemeral
 from aiodq.storage.state.json_file import _crc
-from aiodq.testing import CALLS, WatchedFileSystem
+from aiodq.testing import CALLS, FakeClock, WatchedFileSystem
 from tests.processes import ROOT
 from tests.queue.support import until
 from tests.system.support import (
@@ -440,6 +441,31 @@ def test_memory_with_two_gigabytes(manner: str, tmp_path: Path) -> None:
 def test_memory_with_many_small_messages(manner: str, tmp_path: Path) -> None:
     (peak,) = hungry(tmp_path, manner, 32 * MIB, 64, MIB)
     assert peak <= MIB + SLACK // 2, f"the peak rose by {peak / MIB:.0f} MiB"
+
+
+async def test_an_idle_topic_has_few_objects_and_little_memory(tmp_path: Path) -> None:
+    """Each full collection of Python's garbage holds up the loop by half a microsecond an object."""
+    number, options = 40, aiodq.StoreOptions(sync="os")
+
+    async def begin(store: aiodq.Store, name: str) -> None:
+        store.topic(name).channel("c")
+        await store.topic(name).put(b"x" * 100)
+
+    async with aiodq.open(tmp_path, options, clock=FakeClock()) as store:
+        for each in range(number):
+            await begin(store, f"before-{each}")
+        gc.collect()
+        objects = len(gc.get_objects())
+        tracemalloc.start(1)
+        for each in range(number):
+            await begin(store, f"topic-{each}")
+        for each in range(number):
+            await store.topic(f"topic-{each}").sync()
+        gc.collect()
+        taken, objects = tracemalloc.get_traced_memory()[0], len(gc.get_objects()) - objects
+        tracemalloc.stop()
+    assert objects / number < 250
+    assert taken / number < 33_000
 
 
 async def test_a_deleted_channel_is_let_go_though_somebody_waited_in_it(tmp_path: Path) -> None:

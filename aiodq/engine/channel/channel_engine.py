@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import _get_running_loop
+from functools import cached_property
 from secrets import token_hex
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -51,7 +52,6 @@ class ChannelEngine(Settlement, Generic[M]):
         seeking: held by a `seek` until it has ended.
         made: what tells it from other ones of its name; None if an earlier aiodq has made it.
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
-        ending: set once it is to end.
         kind: the class of its messages.
         open_lease: the lease handed out from.
         special: whether each message needs further work before the getter gets it.
@@ -79,7 +79,6 @@ class ChannelEngine(Settlement, Generic[M]):
         self._shut_error = QueueShutDown("the queue was shut down")
         self.transaction_holds: TransactionHolds = TransactionHolds(self)
         self.held_by_task: HeldByTask[Any] = HeldByTask()
-        self.ending: asyncio.Event = asyncio.Event()
         self.kind: type[M] = kind
         self._own_pause = False
         self.sought: int = 0
@@ -93,6 +92,14 @@ class ChannelEngine(Settlement, Generic[M]):
         self.open_lease: OpenLease = OpenLease(host.name, clock.monotonic)
         self._measure_at = 0
         self.configure(self.options)
+
+    @cached_property
+    def ending(self) -> asyncio.Event:
+        """Set once it is to end; made when a consumer first waits for that."""
+        ending = asyncio.Event()
+        if self.shut:
+            ending.set()
+        return ending
 
     def configure(self, options: ChannelOptions) -> None:
         """Apply these options from now on."""
@@ -420,7 +427,8 @@ class ChannelEngine(Settlement, Generic[M]):
         self.shut = True
         self.shut_now: bool = self.shut_now or immediate
         self.halt()
-        self.ending.set()
+        if "ending" in vars(self):
+            self.ending.set()
         self.wake()
 
     def end_getters(self, error: Exception) -> None:

@@ -36,7 +36,6 @@ class OpenChannel(SettlingChannel, StoppableChannel, Protocol[M]):
         held_by_task: which task holds which messages, as far as a `Queue` handed them out.
         crash_suspects: those of the store.
         counting: whether deliveries are journaled before the getter gets the message.
-        ending: set once it is to end.
     """
 
     kind: type[M]
@@ -45,11 +44,15 @@ class OpenChannel(SettlingChannel, StoppableChannel, Protocol[M]):
     held_by_task: HeldByTask[Any]
     crash_suspects: CrashSuspects
     counting: bool
-    ending: asyncio.Event
 
     @property
     def store_ref(self) -> Callable[[], object]:
         """Returns the reference that a handle holds to keep the store open."""
+        ...
+
+    @property
+    def ending(self) -> asyncio.Event:
+        """Set once it is to end."""
         ...
 
     @property

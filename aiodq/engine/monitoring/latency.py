@@ -82,22 +82,27 @@ def latency(*histograms: Histogram) -> Latency | None:
     return Latency(total, found[0], found[1], found[2], longest / _SECOND)
 
 
+_NOTHING: Final = Histogram()
+"""Stands for a histogram to which nothing was added yet, in all windows: most channels are idle."""
+
+
 class _Window:
     """Two histograms: the one being filled, and the one before it."""
 
     __slots__ = ("_shown", "before", "filling")
 
     def __init__(self) -> None:
-        self.filling = Histogram()
-        self.before = Histogram()
+        self.filling = self.before = _NOTHING
         self._shown: tuple[bool, Latency | None] | None = None
 
     def add(self, duration: int, weight: int) -> None:
+        if self.filling is _NOTHING:
+            self.filling = Histogram()
         self.filling.add(duration, weight)
         self._shown = None
 
     def turn(self, *, forget: bool) -> None:
-        self.before, self.filling = (Histogram() if forget else self.filling), Histogram()
+        self.before, self.filling = (_NOTHING if forget else self.filling), _NOTHING
         self._shown = None
 
     def shown(self, *, whole: bool) -> Latency | None:

@@ -6,10 +6,9 @@ Data in the system's page cache is read on the loop when needed. Other data is r
 from __future__ import annotations
 
 import threading
-from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from aiodq.engine.loop.on_demand import OnDemand
 from aiodq.errors import AiodqError, StorageError
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Prefetched", "PrefetchingReader", "SharedReader"]
 
 T = TypeVar("T")
+
+_Use: TypeAlias = Literal["ahead", "at once", "cached", "lookup"]
 
 _LITTLE: Final = 64 * 1024
 
@@ -139,14 +140,15 @@ class PrefetchingReader:
     ) -> None:
         """Read what `view` shows."""
         self.ahead: Callable[[], int] = ahead
+        self._fs = fs
         self._threads = threads
         self._view = view
-        # Separate readers, so that each finds the files open that it read last.
-        self._ahead, self._at_once, self._lookup = SharedReader(fs), SharedReader(fs), SharedReader(fs)
         self._page_cache = PageCache(fs)
-        self._cached = SharedReader(self._page_cache)
+        # Separate readers, so that each finds the files open that it read last; made when they are first used.
+        self._readers: dict[_Use, SharedReader] = {}
+        self._closed = False
         self.worker: OnDemand = OnDemand(self._run)
-        self._wanted: deque[Prefetched] = deque()
+        self._wanted: list[Prefetched] = []
         self.bytes_read: int = 0
         self.damaged: Callable[[Sequence[Damage]], None] | None = None
 
@@ -158,7 +160,7 @@ class PrefetchingReader:
     async def _run(self) -> None:
         """Serve the sources in turn, one piece each."""
         while self._wanted:
-            source = self._wanted.popleft()
+            source = self._wanted.pop(0)
             if source.missing:
                 await self._fetch_missing(source)
             await self._fetch_ahead(source)
@@ -177,7 +179,7 @@ class PrefetchingReader:
             LogReader.read, view=view, offset=offset, max_bytes=size, continuation=continuation, run_bytes=run_bytes
         )
         try:
-            result = await self._threads.call(self._ahead.use, read)
+            result = await self._threads.call(self._reader("ahead").use, read)
         except AiodqError as error:
             source.fetched(None, offset, epoch, error)
             return
@@ -189,7 +191,7 @@ class PrefetchingReader:
         offsets, epoch = source.missing, source.read_ahead.epoch
         try:
             read = partial(_read_each, view=self._view(), offsets=offsets)
-            results = await self._threads.call(self._ahead.use, read)
+            results = await self._threads.call(self._reader("ahead").use, read)
         except AiodqError as error:
             source.all_brought(error)
             return
@@ -225,7 +227,7 @@ class PrefetchingReader:
             scan=False,
         )
         try:
-            result = self._cached.use(read)
+            result = self._reader("cached").use(read)
         except StorageError:
             return None  # a thread reads it again, and reports what is wrong, if anything is
         self._was_read(result)
@@ -234,7 +236,7 @@ class PrefetchingReader:
     def read_now(self, offset: int, continuation: Continuation | None = None) -> ReadResult:
         """Read a little at once, in the caller's step."""
         read = partial(LogReader.read, view=self._view(), offset=offset, max_bytes=_LITTLE, continuation=continuation)
-        result = self._at_once.use(read)
+        result = self._reader("at once").use(read)
         self._was_read(result)
         return result
 
@@ -252,24 +254,34 @@ class PrefetchingReader:
                 raise error
             told(found, error)
 
-        self._threads.start(partial(self._lookup.use, function), report)
+        self._threads.start(partial(self._reader("lookup").use, function), report)
 
     async def look(self, function: Callable[[LogReader], T]) -> T:
         """Look something up, off the loop.
 
         Cancellation: nothing changes.
         """
-        return await self._threads.call(self._lookup.use, function)
+        return await self._threads.call(self._reader("lookup").use, function)
+
+    def _reader(self, use: _Use) -> SharedReader:
+        """Return the reader for this use. On the loop."""
+        reader = self._readers.get(use)
+        if reader is None:
+            reader = self._readers[use] = SharedReader(self._page_cache if use == "cached" else self._fs)
+            if self._closed:
+                reader.close()
+        return reader
 
     def forget(self, paths: Sequence[str]) -> None:
         """Close files that are about to be deleted, so that their space is freed. Blocking."""
-        for shared in (self._ahead, self._at_once, self._cached, self._lookup):
-            shared.release(partial(LogReader.forget, paths=paths))
+        for reader in list(self._readers.values()):  # a copy: this runs in a thread
+            reader.release(partial(LogReader.forget, paths=paths))
 
     def close(self) -> None:
         """Close the files, each once its current read has ended."""
-        for shared in (self._ahead, self._at_once, self._cached, self._lookup):
-            shared.close()
+        self._closed = True
+        for reader in self._readers.values():
+            reader.close()
 
 
 def _read_each(reader: LogReader, view: LogView, offsets: Sequence[int]) -> list[ReadResult]:

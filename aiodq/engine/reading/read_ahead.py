@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.reading.small_batches import merged
@@ -72,7 +71,7 @@ class ReadAhead:
         self._limit = limit
         self._current: Batch | None = None
         # Each with its cost in memory.
-        self._ahead: deque[tuple[Batch, int]] = deque()
+        self._ahead: list[tuple[Batch, int]] = []
 
     @property
     def limit(self) -> int:
@@ -104,14 +103,14 @@ class ReadAhead:
     def _find(self, state: ChannelState, offset: int) -> Batch | None:
         ahead = self._ahead
         while ahead and ahead[0][0].stop <= offset:
-            self.cost -= ahead.popleft()[1]
+            self.cost -= ahead.pop(0)[1]
         if not ahead:
             return self._tail.find(offset)
         batch, cost = ahead[0]
         if batch.first > offset:
             self._lose(state, offset, batch.first)
             return None
-        ahead.popleft()
+        del ahead[0]
         self.cost -= cost
         if self.cost * 2 < self.limit and not self._in_memory:
             self._current = batch  # the next read starts after it

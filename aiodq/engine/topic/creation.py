@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.loop.futures import settle
@@ -59,7 +59,7 @@ class _ChannelGroup:
         self._engine = engine
         self._mutex = threading.Lock()
         self._closed = False
-        self._channels = deque([first])
+        self._channels = [first]
         self._errors: dict[str, Exception] = {}
 
     def join(self, channel: NewChannel) -> bool:
@@ -110,7 +110,7 @@ class _ChannelGroup:
         while self._channels:
             channel = self._channels[0]
             channel.finish(error or self._errors.get(channel.name))
-            self._channels.popleft()
+            del self._channels[0]
 
 
 class Creation:
@@ -187,8 +187,13 @@ class Creation:
         ):
             return
         group = _ChannelGroup(engine, channel)
-        engine.submit(group.make, group.made, after=after)
+        engine.submit(group.make, partial(self._group_made, group), after=after)
         self._group = group, (engine.visible, engine.serial, engine.submitted, after)
+
+    def _group_made(self, group: _ChannelGroup, result: object, error: Exception | None) -> None:
+        if self._group is not None and self._group[0] is group:
+            self._group = None
+        group.made(result, error)
 
     def put_off(self, channel: str, again: Callable[[], None], error: Exception) -> None:
         """Note that a channel could not be created; `again` retries."""

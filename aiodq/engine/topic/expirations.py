@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -41,14 +40,25 @@ class Expirations:
     def __init__(self, engine: WholeTopic) -> None:
         """Start with nothing entered."""
         self._engine = engine
-        self._ends = EndTimes()
-        self._to_enter: deque[Iterator[Expiring]] = deque()
-        self._to_read = RangeSet()
+        self._to_enter: list[Iterator[Expiring]] = []
         self._not_before = 0
-        self._works: deque[Callable[[], None]] = deque()
+        self._works: list[Callable[[], None]] = []
         self._reading = self._entering = self._stored = False
-        self._timer = ClockTimer(engine.clock, engine.guarded(self._ring))
         self.opened()
+
+    # Made once a message may expire: in most topics none does.
+
+    @cached_property
+    def _ends(self) -> EndTimes:
+        return EndTimes()
+
+    @cached_property
+    def _to_read(self) -> RangeSet:
+        return RangeSet()
+
+    @cached_property
+    def _timer(self) -> ClockTimer:
+        return ClockTimer(self._engine.clock, self._engine.guarded(self._ring))
 
     def opened(self) -> None:
         """Check the topic's new log for times to live."""
@@ -73,14 +83,15 @@ class Expirations:
             asyncio.get_running_loop().call_soon(self._engine.guarded(self._work))
 
     def _work(self) -> None:
-        work = self._works.popleft()
+        work = self._works.pop(0)
         if self._works:
             asyncio.get_running_loop().call_soon(self._engine.guarded(self._work))
         work()
 
     def stop(self) -> None:
         """Settle nothing more."""
-        self._timer.stop()
+        if "_timer" in vars(self):
+            self._timer.stop()
         self._to_enter.clear()
 
     def _enter(self) -> None:
@@ -93,7 +104,7 @@ class Expirations:
                 self._ends.add(first, first + number, end(first, put, expiry), now)
                 entered += 1
             if entered < left:
-                self._to_enter.popleft()
+                del self._to_enter[0]
             left -= entered
         if self._to_enter:
             self._entering = True

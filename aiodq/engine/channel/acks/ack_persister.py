@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -100,13 +99,13 @@ class AckPersister:
         self.closing: bool = False
         self.worker: OnDemand = OnDemand(self._run)
         self._loop = asyncio.get_running_loop()
-        self._jobs: deque[Job] = deque()
+        self._jobs: list[Job] = []
         # INVARIANT: the keys are channels, not names: a deleted channel is not confused with a new one of its name.
         self._dirty: dict[ChannelCore, None] = {}
         self._unsynced: dict[ChannelCore, None] = {}
         self._held: dict[ChannelCore, list[Op]] = {}
         # Those of `_held` that could not be written because a thread was using the journal.
-        self._busy: set[ChannelCore] = set()
+        self._busy: dict[ChannelCore, None] = {}
         # Why the others in `_held` could not be written.
         self._refused: dict[ChannelCore, AiodqError] = {}
         # Channels whose checkpoint found no room on a full disk: the error, and the loop's time of the next attempt.
@@ -170,7 +169,7 @@ class AckPersister:
             if self._flush_queued:
                 await self.flush(sync=self.durable)
             if self._jobs:
-                await self._do(self._jobs.popleft())
+                await self._do(self._jobs.pop(0))
 
     async def _do(self, job: Job) -> None:
         try:
@@ -231,7 +230,7 @@ class AckPersister:
         """Fail the jobs that will not be done, and those submitted later."""
         self._over = error
         self._end_lull()
-        jobs, self._jobs = self._jobs, deque()
+        jobs, self._jobs = self._jobs, []
         tell_all(error, [partial(job.report, None) for job in jobs])
 
     @property
@@ -355,7 +354,7 @@ class AckPersister:
             # A channel that was deleted holds nothing up; one that was closed without its acks holds up deletions.
             self._cramped.pop(channel_engine, None)
             self._held.pop(channel_engine, None)
-            self._busy.discard(channel_engine)
+            self._busy.pop(channel_engine, None)
             if not self.closing:
                 self._refused.pop(channel_engine, None)
             return None
@@ -366,7 +365,7 @@ class AckPersister:
             if self._held.pop(channel_engine, None) is not None:
                 channel_engine.state.renote()
         self._refused.pop(channel_engine, None)
-        self._busy.discard(channel_engine)
+        self._busy.pop(channel_engine, None)
         held = self._held.pop(channel_engine, ())
         ops = [*held, *channel_engine.state.take_ops(*channel_engine.times(), _PIECE)]
         if not ops:
@@ -374,7 +373,7 @@ class AckPersister:
         try:
             if not channel_engine.journal.append(ops, wait=wait):
                 self._held[channel_engine] = ops
-                self._busy.add(channel_engine)
+                self._busy[channel_engine] = None
         except AiodqError as error:
             self._held[channel_engine], self._refused[channel_engine] = ops, error
             return error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +20,10 @@ _MOST_ENDED: Final = 500
 
 _SLACK: Final = 64
 """The stale offsets tolerated in a set before it is cleaned up."""
+
+
+_NOTHING: Final[deque[Any]] = deque()
+"""Stands for a queue to which nothing was added yet: a deque takes 760 bytes, and most channels are idle."""
 
 
 class OutOfTurn:
@@ -52,28 +56,34 @@ class OutOfTurn:
 
     def __init__(self) -> None:
         """Start empty."""
-        self.ended: deque[Sequence[tuple[int, int]]] = deque()
+        self.ended: list[Sequence[tuple[int, int]]] = []
         # Of the first of these: how many ranges were taken, and up to where the next one.
         self._begun = self._done = 0
-        self.ranges: deque[tuple[int, int]] = deque()
-        self.unsent: set[int] = set()
+        self.ranges: deque[tuple[int, int]] = _NOTHING
+        self.unsent: dict[int, None] = {}
         self.asked: bool = False
         self.reading: bool = False
         self.letters: int = 0
         self.until: int = 0
         self._hindered = 0
-        self._outlived: set[int] = set()
+        self._outlived: dict[int, None] = {}
         # The same, and some that are not in flight any more, in the order in which they are looked at for that.
-        self._to_look: deque[int] = deque()
+        self._to_look: deque[int] = _NOTHING
 
     def add(self, offset: int) -> None:
         """Have a message checked."""
-        self.ranges.append((offset, offset + 1))
+        self._to_check().append((offset, offset + 1))
+
+    def _to_check(self) -> deque[tuple[int, int]]:
+        """Return `ranges`, to be added to."""
+        if self.ranges is _NOTHING:
+            self.ranges = deque()
+        return self.ranges
 
     def sort(self, *, each: bool) -> None:
         """Have expired messages checked one by one if `each` may need other treatment than being settled."""
         while each and self.ended:
-            self.ranges.extend(self.ended.popleft()[self._begun :])
+            self._to_check().extend(self.ended.pop(0)[self._begun :])
             self._begun = self._done = 0
 
     def take_ended(self, most: int) -> list[tuple[int, int]]:
@@ -89,7 +99,7 @@ class OutOfTurn:
                 found.append((start, self._done))
                 self._begun += self._done == stop
             if self._begun == len(ranges):
-                self.ended.popleft()
+                del self.ended[0]
                 self._begun = self._done = 0
         return found
 
@@ -123,20 +133,22 @@ class OutOfTurn:
 
     def put_back(self, offsets: Sequence[int]) -> None:
         """Have these checked once they were read, ahead of all others."""
-        self.ranges.extendleft((offset, offset + 1) for offset in reversed(offsets))
+        self._to_check().extendleft((offset, offset + 1) for offset in reversed(offsets))
         self.reading = True
 
     def outlived(self, offsets: Iterable[int], state: ChannelState) -> None:
         """Note that messages in flight have expired: they are checked once they are no longer in flight."""
+        if self._to_look is _NOTHING:
+            self._to_look = deque()
         outlived, to_look = self._outlived, self._to_look
         for offset in offsets:
             if offset not in outlived:
-                outlived.add(offset)
+                outlived[offset] = None
                 to_look.append(offset)
             # Two looks for each that is new: so few are stale, and no call takes long for that.
             for _ in range(2 if len(to_look) > 2 * state.flying + _SLACK else 0):
                 if state.delivery(looked := to_look.popleft()) is None:
-                    outlived.discard(looked)
+                    outlived.pop(looked, None)
                 else:
                     to_look.append(looked)
 
@@ -144,18 +156,18 @@ class OutOfTurn:
         """Note that a message is no longer in flight, but not settled; return whether it is now to be checked."""
         if offset not in self._outlived:
             return False
-        self._outlived.discard(offset)
+        del self._outlived[offset]
         self.add(offset)
         return True
 
     def wait(self, offset: int, state: ChannelState) -> None:
         """Have a deferred message checked once it is due."""
-        self.unsent.add(offset)
+        self.unsent[offset] = None
         if len(self.unsent) > 2 * len(state.deferred) + _SLACK:
-            self.unsent = {offset for offset in self.unsent if offset in state.deferred}
+            self.unsent = {offset: None for offset in self.unsent if offset in state.deferred}
 
     def due(self, offset: int) -> None:
         """Note that a deferred message is due."""
         if offset in self.unsent:
-            self.unsent.discard(offset)
+            del self.unsent[offset]
             self.add(offset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ class ExclusiveWork:
         self.running: bool = False
         self._host = host
         self._wake = wake
-        self.waiting: deque[Operation] = deque()
+        self.waiting: list[Operation] = []
 
     def add(self, operation: Operation) -> None:
         """Queue an operation."""
@@ -56,11 +55,11 @@ class ExclusiveWork:
         if not self.comes_after(written):
             return False
         self.running = True
-        operation = self.waiting.popleft()
+        operation = self.waiting.pop(0)
         try:
             self._host.threads.start(operation.work, lambda result, error: self._ended(operation, result, error))
         except BaseException:
-            self.waiting.appendleft(operation)
+            self.waiting.insert(0, operation)
             raise
         return True
 
@@ -84,5 +83,5 @@ class ExclusiveWork:
 
     def fail(self, error: Exception) -> None:
         """Fail the operations that wait."""
-        waiting, self.waiting = self.waiting, deque()
+        waiting, self.waiting = self.waiting, []
         tell_all(error, [partial(operation.finish, None) for operation in waiting])

@@ -60,7 +60,7 @@ class Publisher:
         self._engine = engine
         self._furthest: ChannelEngine[Any] | None = None
         # Of which dues and addresses channels are still to be told: the batch, the addresses in it, and the channels.
-        self._untold: deque[tuple[Batch, list[tuple[int, str]], deque[ChannelEngine[Any]]]] = deque()
+        self._untold: list[tuple[Batch, list[tuple[int, str]], deque[ChannelEngine[Any]]]] = []
 
     def written(self, serial: int, result: Written, *, durably: bool) -> None:
         """Handle a batch that the segment writer has ended; `durably`: it becomes visible once it is synced.
@@ -165,7 +165,7 @@ class Publisher:
             if addressed:
                 channel_engine.pass_over(addressed)
         if not left:
-            self._untold.popleft()
+            del self._untold[0]
         if self._untold:
             engine.group_commit.stop_inline()
             engine.loop.call_soon(engine.guarded(self._note_others))

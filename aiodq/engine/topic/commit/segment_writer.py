@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.batch.put_batch import Part, columns_cost
+from aiodq.engine.loop.futures import settle
 from aiodq.engine.loop.on_demand import OnDemand
 from aiodq.errors import AiodqError, StorageError, StoreFailedError
 from aiodq.format.codecs import CODEC_NONE
@@ -66,15 +67,15 @@ class SegmentWriter:
         self._report = report
         self._clock = clock
         self._threads = threads
-        self._sync_over = asyncio.Event()
+        self._sync_over: asyncio.Future[None] | None = None
         self.rolling: bool = False
         self.syncing: bool = False
 
     def sync_ended(self) -> None:
         """Note that no sync is in flight any more."""
         self.syncing = False
-        if self.rolling:
-            self._sync_over.set()
+        if self._sync_over is not None:
+            settle(self._sync_over, None, None)
 
     def begin(self, serial: int, parts: list[Part]) -> None:
         """Write a batch in later turns of the loop, and report it under its serial number."""
@@ -193,8 +194,9 @@ class SegmentWriter:
         log.commit()
         self.rolling = True
         if self.syncing:
-            self._sync_over.clear()
-            await self._sync_over.wait()
+            self._sync_over = asyncio.get_running_loop().create_future()
+            await self._sync_over
+            self._sync_over = None
         await self._threads.call(log.roll)
         self.rolling = False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -64,7 +63,7 @@ class PutBuffer(Acceptance):
         """Accept messages for this topic."""
         super().__init__(engine)
         self.batch: OpenBatch = OpenBatch()
-        self._closed: deque[OpenBatch] = deque()
+        self._closed: list[OpenBatch] = []
         self.pending: int = 0
         self.cost: int = 0
         self.shut: bool = False
@@ -242,7 +241,7 @@ class PutBuffer(Acceptance):
         # INVARIANT: a batch that is not returned stays here, where `fail` finds it.
         batch = self._closed[0]
         parts = batch.take()
-        self._closed.popleft()
+        del self._closed[0]
         if not batch.cancelled:
             return parts
         withdrawn = batch.count - sum(len(part.columns.bodies) for part in parts)
@@ -400,6 +399,6 @@ class PutBuffer(Acceptance):
         self.shut = True
         self.close_batch()
         while self._closed:
-            for part in self._closed.popleft().parts:
+            for part in self._closed.pop(0).parts:
                 part.fail(error)
         self._waiting.fail(error)

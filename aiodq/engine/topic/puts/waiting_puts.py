@@ -67,7 +67,7 @@ class WaitingPuts:
         self._room = room
         self.line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         # Those that wait only for the write buffer.
-        self._draining: set[asyncio.Future[None]] = set()
+        self._draining: dict[asyncio.Future[None], None] = {}
         self.turn: bool = False
 
     async def enter(self, accept: Callable[[], T], *, ahead: bool = False) -> T:
@@ -135,7 +135,7 @@ class WaitingPuts:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter.add_done_callback(self._left)
         if drains:
-            self._draining.add(waiter)
+            self._draining[waiter] = None
         self.line[waiter] = None
         if first:
             self.turn = False
@@ -144,7 +144,7 @@ class WaitingPuts:
 
     def _left(self, waiter: asyncio.Future[None]) -> None:
         """Give the puts after a cancelled one their turn: they may fit where it did not."""
-        self._draining.discard(waiter)
+        self._draining.pop(waiter, None)
         if waiter in self.line:
             del self.line[waiter]
             self.freed()
