@@ -67,15 +67,18 @@ def seconds(span: float | timedelta) -> float:
 def _in_words(cls: C) -> C:
     """Make a class of options refuse unknown arguments with an error that names the one probably meant."""
     init = cls.__init__  # type: ignore[misc]  # unsound for subclasses; this is the class itself
+    # Once, as opening makes several of each topic's options.
+    names = [known.name for known in fields(cls)]
+    known_names = frozenset(names)
 
     @functools.wraps(init)
     def checked(self: object, *args: object, **kwargs: object) -> None:
         if args:
             raise InvalidOptionTypeError(
                 f"{cls.__name__} takes its options by name, not {shown(args[0])}: write "
-                f"{cls.__name__}({fields(cls)[0].name}=...)"
+                f"{cls.__name__}({names[0]}=...)"
             )
-        for name in kwargs.keys() - {known.name for known in fields(cls)}:
+        for name in kwargs.keys() - known_names:
             raise InvalidOptionTypeError(f"{cls.__name__} has no option {name!r}: {_meant(cls, name)}")
         init(self, **kwargs)
 
