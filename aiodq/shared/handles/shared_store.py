@@ -174,7 +174,8 @@ class SharedStore(Store):
         """See `Store.stats`; up to about a second old, or fifty times as long as it takes to ask for every topic."""
         seen = self._remote.seen
         topics = {name: read_topic_stats(each) for name, each in sorted(seen.items()) if name}
-        topics |= {name: topic.stats() for name, topic in self._remote.topics.items() if name in self.topics()}
+        there = set(self.topics())
+        topics |= {name: topic.stats() for name, topic in self._remote.topics.items() if name in there}
         failed, committed, syncs = understood(
             # An older owner syncs by threads and does not report that.
             lambda own: (own["failed"], read_number(own["transactions"]), read_name(own.get("sync_backend", "thread"))),
