@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.options import Backoff, ChannelOptions, Retention, StoreOptions, seconds
@@ -142,7 +143,8 @@ def kept_channel(options: ChannelOptions) -> ChannelOptions:
     return replace(options, start=None)
 
 
-def encode_channel(options: ChannelOptions) -> dict[str, object]:
+@lru_cache(maxsize=1024)  # each change of one channel writes those of all, which mostly have the same
+def encode_channel(options: ChannelOptions) -> Mapping[str, object]:
     """Encode a channel's options for JSON: those that are not the library's defaults."""
     values: dict[str, object] = {name: new for name, (_, new) in differences(ChannelOptions(), options).items()}
     if options.backoff is not None:
