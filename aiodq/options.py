@@ -75,8 +75,7 @@ def _in_words(cls: C) -> C:
     def checked(self: object, *args: object, **kwargs: object) -> None:
         if args:
             raise InvalidOptionTypeError(
-                f"{cls.__name__} takes its options by name, not {shown(args[0])}: write "
-                f"{cls.__name__}({names[0]}=...)"
+                f"{cls.__name__} takes its options by name, not {shown(args[0])}: write {cls.__name__}({names[0]}=...)"
             )
         for name in kwargs.keys() - known_names:
             raise InvalidOptionTypeError(f"{cls.__name__} has no option {name!r}: {_meant(cls, name)}")
