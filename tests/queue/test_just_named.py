@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 import aiodq
+from aiodq.delivery import deferrals
+from aiodq.engine.stats import topic_stats
 from aiodq.engine.store import channel_management
 from aiodq.engine.topic.creation import _ChannelGroup
 from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.testing import Fault
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon
 from tests.compiled import is_compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MESSAGES = [b"%d" % number for number in range(20)]
 HOUR = 3600
@@ -114,6 +119,53 @@ async def test_what_counts_is_delivered_in_the_same_step(
     async with machine.store() as store:
         # What delivers is there to stay.
         assert "new" in store.topic("t").channels()
+
+
+async def test_for_statistics_of_many_the_others_are_looked_at_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, look = list[object](), topic_stats._deferred_elsewhere
+
+    def counted(engine: Any) -> Any:
+        looks.append(engine)
+        return look(engine)
+
+    monkeypatch.setattr(topic_stats, "_deferred_elsewhere", counted)
+    async with machine.store() as store:
+        topic = store.topic("t")
+        old = topic.channel("old")
+        await topic.put_many([b"later"] * 3, delay=HOUR)
+        assert old.deferred() == 3
+        new = [named(topic, f"new-{number}") for number in range(20)]
+        looks.clear()
+        found = topic.stats().channels
+        assert [found[each.name].deferred for each in new] == [3] * 20
+        assert len(looks) == 1
+        await soon(new[0].peek())
+        looks.clear()
+        assert topic.stats().channels["new-7"].deferred == 3
+        assert not looks
+
+
+@pytest.mark.skipif(is_compiled(deferrals), reason="compiled code cannot be patched")
+async def test_of_very_many_deferred_elsewhere_not_all_are_looked_at(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, deferred = list[int](), deferrals.Deferrals.__iter__
+
+    def counted(self: deferrals.Deferrals) -> Iterator[tuple[int, int]]:
+        looked.append(len(self))
+        return deferred(self)
+
+    monkeypatch.setattr(topic_stats, "_MOST_DEFERRED", 10)
+    async with machine.store() as store:
+        topic = store.topic("t")
+        for number in range(8):
+            topic.channel(f"old-{number}")
+        await topic.put_many([b"later"] * 4, delay=HOUR)
+        monkeypatch.setattr(deferrals.Deferrals, "__iter__", counted)
+        assert counts(named(topic)) == (0, 0, 4)
+        assert looked == [4, 4] * 3  # for each of the three
 
 
 async def test_several_at_once(machine: Machine) -> None:

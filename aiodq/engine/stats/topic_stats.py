@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiodq.delivery.channel_state import ChannelState
@@ -11,7 +12,7 @@ from aiodq.storage.log.backlog_bytes import segment_at
 from aiodq.storage.state.holds import held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from aiodq.engine.channel.channel_engine import ChannelEngine
     from aiodq.engine.channel.open_channel import OpenChannel
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BacklogFigures", "backlogs", "channel_standing", "channel_stats", "state_of", "topic_stats"]
 
 _MOST_DEFERRED: Final = 10_000
-"""The most deferred messages of another channel to go through, as the event loop waits meanwhile."""
+"""The most deferred messages of other channels to go through, as the event loop waits meanwhile."""
 
 
 class BacklogFigures(NamedTuple):
@@ -59,7 +60,9 @@ def topic_stats(engine: TopicEngine) -> TopicStats:
     """Return a topic's statistics."""
     engine.note_synced()
     log, channel_engines = engine.log, engine.channel_engines
-    channels = {name: channel_stats(engine, channel_engines[name]) for name in sorted(channel_engines)}
+    # Once for all channels that are being created: each looks at all others.
+    dues = _deferred_elsewhere(engine) if any(one.state is None for one in channel_engines.values()) else {}
+    channels = {name: channel_stats(engine, channel_engines[name], dues) for name in sorted(channel_engines)}
     # A channel that is being created does not count yet.
     bytes_of = [channels[name].backlog_bytes for name, one in channel_engines.items() if one.state is not None]
     return TopicStats(
@@ -135,9 +138,11 @@ def _failed(engine: TopicEngine) -> str | None:
     return str(engine.creation.error) if engine.creation.failed else None
 
 
-def channel_stats(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> ChannelStats:
-    """Return a channel's statistics; zeros if it has no state yet."""
-    state, latency = state_of(engine, channel_engine) or ChannelState(0, 0, 1), channel_engine.latency
+def channel_stats(
+    engine: TopicEngine, channel_engine: ChannelEngine[Any], dues: Mapping[int, int] | None = None
+) -> ChannelStats:
+    """Return a channel's statistics; zeros if it has no state yet. `dues` is as for `state_of`."""
+    state, latency = state_of(engine, channel_engine, dues) or ChannelState(0, 0, 1), channel_engine.latency
     counters, floor, depth, flying, deferred = (
         state.counters, state.floor, state.depth, state.flying, len(state.deferred),
     )  # fmt: skip
@@ -181,30 +186,48 @@ def _oldest(engine: TopicEngine, channel_engine: ChannelEngine[Any], floor: int)
     return put
 
 
-def state_of(engine: TopicEngine, channel_engine: ChannelEngine[Any]) -> ChannelState | None:
+def state_of(
+    engine: TopicEngine, channel_engine: ChannelEngine[Any], dues: Mapping[int, int] | None = None
+) -> ChannelState | None:
     """Return a channel's state; if it is being created, a preview that is used for nothing else.
 
     Nothing is delivered from a preview, so nothing is settled in a channel that a power cut may undo.
+
+    Args:
+        engine: the topic's.
+        channel_engine: the channel's.
+        dues: the delayed messages that other channels know, and when they are due; None to look for them here.
     """
     if channel_engine.state is not None or channel_engine.preview is None or channel_engine.error is not None:
         return channel_engine.state
     begin = max(channel_engine.preview, engine.log.begin)  # retention may have passed the offset where it was to begin
     state = ChannelState(begin, engine.visible, channel_engine.options.max_in_flight)
     if state.depth:
-        for offset, due in _dues(engine, channel_engine, begin):
+        known = _deferred_elsewhere(engine) if dues is None else dues
+        for offset, due in chain(_deferred_in_tail(engine, channel_engine, begin), known.items()):
             state.defer(offset, due)
     return state
 
 
-def _dues(engine: TopicEngine, channel_engine: ChannelEngine[Any], begin: int) -> Iterator[tuple[int, int]]:
-    """Yield the delayed messages and when they are due, from the log's tail and from what other channels know."""
+def _deferred_in_tail(
+    engine: TopicEngine, channel_engine: ChannelEngine[Any], begin: int
+) -> Iterator[tuple[int, int]]:  # fmt: skip
+    """Yield the delayed messages in the log's tail, and when they are due."""
     wall, now = channel_engine.times()
     for batch in engine.tail.since(begin):
         for offset, due in enumerate(batch.columns.dues or (), batch.first):
             if due > wall:
                 yield offset, now + due - wall
-    for other in list(engine.channel_engines.values()):
-        state = other.state
-        if state is not None and len(state.deferred) <= _MOST_DEFERRED:
+
+
+def _deferred_elsewhere(engine: TopicEngine) -> dict[int, int]:
+    """Return the delayed messages that channels know, and when they are due; of very many, not all."""
+    found: dict[int, int] = {}
+    left = _MOST_DEFERRED
+    for channel_engine in list(engine.channel_engines.values()):
+        state = channel_engine.state
+        if state is not None and 0 < (number := len(state.deferred)) <= left:
+            left -= number
             # A message that was delivered before was deferred for that channel alone.
-            yield from ((offset, due) for offset, due in state.deferred if not state.attempts(offset))
+            found.update((offset, due) for offset, due in state.deferred if not state.attempts(offset))
+    return found
