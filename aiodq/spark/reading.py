@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.io.quarantine import Damage
 
-__all__ = ["Partition", "read_partition", "record_batches"]
+__all__ = ["UUID", "Partition", "read_partition", "record_batches"]
 
 _LOG: Final = logging.getLogger("aiodq.spark")
+
+UUID: Final = "topic_uuid"
+"""The column with a topic's uuid, which tells it from a deleted one of its name. Only who asks by a schema gets it."""
 
 _CHUNK: Final = 2 << 20
 """Bytes that are read at a time; they usually become one record batch."""
@@ -69,11 +72,14 @@ def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterat
         StorageError: as mapped from the system's error.
     """
     columns, tags = list(options.columns), options.tags
-    decoded = columns_of({*columns, "tag"} if tags is not None else columns)
+    stored = {*columns, *(() if tags is None else ("tag",))} - {UUID}
+    decoded = columns_of(stored or {"offset"})
     wanted = pa.array(sorted(tags or ()), pa.string())
     for batch in as_record_batches(_rows(fs, split, options, decoded), split.topic, decoded, _MOST_ROWS):
         found = batch if tags is None else batch.filter(pc.is_in(batch.column("tag"), wanted))
         if found.num_rows:
+            if UUID in columns:
+                found = found.append_column(UUID, pa.repeat(str(split.place.topic), found.num_rows))
             # The columns of a schema that the user gave may have another order.
             yield found.select(columns)
 

@@ -12,7 +12,7 @@ from aiodq.errors import AiodqError, InvalidOptionError
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options, read_options, stream_options, write_options
 from aiodq.spark.packing import plan_tasks
-from aiodq.spark.reading import Partition, read_partition
+from aiodq.spark.reading import UUID, Partition, read_partition
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
 
@@ -36,6 +36,8 @@ _TYPES: Final = {
     "headers": "MAP<STRING, STRING>",
     "body": "BINARY",
 }
+_IN_SCHEMAS: Final = {**_TYPES, UUID: "STRING"}
+"""The columns that a schema of the user's may have."""
 
 
 class AiodqDataSource(DataSource):
@@ -107,7 +109,7 @@ def _asked(options: ReadOptions, schema: StructType) -> ReadOptions:
     Raises:
         InvalidOptionError: a column is unknown, comes twice, has another type, or is `NOT NULL`.
     """
-    types = {name: kind.lower().replace(" ", "") for name, kind in _TYPES.items()}
+    types = {name: kind.lower().replace(" ", "") for name, kind in _IN_SCHEMAS.items()}
     found = [(c.name, c.dataType.simpleString() + ("" if c.nullable else " not null")) for c in schema]
     wrong = [
         f"{name} {kind}"
@@ -115,7 +117,7 @@ def _asked(options: ReadOptions, schema: StructType) -> ReadOptions:
         if types.get(name) != kind or (name, kind) in found[:number]
     ]
     if wrong or not found:
-        columns = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+        columns = ", ".join(f"{name} {kind}" for name, kind in _IN_SCHEMAS.items())
         raise InvalidOptionError(
             f"a schema names some of the columns {columns}, not {wrong[0] if wrong else 'none'}: leave it out, or cast "
             f"what was read"

@@ -81,7 +81,7 @@ _WRITE: Final = "write "
 """The prefix of a single write's name."""
 _SHOWN: Final = 32
 """The most bytes of a body that an error shows, to identify the row."""
-_READ_ONLY: Final = frozenset({"offset", "timestamp"})
+_READ_ONLY: Final = frozenset({"offset", "timestamp", "topic_uuid"})
 """Columns of messages that were read; the topic assigns new values when they are written."""
 
 

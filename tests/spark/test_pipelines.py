@@ -25,6 +25,7 @@ from aiodq.engine.store.opening import adopt_without_owner
 from aiodq.spark.options import batch_options, read_options, write_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, query, replay, report
+from aiodq.spark.pipelines.archive import _archived
 from aiodq.spark.pipelines.audit import _Piece, _tasks
 from aiodq.spark.pipelines.census import COLUMNS
 from aiodq.spark.pipelines.pictures import Bars, page
@@ -124,9 +125,9 @@ def test_archived_and_replayed_it_is_what_it_was(spark: SparkSession, tmp_path: 
     archive(spark, store, f"file://{lake}")
     before = executions(spark)
     done = replay(spark, lake, again, txn_id="once")
-    assert (done.rows, done.repeated, executions(spark) - before) == (100, False, 1)
+    assert (done.rows, done.repeated, executions(spark) - before) == (100, False, 2), "the offsets, the messages"
     done = replay(spark, lake, again, txn_id="once")
-    assert (done.rows, done.repeated, executions(spark) - before) == (0, True, 1)
+    assert (done.rows, done.repeated, executions(spark) - before) == (0, True, 2)
     assert without_place(scanned(again)) == without_place(scanned(store))
     done = replay(spark, lake, tmp_path / "part", into="new", tags=["red"], first=10, stop=60)
     expected = [row["body"] for row in scanned(store)[10:60] if row["tag"] == "red"]
@@ -209,6 +210,33 @@ def moved(spark: SparkSession, store: Path, lake: Path) -> None:
     once = partial(replay, spark, lake, f"file://{anew}", topics=["orders"], txn_id="once")
     assert in_a_thread(once).rows == 110
     assert once().repeated
+
+
+async def _put_anew(path: Path, name: str, number: int) -> None:
+    """Put into a topic that is created for it: an earlier one of that name is deleted."""
+    async with aiodq.open(path, aiodq.StoreOptions(retention=KEEP, sync="os")) as store:
+        if "orders" in store.topics():
+            await store.delete_topic("orders")
+        await store.topic("orders").put_many([f"{name} {each}".encode() for each in range(number)])
+
+
+def test_topics_of_one_name_are_replayed_one_after_the_other(spark: SparkSession, tmp_path: Path) -> None:
+    path, lake = tmp_path / "s", tmp_path / "lake"
+    topics = {"first": 6, "second": 9, "third": 3}
+    for name, number in topics.items():
+        asyncio.run(_put_anew(path, name, number))
+        assert archive(spark, path, lake, lossy=True).rows == number
+    expected = [f"{name} {each}".encode() for name, number in topics.items() for each in range(number)]
+    assert replay(spark, lake, tmp_path / "again").rows == 18
+    assert [row["body"] for row in scanned(tmp_path / "again")] == expected
+    replay(spark, lake, tmp_path / "again", into="part", first=2, stop=5)
+    part = [f"{name} {each}".encode() for name, number in topics.items() for each in range(2, min(number, 5))]
+    assert [row["body"] for row in scanned(tmp_path / "again", "part")] == part
+    assert _archived(spark, str(lake), str(path), ("orders", 0, 9)) == 3, "only of the one that the store has"
+    earlier = spark.read.parquet(str(lake)).drop("topic_uuid")
+    earlier.write.partitionBy("topic").parquet(str(tmp_path / "earlier"))
+    assert replay(spark, tmp_path / "earlier", tmp_path / "again", into="earlier").rows == 18
+    assert [row["body"] for row in scanned(tmp_path / "again", "earlier")] == expected, "in the order of time"
 
 
 def test_a_pattern_that_no_topic_matches_is_told(spark: SparkSession, tmp_path: Path, store: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 import aiodq
+from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.state.topic.topic_meta import describe
 from tests.spark.support import KEEP, begun, fill, scanned
 from tests.storage.logs import flip, segments
 
@@ -71,6 +73,16 @@ def test_a_schema_may_have_the_columns_in_any_order(spark: SparkSession, store: 
     reader = spark.read.format("aiodq").schema("body BINARY, tag STRING, key BINARY, topic STRING")
     expected = [(row["body"], row["tag"], row["key"], row["topic"]) for row in scanned(store)]
     assert [tuple(row) for row in reader.load(str(store)).collect()] == expected
+
+
+def test_a_schema_may_ask_for_the_uuid_of_the_topic(spark: SparkSession, store: Path) -> None:
+    uuid = str(describe(OsFileSystem(), str(store / "orders"))[0].uuid)
+    for schema in ("topic_uuid STRING", "body BINARY, topic_uuid STRING, tag STRING"):
+        rows = spark.read.format("aiodq").option("tags", "red").schema(schema).load(str(store)).collect()
+        assert {row["topic_uuid"] for row in rows} == {uuid}
+        assert len(rows) == sum(row["tag"] == "red" for row in scanned(store))
+    with pytest.raises(PySparkException, match="columns are some of topic, offset"):
+        load(spark, store, columns="topic_uuid")
 
 
 def test_a_filtered_query_and_then_an_unfiltered_one(spark: SparkSession, store: Path) -> None:

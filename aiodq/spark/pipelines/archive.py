@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,15 +15,16 @@ from uuid import NAMESPACE_URL, uuid5
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
-from aiodq.errors import InvalidOptionError
+from aiodq.errors import InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import full_path, is_url
-from aiodq.spark.pipelines.places import one_store, refuse_moved, target_path, topic_column
+from aiodq.spark.pipelines.places import ARCHIVED, one_store, refuse_moved, target_path, topic_column
 from aiodq.spark.pipelines.session import loss_option, topics_option
 from aiodq.spark.pipelines.tally import Tally
 from aiodq.spark.stream.stream_hold import keep
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.state.holds import read_hold
+from aiodq.storage.state.topic.topic_meta import describe
 from aiodq.storage.store_layout import refuse_inside_store
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     archived is held (`aiodq.storage.state.holds`): retention deletes it only afterwards, and only if as many messages
     were written as the store holds. Read the directory with Spark, which uses `_spark_metadata`; other programs may see
     files of an unfinished batch. `_spark_metadata` has full paths, so the directory must not be moved, unless a
-    symbolic link to it stays.
+    symbolic link to it stays. The column `topic_uuid` tells a topic from a deleted one of its name, with `lossy`.
 
     Args:
         spark: the session.
@@ -115,10 +116,10 @@ def archive(  # noqa: PLR0913 - what there is to say
     store, (path, state) = one_store("archive", store), check_target(target, checkpoint)
     hold = hold or _own_hold(store, path, state)
     reader = spark.readStream.format("aiodq").options(**_options(hold, named, most_records, lossy=lossy))
-    rows = reader.load(store).withColumn("date", f.expr(_DATE))
+    rows = reader.schema(ARCHIVED).load(store).withColumn("date", f.expr(_DATE))
     writer = rows.writeStream.format("parquet").partitionBy("topic", "date").option("checkpointLocation", state)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
-    tally = Tally(store, hold, partial(_archived, spark, path))
+    tally = Tally(store, hold, lambda *wanted: _archived(spark, path, store, wanted))
     with closing(_Run(partial(writer.start, path), tally)) as run:
         while not run.wait():
             run.look(progress)
@@ -191,10 +192,16 @@ def _latest(directory: str) -> int:
     return max((int(name.partition(".")[0]) for name in names if name.partition(".")[0].isdecimal()), default=-1)
 
 
-def _archived(spark: SparkSession, target: str, topic: str, first: int, stop: int) -> int:
-    """Count the messages of a topic between two offsets in an archive."""
-    rows = spark.read.schema("topic STRING, offset BIGINT").parquet(target)
-    return rows.where((topic_column() == topic) & (f.col("offset") >= first) & (f.col("offset") < stop)).count()
+def _archived(spark: SparkSession, target: str, store: str, wanted: tuple[str, int, int]) -> int:
+    """Count the messages of a topic between two offsets in an archive, but not those of a deleted one of its name."""
+    topic, first, stop = wanted
+    rows = spark.read.schema("topic STRING, offset BIGINT, topic_uuid STRING").parquet(target)
+    rows = rows.where((topic_column() == topic) & (f.col("offset") >= first) & (f.col("offset") < stop))
+    with suppress(StoreNotFoundError):  # deleted: the store holds none of its messages
+        uuid = f.lit(str(describe(OsFileSystem(), os.path.join(store, topic))[0].uuid))
+        # An archive of an earlier version has no uuids.
+        rows = rows.where(f.coalesce("topic_uuid", uuid) == uuid)
+    return rows.count()
 
 
 class _Run:

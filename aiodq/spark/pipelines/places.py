@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
+    "ARCHIVED",
     "check_archived",
     "check_result",
+    "in_order",
     "one_store",
     "refuse_moved",
     "refuse_store",
@@ -34,6 +37,11 @@ __all__ = [
     "topic_column",
 ]
 
+ARCHIVED = (
+    "topic STRING, offset BIGINT, timestamp TIMESTAMP, tag STRING, key BINARY, headers MAP<STRING, STRING>, "
+    "body BINARY, topic_uuid STRING"
+)
+"""The columns of an archive; it also has a date. Spark gives null for one that an archive does not have."""
 _LOG = "_spark_metadata"
 """The directory in which Spark records which files count, with their full paths."""
 _TOPIC = "topic="
@@ -160,3 +168,33 @@ def check_archived(rows: DataFrame, source: str, topics: Sequence[str] | None) -
                 f"there is no topic {topic!r} in the archive; there are: {some_of(sorted(there))}", source
             )
     return rows.withColumn("topic", topic_column()) if _OF_NULLS in there else rows
+
+
+def in_order(rows: DataFrame, topics: Sequence[str]) -> list[Column]:
+    """Return what to sort the archived rows of these topics, or of all, by: topic and offset. It is one Spark job.
+
+    A topic that was deleted and created again has the same offsets: topics of one name come one after the other, the
+    one whose first message is older before. Offsets that come twice in one topic are of messages that a power cut took
+    after they were archived, and of later ones; only there time decides, as it may have been set back.
+    """
+    rows = rows.where(f.col("topic").isin(topics)) if topics else rows
+    found = (
+        rows.groupBy("topic", "topic_uuid")
+        .agg(
+            f.min(f.unix_micros("timestamp")).alias("began"),
+            f.count("offset").alias("rows"),
+            (f.max("offset") - f.min("offset") + 1).alias("offsets"),
+        )
+        .collect()
+    )
+    topic = f.coalesce(f.col("topic_uuid"), f.col("topic"))
+    names = Counter(one.topic for one in found)
+    again = sorted((one for one in found if names[one.topic] > 1), key=lambda one: one.began or 0)
+    twice = [one.topic_uuid or one.topic for one in found if one["rows"] > (one.offsets or 0)]
+    order = [f.col("topic")]
+    if again:
+        turns = [f.lit(part) for turn, one in enumerate(again) for part in (one.topic_uuid or one.topic, turn)]
+        order.append(f.try_element_at(f.create_map(*turns), topic))
+    if twice:
+        order.append(f.when(topic.isin(twice), f.col("timestamp")))
+    return [*order, f.col("offset")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pyspark.sql import Observation
@@ -15,7 +15,7 @@ from aiodq.errors import InvalidOptionError
 from aiodq.options import time_ns
 from aiodq.spark.objects import full_path
 from aiodq.spark.options import write_options
-from aiodq.spark.pipelines.places import check_archived, refuse_moved, refuse_store, some
+from aiodq.spark.pipelines.places import ARCHIVED, check_archived, in_order, refuse_moved, refuse_store, some
 from aiodq.spark.pipelines.session import use_here
 from aiodq.spark.writing import check_place, was_committed, was_committed_by_another
 
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["ReplaySummary", "check_places", "check_range", "replay"]
-
-
-_SCHEMA: Final = (
-    "topic STRING, offset BIGINT, timestamp TIMESTAMP, tag STRING, key BINARY, headers MAP<STRING, STRING>, body BINARY"
-)
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,8 @@ def replay(  # noqa: PLR0913 - what there is to say
 ) -> ReplaySummary:
     """Put archived messages into topics again, in the order of their topics and offsets: all of them or none. Blocking.
 
-    They get new offsets and new times. The store may be open in another process, whose consumers receive them.
+    They get new offsets and times. Topics of one name, deleted and created again, come one after the other. The store
+    may be open in another process, whose consumers receive them.
 
     Args:
         spark: the session.
@@ -96,20 +92,19 @@ def replay(  # noqa: PLR0913 - what there is to say
     if check_places(archived, path, into, txn_id, max_message_bytes):
         return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
     # With the types given, Spark does not read names of topics in paths as numbers.
-    rows = spark.read.schema(_SCHEMA).parquet(archived)
-    rows = check_archived(rows, archived, topics)
+    rows = check_archived(spark.read.schema(ARCHIVED).parquet(archived), archived, topics)
+    order = in_order(rows, topics)
     for column, names in (("topic", topics), ("tag", tags)):
         rows = rows.where(f.col(column).isin(names)) if names else rows
     rows = _between(f.unix_micros("timestamp"), _micros(since), _micros(until), rows)
-    rows = _between(f.col("offset"), first, stop, rows)
+    rows = _between(f.col("offset"), first, stop, rows).orderBy(*order)
     topic, counted, run = f.lit(into) if into is not None else f.col("topic"), Observation(), uuid4().hex
-    wanted = rows.orderBy("topic", "offset").select(topic.alias("topic"), "tag", "key", "headers", "body")
     use_here(spark)
+    wanted = rows.select(topic.alias("topic"), "tag", "key", "headers", "body")
     writer = wanted.observe(counted, f.count(f.lit(1)).alias("rows")).write.format("aiodq").mode("append")
     writer.options(txnId=txn_id, txnRun=run, maxMessageBytes=max_message_bytes).save(path)
-    if was_committed_by_another(path, txn_id, run):
-        return ReplaySummary(path, 0, time.monotonic() - began, repeated=True)
-    return ReplaySummary(path, int(counted.get["rows"]), time.monotonic() - began)
+    repeated = was_committed_by_another(path, txn_id, run)
+    return ReplaySummary(path, 0 if repeated else int(counted.get["rows"]), time.monotonic() - began, repeated)
 
 
 def check_places(
