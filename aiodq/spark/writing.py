@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +32,7 @@ from aiodq.errors import (
     StorageError,
     StoreNotFoundError,
 )
+from aiodq.format.checksum import crc32
 from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
 from aiodq.options import StoreOptions
@@ -131,9 +132,15 @@ def _as_written(name: str, found: str) -> str:
 
 @dataclass
 class StagedByTask(WriterCommitMessage):
-    """What a task has staged, as it is sent to the driver."""
+    """What a task has staged, as it is sent to the driver.
+
+    Attributes:
+        topics: its segments by topic.
+        content: the sum of its messages' fingerprints; None for a write that is not repeated.
+    """
 
     topics: dict[str, list[Staged]] = field(default_factory=dict)
+    content: int | None = None
 
 
 def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByTask:
@@ -147,17 +154,24 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
     fs, codec = OsFileSystem(), codec_number(options.compression)
     writer = StagingWriter(fs, SystemClock(), options.store, name, segment_bytes=options.segment_bytes, codec=codec)
     kept = cache(partial(kept_options, fs, options.store))
+    content = None if options.name is None else 0
     try:
         for batch in batches:
             for topic, columns in columns_by_topic(batch, options.topic, options.repeated):
                 _check_sizes(topic, columns.bodies, kept(topic), options.new_topics)
+                content = None if content is None else content + _content(topic, columns.bodies)
                 writer.put(topic, columns)
-        staged = StagedByTask(writer.finish())
+        staged = StagedByTask(writer.finish(), content)
     except BaseException:
         writer.discard()
         raise
     spare_collections()
     return staged
+
+
+def _content(topic: str, bodies: Sequence[bytes]) -> int:
+    """Return a fingerprint of messages. Those of all tasks make a sum that is the same however rows are divided."""
+    return crc32(topic.encode()) * len(bodies) + sum(map(crc32, bodies))
 
 
 def kept_options(fs: FileSystem, store: str, topic: str) -> StoreOptions | None:
@@ -311,18 +325,19 @@ def _commit(options: WriteOptions, key: CommitKey, messages: Sequence[WriterComm
         InvalidOptionError: a single write of this name was committed before, into other topics.
     """
     topics: dict[str, list[Staged]] = {}
-    for message in messages:
-        if isinstance(message, StagedByTask):
-            for topic, staged in message.topics.items():
-                topics.setdefault(topic, []).extend(staged)
+    tasks = [message for message in messages if isinstance(message, StagedByTask)]
+    for topic, staged in (item for task in tasks for item in task.topics.items()):
+        topics.setdefault(topic, []).extend(staged)
+    contents = [task.content for task in tasks if task.content is not None]
     fs, clock = OsFileSystem(), SystemClock()
     records = sum(staged.records for found in topics.values() for staged in found)
     commit = Commit(key, {t: tuple(s) for t, s in topics.items()}, clock.now_ns(), run=options.run)
+    commit = replace(commit, content=sum(contents) if len(contents) == len(tasks) else None)
     if commit_staged(fs, options.store, commit):
         _LOG.info("write into the topics %s of %s committed: messages: %d", sorted(topics), options.store, records)
     else:
         _refuse_another(options, commit)
-        _tell_that_it_was_committed(options, key, records)
+        _tell_that_it_was_committed(options, commit)
     _take_over(options, key.name)
 
 
@@ -347,21 +362,25 @@ def _refuse_another(options: WriteOptions, commit: Commit) -> None:
     _LOG.warning(text, name, before, ", ".join(others))
 
 
-def _tell_that_it_was_committed(options: WriteOptions, key: CommitKey, records: int) -> None:
+def _tell_that_it_was_committed(options: WriteOptions, commit: Commit) -> None:
     """Tell that a write adds nothing; warn of it unless it seems to be repeated.
 
-    Spark repeats the last batch of a stream, of as many messages; an earlier one, or another number, is another's.
+    Spark repeats the last batch of a stream, of the same messages; an earlier one, or others, are another's.
     """
+    key, records = commit.key, commit.records or 0
     commits = read_commits(OsFileSystem(), options.store, writer=key.name).commits
-    before = next((commit.records for commit in commits if commit.key == key), None)
-    if records and before not in {None, records}:
+    before = next((one for one in commits if one.key == key), commit)
+    other = f"{before.records} messages" if before.records not in {None, records} else None
+    if other is None and None not in {before.content, commit.content} and before.content != commit.content:
+        other = "other messages, though as many"
+    if records and other is not None:
         _LOG.warning(
-            "the write %r was committed to %s before, with %d messages, and adds none of the %d that it has this time: "
-            "if it is another one, it takes a txnId of its own, or as a stream a txnAppId",
-            _known_as(key), options.store, before, records,
+            "the write %r was committed to %s before, with %s, and adds none of the %d that it has this time: if it is "
+            "another one, it takes a txnId of its own, or as a stream a txnAppId",
+            _known_as(key), options.store, other, records,
         )  # fmt: skip
         return
-    last = max((commit.key.number or 0 for commit in commits), default=0)
+    last = max((one.key.number or 0 for one in commits), default=0)
     if key.number is None or key.number >= last:
         _LOG.info("write into %s was committed before: nothing is added of %d messages", options.store, records)
         return

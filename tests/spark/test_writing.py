@@ -7,7 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from aiodq.spark.writing import StagedByTask
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
@@ -417,7 +419,8 @@ class TestTheCommit:
         write("b", "c")
         write("a")
         write()
-        first, second = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+        first, same, second = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+        assert "before, with other messages, though as many, and adds none of the 2 that" in same
         assert first.endswith("'batch 1' was committed before, into a, b: nothing is added to c")
         assert "before, with 2 messages, and adds none of the 1 that" in second
         assert {name: bodies(tmp_path / "s", name) for name in aiodq.open_reader(tmp_path / "s").topics()} == {
@@ -449,6 +452,12 @@ class TestTheCommit:
         write("a", "b")
         write()
         assert not [line for line in caplog.records if line.levelname == "WARNING"], "so many are repeated"
+        write("b", "a")
+        assert not [line for line in caplog.records if line.levelname == "WARNING"], "tasks may divide them otherwise"
+        write("a", "a")
+        (warning,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+        assert "with other messages, though as many, and adds none of the 2 that it has this time" in warning
+        caplog.clear()
         write("c")
         (warning,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
         name = "batch 1, batch 7" if stream else "batch 1"
@@ -457,6 +466,17 @@ class TestTheCommit:
         asyncio.run(_open_and_close(tmp_path / "s"))
         assert bodies(tmp_path / "s") == [b"a", b"b"]
         assert verify_store(str(tmp_path / "s"), OsFileSystem()).ok
+
+    def test_an_earlier_version_has_not_noted_the_content(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for number, text in enumerate(["a", "b"]):
+            options = write_options({"path": str(tmp_path / "s"), "topic": "orders", "txnId": "one"}, stream=False)
+            single = BatchWriter(options)
+            staged = single.write(iter([record_batch(text)]))
+            single.commit([staged if number else replace(cast("StagedByTask", staged), content=None)])
+        assert bodies(tmp_path / "s") == [b"a"]
+        assert not [line for line in caplog.records if line.levelname == "WARNING"]
 
     def test_aborted_before_it_nothing_is_left(self, writer: BatchWriter, tmp_path: Path) -> None:
         writer.abort([writer.write(iter([record_batch("a")])), None])

@@ -109,6 +109,7 @@ class Commit:
         done: whether everything is in its place.
         counted: how many messages it had, once it is done; None: unknown, as an earlier version did not note it.
         run: tells which of the runs that commit this key it is of; None: unknown.
+        content: a fingerprint of the messages, the same in whatever order they come; None: unknown.
     """
 
     key: CommitKey
@@ -118,6 +119,7 @@ class Commit:
     done: bool = False
     counted: int | None = None
     run: str | None = None
+    content: int | None = None
 
     @property
     def records(self) -> int | None:
@@ -185,9 +187,10 @@ def decode_commit(data: bytes, path: str) -> Commit:
         key = CommitKey(str(name), None if number is None else int(number), bool(once))
         commit = Commit(key, topics, int(found["time_ns"]), bases)
         counted = found.get("records") if found["done"] else None
-        run = found.get("run")
+        run, content = found.get("run"), found.get("content")
         commit = replace(commit, done=bool(found["done"]), counted=None if counted is None else int(counted))
         commit = replace(commit, run=None if run is None else str(run))
+        commit = replace(commit, content=None if content is None else int(content))
         segments = [one for files in topics.values() for one in files]
         sound = all(_STAGED.fullmatch(one.file) and one.records > 0 for one in segments)
         # A segment can be moved only to one place, and an offset is decided only for a topic that gets one.
@@ -220,6 +223,7 @@ def write_commit(fs: FileSystem, store: str, commit: Commit) -> None:
         "done": commit.done,
         **({} if commit.counted is None else {"records": commit.counted}),
         **({} if commit.run is None else {"run": commit.run}),
+        **({} if commit.content is None else {"content": commit.content}),
     }
     path, data = os.path.join(store, COMMITS, key.file), encode_checked("commit", _VERSION, content)
     if len(data) > LARGEST_FILE:
