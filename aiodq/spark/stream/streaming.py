@@ -2,7 +2,8 @@
 
 Each offset is the one after the last message read. The uuid tells of which topic: one that was deleted and created
 again has other messages under the same numbers. An offset without a uuid counts for the topic that exists.
-`"marks"` identifies the message before each offset: see `aiodq.spark.stream.stream_marks`.
+`"marks"` identifies the message before each offset: see `aiodq.spark.stream.stream_marks`. `"gaps"` are offsets of
+messages that were deleted before the query began: see `aiodq.spark.stream.stream_gaps`.
 The offsets of a stream over several stores name the store too, `{"v": 2, "topics": {"/shops/a/orders": 123}}`.
 The offsets at which a query begins have `"initial": true`. Spark asks for them again until the first batch is finished,
 and does not record the answer.
@@ -41,6 +42,7 @@ from aiodq.spark.planning import (
 )
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.stream.shares import shares, up_to_bytes
+from aiodq.spark.stream.stream_gaps import after_gap, gaps_of, lost_in, with_gaps
 from aiodq.spark.stream.stream_hold import StreamHold, wait_until_known
 from aiodq.spark.stream.stream_marks import StreamMark, StreamMarks, marks_of
 from aiodq.spark.stream.stream_topics import StreamTopics, are_offsets, are_whole
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
     from aiodq.spark.options import ReadOptions
     from aiodq.storage.read.snapshot import LogSnapshot
+    from aiodq.storage.segments.offset_ranges import Ranges
 
 __all__ = ["StreamReader"]
 
@@ -68,12 +71,16 @@ _WAYS_ON: Final = (
 
 
 class _Range(NamedTuple):
-    """What a batch reads of a topic: its first offset and the one after the last, the uuid, and the mark of the end."""
+    """What a batch reads of a topic: its first offset and the one after the last, the uuid, and the mark of the end.
+
+    `gaps` are the known ones.
+    """
 
     start: int
     stop: int
     uuid: str | None
     mark: StreamMark | None
+    gaps: Ranges
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -165,7 +172,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     found[topic] = self._within(topic, taken[topic], ends[topic], share)
                 else:
                     found[topic] = ends[topic]
-        return self._marked(self._offsets(found, {**_ids(start), **_uuids(logs)}), marks, logs)
+        offsets = self._marked(self._offsets(found, {**_ids(start), **_uuids(logs)}), marks, logs)
+        return with_gaps(offsets, start, logs, before, () if "initial" in start else {*known, *moved})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the topics ended when this trigger looked at them."""
@@ -193,7 +201,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             new = [topic for topic in new if begin[topic] < stops[topic]]
             self._tell_of_deleted({topic: stop for topic, stop in stops.items() if topic not in begin})
         marks, stores = marks_of(end), {self._topics.place(topic)[0] for topic in new}
-        ranges = {topic: _Range(begin[topic], stops[topic], after.get(topic), marks.get(topic)) for topic in new}
+        uuid, gaps = after.get, partial(gaps_of, end)
+        ranges = {t: _Range(begin[t], stops[t], uuid(t), marks.get(t), gaps(uuid(t))) for t in new}
         uuids = {store: store_uuid(AnyFileSystem(), store) for store in stores}
 
         def planned(options: ReadOptions) -> list[Split]:
@@ -269,13 +278,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _splits(
         self, topic: str, between: _Range, uuids: Mapping[str, UUID | None], options: ReadOptions
     ) -> list[Split]:
-        first, stop, uuid, mark = between
+        first, stop, uuid, mark, gaps = between
         log = self._topics.log(topic, stop)
         if _differ(uuid, _uuids({topic: log}).get(topic)):
             if self._options.strict:
                 raise _created_again(topic, stop)
             _LOG.warning("topic %r was created again: what a batch was to read of the earlier one is gone", topic)
             return []
+        first = min(after_gap(first, gaps), stop) if first < stop else first
         if self._options.strict and first < stop and not log.begin <= first <= stop <= log.view.stop:
             raise OffsetError(
                 f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
@@ -295,7 +305,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store, name = self._topics.place(topic)
         place = Place(log.directory, log.meta.uuid, uuids[store], socket.gethostname())
         whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
-        return list(splits_of(AnyFileSystem(), log, whole, options))
+        splits = list(splits_of(AnyFileSystem(), log, whole, options))
+        missing = ((gap.first, gap.stop) for gap in log.gaps)
+        self._tell_of_gap(topic, lost_in(log, whole.start, whole.stop, (*gaps, *missing)))
+        return splits
+
+    def _tell_of_gap(self, topic: str, lost: tuple[int, int] | None) -> None:
+        """Report messages that were deleted since the query began, between others that are still to be read.
+
+        Raises:
+            OffsetError: there are such messages, and `failOnDataLoss` is not `false`.
+        """
+        if lost is None:
+            return
+        first, last = lost[0], lost[1] - 1
+        if self._options.strict:
+            raise OffsetError(
+                f"the messages {first} to {last} of topic {topic!r} were deleted before the query has read them, as "
+                f"every channel has settled them: read with a hold, or set failOnDataLoss=false to go on without them"
+            )
+        _LOG.warning("topic %r: left out, as they were deleted before they were read: %d to %d", topic, first, last)
 
     def _unless_gone(self, topic: str, look: Callable[[], list[Split]]) -> list[Split]:
         """Return what `look` finds; nothing of a topic that was deleted.
