@@ -537,6 +537,41 @@ async def test_what_retention_has_deleted_in_the_middle_is_never_missed(tmp_path
     assert after == [offset for offset in range(after[-1] + 1) if not gone[0] <= offset < gone[1]]
 
 
+@pytest.mark.parametrize("lossy", [False, True])
+async def test_what_was_deleted_between_others_before_it_was_shipped_is_missed(
+    tmp_path: Path, bucket: str, lossy: bool
+) -> None:
+    """Once every channel has settled all of a segment. What was deleted before the first run is nothing to miss."""
+    path = tmp_path / "s"
+    async with aiodq.open(path, aiodq.StoreOptions(segment_bytes=1000)) as store:
+        topic = store.topic("a")
+        work = topic.channel("work")
+
+        async def leave_gap() -> tuple[int, int]:
+            begin = topic.end_offset
+            await put_each(topic, 60)
+            there = [segment for segment in segments(path / "a") if int(segment.stem) >= begin]
+            kept = {int(there[0].stem), topic.end_offset - 1}
+            await work.ack_many([message for message in await work.get_many(60) if message.offset not in kept])
+            while len(segments(path / "a")) > 2 + 2 * bool(begin):
+                await asyncio.sleep(0.01)
+            return int(there[1].stem), int(there[-1].stem)
+
+        first = await leave_gap()
+        assert ship(path, bucket).segments == 1, "the last one is not sealed yet"
+        second = await leave_gap()
+        await put_each(topic, 60)
+        if not lossy:
+            told = rf"the messages {second[0]} to {second[1] - 1} of .* were deleted before they were shipped"
+            with pytest.raises(aiodq.OffsetError, match=told):
+                ship(path, bucket)
+        assert ship(path, bucket, lossy=True).lost == second[1] - second[0]
+        await put_each(topic, 60)
+        assert ship(path, bucket).lost == 0
+    offsets = [row["offset"] for row in read(bucket)]
+    assert set(offsets) == {*range(offsets[-1] + 1)}.difference(range(*first), range(*second))
+
+
 @pytest.mark.parametrize("damage", ["missing", "checksum"])
 async def test_what_is_missing_or_damaged_is_not_passed_by(store: Path, bucket: str, damage: str) -> None:
     ship(store, bucket)

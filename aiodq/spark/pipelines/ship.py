@@ -15,12 +15,14 @@ from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
 from aiodq.spark.objects import AnyFileSystem, find_objects, full_path, is_url, local_path, numbered
 from aiodq.spark.pipelines.places import some
 from aiodq.spark.planning import snapshot, topics_of
+from aiodq.spark.stream.stream_gaps import gaps_in
 from aiodq.spark.stream.stream_hold import keep, wait_until_known
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.durable_io import TEMPORARY, read_file
 from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.lock import LOCK_NAME, in_turn
 from aiodq.storage.io.os_errors import os_errors
+from aiodq.storage.segments.offset_ranges import total, without
 from aiodq.storage.segments.segment_files import segment_base
 from aiodq.storage.state.holds import Hold, read_hold
 from aiodq.storage.state.json_file import decode_checked, encode_checked, taking_apart
@@ -28,7 +30,7 @@ from aiodq.storage.state.topic.topic_meta import TOPIC_FILE, encode_meta, read_m
 from aiodq.storage.store_layout import refuse_inside_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     from aiodq.storage.io.filesystem import FileSystem
@@ -60,9 +62,13 @@ class ShipSummary:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """The shipped segments of a topic: by file name the size, the checksum, and the offset after the last message."""
+    """The shipped segments of a topic: by file name the size, the checksum, and the offset after the last message.
+
+    `before` are the gaps between segments that there were when the first was shipped.
+    """
 
     segments: dict[str, tuple[int, str, int]]
+    before: Ranges = ()
 
     @property
     def stop(self) -> int | None:
@@ -169,13 +175,14 @@ def _ship_topic(
     new = [segment for segment in log.view.segments if segment.sealed and segment.end > start]
     if not new:
         return again, start, 0, 0
-    gone = max(min(new[0].base, log.begin) - start, 0)
+    known = known if known.segments else replace(known, before=gaps_in(log))
+    gone = _deleted(log, start, new, known.before)
     if gone and not lossy:
         raise OffsetError(
-            f"the messages {start} to {start + gone - 1} of {log.directory!r} were deleted before they were shipped to "
-            f"{place!r}: ship with a hold, and lossy goes on without them; or start again in another place"
+            f"the messages {gone[0][0]} to {gone[0][1] - 1} of {log.directory!r} were deleted before they were shipped "
+            f"to {place!r}: ship with a hold, and lossy goes on without them; or start again in another place"
         )
-    lost = log.lost(start + gone, new[-1].end)
+    lost = log.lost(max(start, min(new[0].base, log.begin)), new[-1].end)
     if lost is not None:
         raise CorruptionError(lost.reason, lost.path, lost.position)
     shipped: dict[str, tuple[int, str, int]] = {}
@@ -188,8 +195,16 @@ def _ship_topic(
     done = new[: len(shipped)]
     if not done:
         return again, start, 0, len(new)
-    _tell_of(fs, log, place, store, {**known.segments, **shipped})
-    return again + done, done[-1].end, gone, len(new) - len(done)
+    _tell_of(fs, log, place, store, replace(known, segments={**known.segments, **shipped}))
+    passed = total(without(gone, [(done[-1].end, new[-1].end)]))
+    return again + done, done[-1].end, passed, len(new) - len(done)
+
+
+def _deleted(log: LogSnapshot, start: int, new: Sequence[Segment], before: Ranges) -> Ranges:
+    """Return what was deleted since the run before: offsets that are neither to be shipped now nor missing."""
+    missing = ((gap.first, gap.stop) for gap in log.gaps)
+    there = ((segment.base, segment.end) for segment in new)
+    return without([(start, new[-1].end)], (*there, *missing, *before))
 
 
 def _ship_again(fs: FileSystem, log: LogSnapshot, place: str, known: _Manifest, *, lossy: bool) -> list[Segment]:
@@ -222,15 +237,14 @@ def _ship_again(fs: FileSystem, log: LogSnapshot, place: str, known: _Manifest, 
     return again
 
 
-def _tell_of(
-    fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None, shipped: Mapping[str, tuple[int, str, int]]
-) -> None:
+def _tell_of(fs: FileSystem, log: LogSnapshot, place: str, store: UUID | None, shipped: _Manifest) -> None:
     """Add these segments to the manifest of a topic."""
     # With fsspec, an object cannot be replaced on the condition that it is unchanged. But all who ship a topic see
     # its directory, usually on one machine.
     with nullcontext() if is_url(log.directory) else in_turn(log.directory):
         # Another run may have got further meanwhile; what its manifest names is not shipped again.
-        segments = {**shipped, **_manifest(fs, place).segments}
+        named = _manifest(fs, place)
+        segments, gaps = {**shipped.segments, **named.segments}, (named if named.segments else shipped).before
         before = read_meta(fs, place)
         begin = log.begin if before is None else before.begin
         # What was shipped stays for good: nothing is consumed there.
@@ -238,8 +252,10 @@ def _tell_of(
         # The store forgets a gap between two segments once retention has deleted the earlier one.
         _replace(f"{place}/{TOPIC_FILE}", encode_meta(replace(meta, deleted=_Manifest(segments).gaps)))
         # CRASH: the manifest is last: the next run finds that segments that it does not name yet are the same.
-        content = {"topic": str(log.meta.uuid), "segments": {name: list(entry) for name, entry in segments.items()}}
+        entries = {name: list(entry) for name, entry in segments.items()}
+        content: dict[str, object] = {"topic": str(log.meta.uuid), "segments": entries}
         content |= {} if store is None else {"store": str(store)}
+        content |= {"before": gaps} if gaps else {}
         _replace(f"{place}/{MANIFEST}", encode_checked("manifest", _VERSION, content))
 
 
@@ -251,7 +267,8 @@ def _manifest(fs: FileSystem, place: str) -> _Manifest:
     content = decode_checked(data, "manifest", _VERSION, path, "the manifest")
     with taking_apart(path, "the manifest"):
         found = content["segments"]
-        return _Manifest({str(name): (int(size), str(crc), int(stop)) for name, (size, crc, stop) in found.items()})
+        segments = {str(name): (int(size), str(crc), int(stop)) for name, (size, crc, stop) in found.items()}
+        return _Manifest(segments, tuple((int(first), int(stop)) for first, stop in content.get("before", ())))
 
 
 def _make(url: str, data: bytes) -> None:
