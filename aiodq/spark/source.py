@@ -30,7 +30,7 @@ __all__ = ["AiodqDataSource"]
 _TYPES: Final = {
     "topic": "STRING",
     "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
+    "timestamp": "TIMESTAMP_LTZ",  # in a session, TIMESTAMP may be TIMESTAMP_NTZ
     "tag": "STRING",
     "key": "BINARY",
     "headers": "MAP<STRING, STRING>",
@@ -109,7 +109,7 @@ def _asked(options: ReadOptions, schema: StructType) -> ReadOptions:
     Raises:
         InvalidOptionError: a column is unknown, comes twice, has another type, or is `NOT NULL`.
     """
-    types = {name: kind.lower().replace(" ", "") for name, kind in _IN_SCHEMAS.items()}
+    types = {name: kind.lower().replace(" ", "").removesuffix("_ltz") for name, kind in _IN_SCHEMAS.items()}
     found = [(c.name, c.dataType.simpleString() + ("" if c.nullable else " not null")) for c in schema]
     wrong = [
         f"{name} {kind}"

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import TimestampType
 
 import aiodq
+from aiodq.spark.pipelines import archive, replay
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.topic.topic_meta import describe
 from tests.spark.support import KEEP, begun, fill, scanned
@@ -73,6 +75,23 @@ def test_a_schema_may_have_the_columns_in_any_order(spark: SparkSession, store: 
     reader = spark.read.format("aiodq").schema("body BINARY, tag STRING, key BINARY, topic STRING")
     expected = [(row["body"], row["tag"], row["key"], row["topic"]) for row in scanned(store)]
     assert [tuple(row) for row in reader.load(str(store)).collect()] == expected
+
+
+def test_times_have_a_zone_in_a_session_where_a_timestamp_has_none(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        assert load(spark, store).schema["timestamp"].dataType == TimestampType()
+        assert rows_of(load(spark, store)) == scanned(store)
+        rows = spark.read.format("aiodq").schema("timestamp TIMESTAMP_LTZ").load(str(store)).collect()
+        assert len(rows) == len(scanned(store))
+        with pytest.raises(PySparkException, match=r"timestamp TIMESTAMP_LTZ, .*, not timestamp timestamp_ntz"):
+            spark.read.format("aiodq").schema("timestamp TIMESTAMP").load(str(store)).collect()
+        archive(spark, store, tmp_path / "lake")
+        assert replay(spark, tmp_path / "lake", tmp_path / "again").rows == len(rows)
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 def test_a_schema_may_ask_for_the_uuid_of_the_topic(spark: SparkSession, store: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import functions as f
@@ -37,8 +37,8 @@ __all__ = [
     "topic_column",
 ]
 
-ARCHIVED = (
-    "topic STRING, offset BIGINT, timestamp TIMESTAMP, tag STRING, key BINARY, headers MAP<STRING, STRING>, "
+ARCHIVED: Final = (
+    "topic STRING, offset BIGINT, timestamp TIMESTAMP_LTZ, tag STRING, key BINARY, headers MAP<STRING, STRING>, "
     "body BINARY, topic_uuid STRING"
 )
 """The columns of an archive; it also has a date. Spark gives null for one that an archive does not have."""
