@@ -14,7 +14,7 @@ from aiodq.spark.options import batch_options, read_options, stream_options, wri
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.reading import UUID, Partition, read_partition
 from aiodq.spark.stream.streaming import StreamReader
-from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
+from aiodq.spark.writing import BatchWriter, StreamWriter, check_checkpoint, check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,9 +92,12 @@ class AiodqDataSource(DataSource):
         Raises:
             InvalidOptionError: as for `write_options`; or the output mode is not `append`.
             InvalidMessageError: a column is missing, unknown, or has a type that it cannot have.
+            NotAStoreError: the checkpoint lies among a store's own files, such as a topic's.
         """
         if overwrite:
             raise InvalidOptionError("a topic is appended to: write with outputMode('append')")
+        if "checkpointLocation" in self.options:
+            check_checkpoint(self.options["checkpointLocation"])
         return StreamWriter(self._checked(schema, stream=True))
 
     def _checked(self, schema: StructType, *, stream: bool) -> WriteOptions:

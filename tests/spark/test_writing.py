@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -575,6 +576,21 @@ class TestAStream:
             write_options({"path": str(tmp_path)}, stream=True)
         with pytest.raises(aiodq.InvalidOptionError, match="'txnId' is for single writes"):
             write_options({"path": str(tmp_path), "txnId": "x", "txnAppId": "y"}, stream=True)
+
+    @pytest.mark.parametrize("scheme", ["", "file://", "file:"])
+    async def test_its_checkpoint_is_not_kept_in_a_topic(self, tmp_path: Path, scheme: str) -> None:
+        """Deleted with the topic, it would be another one when the query goes on, and all would come again."""
+        async with aiodq.open(tmp_path / "s") as store:
+            await store.topic("orders").put(b"a")
+        schema = StructType([StructField("body", StringType())])
+        for place, inside in (("s/orders/state", True), ("s/#state", True), ("s/state", False), ("state", False)):
+            (tmp_path / place).mkdir(parents=True)
+            (tmp_path / place / "metadata").write_text('{"id": "7f1c"}')
+            given = {"path": str(tmp_path / "out"), "topic": "t", "checkpointLocation": f"{scheme}{tmp_path}/{place}"}
+            for options in (given, {**given, "txnAppId": "named"}):
+                source = AiodqDataSource(options)
+                with pytest.raises(aiodq.NotAStoreError, match="choose a place outside") if inside else nullcontext():
+                    source.streamWriter(schema, overwrite=False)
 
     def test_with_a_checkpoint_elsewhere_it_needs_a_name(self, tmp_path: Path) -> None:
         with pytest.raises(aiodq.InvalidOptionError, match="give the stream a name as 'txnAppId'"):
