@@ -129,7 +129,7 @@ def _as_written(name: str, found: str) -> str:
         if found.startswith(("array<struct<", "array<void>")):
             return "CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
         return (
-            "CAST(headers AS MAP<STRING, STRING>)" if found.startswith("map<") else "map('name', 'value', …)"
+            "CAST(headers AS MAP<STRING, STRING>)" if found.startswith(("map<", "void")) else "map('name', 'value', …)"
         )
     return f"to_json({name})" if found.startswith(("struct<", "array<", "map<")) else f"CAST({name} AS STRING)"
 

@@ -220,6 +220,7 @@ class TestColumns:
             ("headers", MapType(StringType(), IntegerType()), "write CAST(headers AS MAP<STRING, STRING>)"),
             ("headers", KAFKAS, "write CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"),
             ("headers", StringType(), "not string: write map('name', 'value', …)"),
+            ("headers", NullType(), "not void: write CAST(headers AS MAP<STRING, STRING>)"),
             ("Tag", StringType(), "no place for the column 'Tag' in a message: it is called 'tag', in small letters"),
             ("body", StringType(), "there are two columns 'body'"),
         ],
