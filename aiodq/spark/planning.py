@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, StoreNotFoundError
@@ -18,6 +19,7 @@ from aiodq.spark.visible import Place, store_uuid
 from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.read.log_reader import LogReader, LogView
 from aiodq.storage.read.snapshot import LogSnapshot
+from aiodq.storage.segments.offset_ranges import without
 from aiodq.storage.store_layout import check_store_directory, has_topic, list_topics
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from aiodq.spark.values import Bound, Moment
     from aiodq.storage.io.filesystem import FileSystem
     from aiodq.storage.io.quarantine import Damage
+    from aiodq.storage.segments.offset_ranges import Ranges
 
 __all__ = [
     "GO_ON",
@@ -40,7 +43,9 @@ __all__ = [
     "bytes_of",
     "check_bounds",
     "cut_for_all",
+    "deleted_in",
     "first_since",
+    "gaps_in",
     "is_wanted",
     "leave_out",
     "matching",
@@ -158,6 +163,7 @@ def _plan_topic(fs: FileSystem, log: LogSnapshot, topic: str, uuid: UUID | None,
     timed = options.starting_ns is not None or options.ending_ns is not None
     log.refresh(walk=timed)
     start, stop = _range(fs, log, topic, options)
+    _refuse_gap(log, topic, start, stop, options)
     last = log.unwalked
     if last is not None and last.base < stop and last.data_end > _size(log.view, start, stop, options):
         # Several tasks will read it, so its index is needed to divide it.
@@ -167,6 +173,33 @@ def _plan_topic(fs: FileSystem, log: LogSnapshot, topic: str, uuid: UUID | None,
     place = Place(log.directory, log.meta.uuid, uuid, socket.gethostname())
     whole = Split(topic, place, log.view, start, stop, unseen)
     return list(splits_of(fs, log, whole, options))
+
+
+def _refuse_gap(log: LogSnapshot, topic: str, start: int, stop: int, options: ReadOptions) -> None:
+    """Make sure that a read that is to start at an offset given by number finds all that follows it.
+
+    Raises:
+        OffsetError: retention has deleted some of it, with `options.strict`.
+    """
+    bound = bound_offset(options.starting, topic, -1, -1, default=-1)
+    gone = deleted_in(log, start, stop) if options.strict and bound >= 0 else None
+    if gone is not None:
+        raise OffsetError(
+            f"topic {topic!r} has no messages {gone[0]} to {gone[1] - 1} any more: they were deleted, as every channel "
+            f"has settled them; the read is to start at {bound}: {WITHOUT}"
+        )
+
+
+def gaps_in(log: LogSnapshot) -> Ranges:
+    """Return the gaps between the segments of a log."""
+    return tuple((one.end, other.base) for one, other in pairwise(log.view.segments) if one.end < other.base)
+
+
+def deleted_in(log: LogSnapshot, first: int, stop: int, known: Ranges = ()) -> tuple[int, int] | None:
+    """Return the first range between two offsets that was deleted between others, and is not known; None if none."""
+    gaps = ((max(low, first), min(high, stop)) for low, high in gaps_in(log))
+    missing = ((gap.first, gap.stop) for gap in log.gaps)
+    return next(iter(without(((low, high) for low, high in gaps if low < high), (*known, *missing))), None)
 
 
 def _unless_deleted(

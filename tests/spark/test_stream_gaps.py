@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import aiodq
 from aiodq.spark.stream.stream_gaps import gaps_of
-from tests.spark.support import reader_of
+from tests.spark.support import read, reader_of
 from tests.storage.logs import segments
 
 if TYPE_CHECKING:
@@ -65,6 +65,25 @@ async def test_what_is_deleted_before_it_was_read_is_an_error(
     lossy = reader_of(tmp_path, failOnDataLoss="false")
     assert rows_of(lossy, end, planned) == [*range(5, first), *range(stop, 100)]
     assert f"deleted before they were read: {first} to {stop - 1}" in caplog.text
+
+
+async def test_offsets_that_a_read_is_to_begin_at_count_for_what_follows_too(
+    topic: aiodq.Topic, tmp_path: Path
+) -> None:
+    """As a job would that goes on where its last run ended."""
+    first, stop = await settle(topic, tmp_path)
+    told = f"topic 'orders' has no messages {first} to [0-9]+ any more: .*; the read is to start at 5"
+    options: dict[str, str]
+    for given in ("5", '{"orders": 5}'):
+        for options in ({}, {"endingOffsets": str(first + 1)}, {"minPartitions": "5"}):
+            with pytest.raises(aiodq.OffsetError, match=told):
+                read(tmp_path, startingOffsets=given, **options)
+        assert len(read(tmp_path, startingOffsets=given, endingOffsets=str(first))) == first - 5
+        assert len(read(tmp_path, startingOffsets=given, failOnDataLoss="false")) == first - 5 + 100 - stop
+    there = [*range(first), *range(stop, 100)]
+    assert [row["offset"] for row in read(tmp_path)] == there
+    assert [row["offset"] for row in read(tmp_path, startingOffsets="earliest", endingOffsets="100")] == there
+    assert len(read(tmp_path, startingOffsets=str(stop))) == 100 - stop
 
 
 async def test_what_was_deleted_before_the_query_began_is_none_of_its_losses(

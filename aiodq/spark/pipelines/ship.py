@@ -14,8 +14,7 @@ from uuid import uuid4
 from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError
 from aiodq.spark.objects import AnyFileSystem, find_objects, full_path, is_url, local_path, numbered
 from aiodq.spark.pipelines.places import some
-from aiodq.spark.planning import snapshot, topics_of
-from aiodq.spark.stream.stream_gaps import gaps_in
+from aiodq.spark.planning import gaps_in, snapshot, topics_of
 from aiodq.spark.stream.stream_hold import keep, wait_until_known
 from aiodq.spark.visible import store_uuid
 from aiodq.storage.io.durable_io import TEMPORARY, read_file

@@ -7,10 +7,9 @@ a query first saw the topic was never for it to read. What is deleted later, and
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from aiodq.storage.segments.offset_ranges import without
+from aiodq.spark.planning import gaps_in
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -18,12 +17,7 @@ if TYPE_CHECKING:
     from aiodq.storage.read.snapshot import LogSnapshot
     from aiodq.storage.segments.offset_ranges import Ranges
 
-__all__ = ["after_gap", "gaps_in", "gaps_of", "lost_in", "with_gaps"]
-
-
-def gaps_in(log: LogSnapshot) -> Ranges:
-    """Return the gaps between the segments of a log."""
-    return tuple((one.end, other.base) for one, other in pairwise(log.view.segments) if one.end < other.base)
+__all__ = ["after_gap", "gaps_of", "with_gaps"]
 
 
 def gaps_of(offsets: Mapping[str, Any], uuid: str | None) -> Ranges:
@@ -63,9 +57,3 @@ def with_gaps(
 def after_gap(first: int, known: Ranges) -> int:
     """Return the offset where reading begins if it is to begin at this one, which may lie in a known gap."""
     return next((stop for low, stop in known if low <= first < stop), first)
-
-
-def lost_in(log: LogSnapshot, first: int, stop: int, known: Ranges) -> tuple[int, int] | None:
-    """Return the first range between two offsets that lies in a gap of the log, and in no known one; None if none."""
-    gaps = ((max(low, first), min(high, stop)) for low, high in gaps_in(log))
-    return next(iter(without(((low, high) for low, high in gaps if low < high), known)), None)

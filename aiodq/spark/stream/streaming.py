@@ -36,13 +36,14 @@ from aiodq.spark.planning import (
     bound_offset,
     check_bounds,
     cut_for_all,
+    deleted_in,
     first_since,
     moment_of,
     splits_of,
 )
 from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.stream.shares import shares, up_to_bytes
-from aiodq.spark.stream.stream_gaps import after_gap, gaps_of, lost_in, with_gaps
+from aiodq.spark.stream.stream_gaps import after_gap, gaps_of, with_gaps
 from aiodq.spark.stream.stream_hold import StreamHold, wait_until_known
 from aiodq.spark.stream.stream_marks import StreamMark, StreamMarks, marks_of
 from aiodq.spark.stream.stream_topics import StreamTopics, are_offsets, are_whole
@@ -306,8 +307,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place = Place(log.directory, log.meta.uuid, uuids[store], socket.gethostname())
         whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
         splits = list(splits_of(AnyFileSystem(), log, whole, options))
-        missing = ((gap.first, gap.stop) for gap in log.gaps)
-        self._tell_of_gap(topic, lost_in(log, whole.start, whole.stop, (*gaps, *missing)))
+        self._tell_of_gap(topic, deleted_in(log, whole.start, whole.stop, gaps))
         return splits
 
     def _tell_of_gap(self, topic: str, lost: tuple[int, int] | None) -> None:
