@@ -53,6 +53,7 @@ __all__ = [
     "most_tasks",
     "plan",
     "read_topics",
+    "settled",
     "snapshot",
     "some_of",
     "splits_of",
@@ -184,20 +185,25 @@ def _refuse_gap(log: LogSnapshot, topic: str, start: int, stop: int, options: Re
     bound = bound_offset(options.starting, topic, -1, -1, default=-1)
     gone = deleted_in(log, start, stop) if options.strict and bound >= 0 else None
     if gone is not None:
-        raise OffsetError(
-            f"topic {topic!r} has no messages {gone[0]} to {gone[1] - 1} any more: they were deleted, as every channel "
-            f"has settled them; the read is to start at {bound}: {WITHOUT}"
-        )
+        raise settled(topic, gone, f"the read is to start at {bound}")
 
 
-def gaps_in(log: LogSnapshot) -> Ranges:
+def settled(topic: str, gone: tuple[int, int], why: str) -> OffsetError:
+    """Return the error for messages that retention has deleted between others, and why that is one."""
+    return OffsetError(
+        f"topic {topic!r} has no messages {gone[0]} to {gone[1] - 1} any more: they were deleted, as every channel has "
+        f"settled them; {why}: {WITHOUT}"
+    )
+
+
+def gaps_in(view: LogView) -> Ranges:
     """Return the gaps between the segments of a log."""
-    return tuple((one.end, other.base) for one, other in pairwise(log.view.segments) if one.end < other.base)
+    return tuple((one.end, other.base) for one, other in pairwise(view.segments) if one.end < other.base)
 
 
 def deleted_in(log: LogSnapshot, first: int, stop: int, known: Ranges = ()) -> tuple[int, int] | None:
     """Return the first range between two offsets that was deleted between others, and is not known; None if none."""
-    gaps = ((max(low, first), min(high, stop)) for low, high in gaps_in(log))
+    gaps = ((max(low, first), min(high, stop)) for low, high in gaps_in(log.view))
     missing = ((gap.first, gap.stop) for gap in log.gaps)
     return next(iter(without(((low, high) for low, high in gaps if low < high), (*known, *missing))), None)
 

@@ -310,6 +310,30 @@ async def _put_keys(path: Path) -> None:
             await topic.put(b"" if number == 6 else b"%d" % number, key=key, headers={"n": str(number)})
 
 
+def test_an_earlier_message_of_a_key_is_not_the_latest_if_later_ones_were_deleted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Retention deletes what every channel has settled, also between others."""
+
+    async def put() -> None:
+        async with aiodq.open(tmp_path, aiodq.StoreOptions(segment_bytes=1000)) as store:
+            topic = store.topic("prices")
+            work = topic.channel("work")
+            for number in range(60):
+                await topic.put(b"%d" % number + bytes(50), key=b"k" if number in {0, 30} else b"%d" % number)
+            await work.ack_many([message for message in await work.get_many(60) if message.offset not in {0, 59}])
+            while len(segments(tmp_path / "prices")) > 2:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(put())
+    first, stop = (int(segment.stem) for segment in segments(tmp_path / "prices"))
+    with pytest.raises(aiodq.OffsetError, match=f"has no messages [0-9]+ to {stop - 1} any more: .* with lossy, goes"):
+        compact(spark, tmp_path, "prices", "latest")
+    assert "latest" not in aiodq.open_reader(tmp_path).topics()
+    done = compact(spark, tmp_path, "prices", "latest", lossy=True)
+    assert done.kept == done.read == len(scanned(tmp_path, "prices")) < stop - first
+
+
 def test_bodies_that_are_no_text_are_shown_as_far_as_it_goes(spark: SparkSession, tmp_path: Path) -> None:
     async def put() -> None:
         async with aiodq.open(tmp_path / "store") as store:

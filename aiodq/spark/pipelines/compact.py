@@ -25,7 +25,7 @@ from aiodq.spark.pipelines.places import one_store
 from aiodq.spark.pipelines.results import name_of_result
 from aiodq.spark.pipelines.session import loss_option, use_here
 from aiodq.spark.pipelines.spread import spread
-from aiodq.spark.planning import bytes_of, plan
+from aiodq.spark.planning import bytes_of, gaps_in, plan, settled
 from aiodq.spark.reading import record_batches
 from aiodq.spark.writing import check_place, kept_options, was_committed, was_committed_by_another
 from aiodq.storage.read.arrow_reader import columns_of
@@ -115,13 +115,14 @@ def compact(  # noqa: PLR0913 - what there is to say
             earlier result of other messages, and no `txn_id`.
         InvalidNameError: the name is not allowed for a topic, as a pattern is not.
         StoreNotFoundError, NotAStoreError: there is no such store or topic.
+        OffsetError: retention has deleted messages between others; not with `lossy`.
         PySparkException: Spark's, with the cause in its text.
     """
     began, fs = time.monotonic(), AnyFileSystem()
     store, place, writing = check_compact(store, topic, into, target, txn_id, segment_bytes)
     options = batch_options({"path": store, "topic": topic, **loss_option(lossy=lossy)})
     repeated = txn_id is not None and was_committed(writing, txn_id)
-    splits = [] if repeated else plan(fs, options)
+    splits = [] if repeated else _planned(fs, options)
     if splits and txn_id is None:
         txn_id = name_of_result(fs, place, into, splits, drop_empty=drop_empty, lossy=lossy)
         repeated = was_committed(writing, txn_id)
@@ -137,6 +138,20 @@ def compact(  # noqa: PLR0913 - what there is to say
         kept = _write(_rows(spark, options, work), place, **how, txnId=txn_id, txnRun=run)
         repeated = was_committed_by_another(place, txn_id, run)
     return CompactSummary(into, read, 0 if repeated else kept, time.monotonic() - began, repeated=repeated)
+
+
+def _planned(fs: FileSystem, options: ReadOptions) -> list[Split]:
+    """Return the splits of the topic.
+
+    Raises:
+        OffsetError: messages between others were deleted, with `options.strict`: of a key that is in the topic, others
+            may have been later.
+    """
+    splits = plan(fs, options)
+    gone = gaps_in(splits[0].view) if splits and options.strict else ()
+    if gone:
+        raise settled(splits[0].topic, gone[0], "an earlier message of a key would pass for the latest")
+    return splits
 
 
 def _most(fs: FileSystem, store: str, topic: str) -> str:

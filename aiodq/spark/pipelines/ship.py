@@ -174,7 +174,7 @@ def _ship_topic(
     new = [segment for segment in log.view.segments if segment.sealed and segment.end > start]
     if not new:
         return again, start, 0, 0
-    known = known if known.segments else replace(known, before=gaps_in(log))
+    known = known if known.segments else replace(known, before=gaps_in(log.view))
     gone = _deleted(log, start, new, known.before)
     if gone and not lossy:
         raise OffsetError(

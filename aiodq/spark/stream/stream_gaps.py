@@ -47,7 +47,7 @@ def with_gaps(
     found: dict[str, list[list[int]]] = {}
     for topic, log in logs.items():
         uuid = str(log.meta.uuid)
-        known = gaps_of(start, uuid) if topic in seen else gaps_in(log)
+        known = gaps_of(start, uuid) if topic in seen else gaps_in(log.view)
         ahead = [[first, stop] for first, stop in known if stop > taken[topic]]
         if ahead:
             found[uuid] = ahead
