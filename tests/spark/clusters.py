@@ -76,8 +76,11 @@ class Cluster:
 
 
 @contextmanager
-def cluster(path: Path, *workers: Sequence[str]) -> Iterator[Cluster]:
-    """Give a master with so many workers, each started by the command that is given for it."""
+def cluster(path: Path, *workers: Sequence[str], apart: bool = False) -> Iterator[Cluster]:
+    """Give a master with so many workers, each started by the command that is given for it.
+
+    With `apart` each has an address of its own, so that Spark takes them for those of several hosts.
+    """
     pids: list[int] = []
     with ExitStack() as running:
         port, page = (running.enter_context(reserved_port()) for _ in range(2))
@@ -88,7 +91,8 @@ def cluster(path: Path, *workers: Sequence[str]) -> Iterator[Cluster]:
         for number, within in enumerate(workers):
             place = path / f"worker{number}"
             own_page = str(running.enter_context(reserved_port()))
-            own = ("--host", "127.0.0.1", "--webui-port", own_page, "-c", "1", "-m", "1g", "-d", str(place))
+            host = f"127.0.0.{number + 1 if apart else 1}"
+            own = ("--host", host, "--webui-port", own_page, "-c", "1", "-m", "1g", "-d", str(place))
             log = path / f"worker{number}.log"
             worker = started("worker.Worker", *own, url, log=log, within=within)
             running.callback(kill_group, worker)
