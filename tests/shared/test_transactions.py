@@ -299,6 +299,33 @@ async def test_closing_finishes_it_and_what_waits_for_room_is_refused(
         assert await bodies(owner, "full") == [b"x"]
 
 
+async def test_none_is_begun_while_its_store_closes(tmp_path: Path) -> None:
+    """Nobody would wait for it: it would be done, and yet said to be refused."""
+    fs = WatchedFileSystem()
+    async with aiodq.open(tmp_path / "s", mode="shared", fs=fs) as owner:
+        store = await aiodq.open(tmp_path / "s", mode="client")
+        jobs, slow = store.queue("jobs"), store.queue("slow")
+        await jobs.put(b"a")
+        await slow.put(b"b")
+        message, gate = await jobs.get(), fs.gate("sync", match="slow")
+
+        async def work() -> None:
+            async with store.transaction() as tx:
+                tx.ack(message)
+
+        putting = asyncio.create_task(slow.put(b"c"))
+        await gate.wait()
+        closing = asyncio.create_task(store.aclose())
+        await asyncio.sleep(0)
+        refused = asyncio.create_task(work())
+        await asyncio.wait([refused], timeout=PATIENCE)
+        gate.open()
+        await asyncio.gather(putting, closing)
+        with pytest.raises(aiodq.QueueShutDown):
+            await refused
+        assert await counts(owner.queue("jobs")) == (1, 0, 0)
+
+
 async def test_what_cannot_be_stored_is_refused(tmp_path: Path) -> None:
     async with two(tmp_path / "s") as (_, store):
         small = store.topic("small", aiodq.StoreOptions(sync="os", max_message_bytes=3))

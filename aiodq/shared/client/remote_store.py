@@ -477,6 +477,9 @@ class RemoteStore:
             await shielded(self._closed)
 
     async def _close(self) -> None:
+        # INVARIANT: whose transaction is refused as the store closes knows that nothing of it was done: none is sent
+        # that nobody waits for.
+        self.committer.shut_down()
         for topic in self.topics.values():
             topic.put_buffer.shut_down(QueueShutDown("the store is closed"))
         failure: AiodqError | None = None

@@ -111,6 +111,11 @@ class RemoteCommitter:
         self._free: list[int] = []
         self._numbers: list[int] = []
         self._asking: set[asyncio.Task[None]] = set()
+        self._shut = False
+
+    def shut_down(self) -> None:
+        """Accept no more transactions; the outcome of those accepted is waited for with `settled`."""
+        self._shut = True
 
     @property
     def pending(self) -> int:
@@ -139,6 +144,8 @@ class RemoteCommitter:
 
         Cancellation: as there; what the owner has not begun to write is withdrawn.
         """
+        if self._shut:
+            raise QueueShutDown("the store is closed")
         self._link.check()
         for topic, _, _ in puts:
             error = cast("RemoteTopic", topic).error
