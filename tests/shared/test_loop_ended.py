@@ -13,7 +13,7 @@ import pytest
 import aiodq
 import aiodq.sync
 from tests.processes import WATCHDOG
-from tests.shared.support import QUICK
+from tests.shared.support import QUICK, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,21 @@ def test_who_was_connected_goes_on(tmp_path: Path, kept: list[aiodq.Store]) -> N
         jobs = other.queue("jobs")
         assert jobs.put(b"b", timeout=WATCHDOG) == 1
         assert [jobs.get(timeout=WATCHDOG).body for _ in range(2)] == [b"a", b"b"]
+
+
+def test_puts_that_wait_for_room_do_not_hold_it_up(tmp_path: Path, kept: list[aiodq.Store]) -> None:
+    """Of two tasks that wait for each other, either may be cancelled first: with so many, both happen."""
+
+    async def program() -> list[asyncio.Task[int]]:
+        kept.append(store := await aiodq.open(tmp_path, QUICK, mode="shared"))
+        full = store.queue("full", options=aiodq.StoreOptions(sync="os", max_messages=1))
+        await full.put(b"a")
+        owner = store._store_engine.owner  # type: ignore[attr-defined]  # of a store that is shared
+        putting = [asyncio.create_task(full.put(b"b")) for _ in range(20)]
+        await until(lambda: len(owner.puts_in_progress) >= 10)
+        return putting
+
+    assert all(each.cancelled() for each in asyncio.run(program()))
 
 
 @pytest.mark.parametrize("owns", [True, False])

@@ -223,9 +223,11 @@ class ClientPuts:
             except asyncio.CancelledError:
                 if self._closing and isinstance(result, asyncio.Future) and result.cancelled():
                     raise QueueShutDown("the store is closed") from None
-                if self._ending or isinstance(result, ClientPutResult) or not result.cancelled():
+                if self._ending or isinstance(result, ClientPutResult) or not result.cancelled() or _is_cancelled():
                     raise
-                continue  # it was withdrawn, or belonged to another connection, which is gone
+                # It was withdrawn, or belonged to another connection, which is gone. `_placed` may be still to come.
+                await asyncio.sleep(0)
+                continue
             return Done((placed.start, len(placed)))
 
     def _refuse_withdrawn(self, key: Key) -> None:
@@ -249,6 +251,12 @@ class ClientPuts:
         self._kept.drop(cost, key[0])
         self._waiting.pop(key, None)
         mark_retrieved(done)  # perhaps its client is gone
+
+
+def _is_cancelled() -> bool:
+    """Return whether the task that runs was cancelled, as all are when their loop ends, and not only what it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def columns_of(packet: Put, clock: Clock) -> Columns:
