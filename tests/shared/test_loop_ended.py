@@ -61,6 +61,34 @@ def test_puts_that_wait_for_room_do_not_hold_it_up(tmp_path: Path, kept: list[ai
     assert all(each.cancelled() for each in asyncio.run(program()))
 
 
+def test_transactions_under_way_are_cancelled_and_no_error_of_them_is_reported(
+    tmp_path: Path, kept: list[aiodq.Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[object] = []
+
+    async def program() -> list[asyncio.Task[None]]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        kept.append(store := await aiodq.open(tmp_path, QUICK, mode="shared"))
+        committer = store._store_engine.owner.engine.committer  # type: ignore[attr-defined]  # of a store that is shared
+        begun = asyncio.Event()
+
+        async def wait_durable(_: object) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def work() -> None:
+            async with store.transaction() as tx:
+                tx.put("made", b"a")
+
+        monkeypatch.setattr(committer, "_wait_durable", wait_durable)
+        working = [asyncio.create_task(work()) for _ in range(20)]
+        await begun.wait()
+        return working
+
+    assert all(each.cancelled() for each in asyncio.run(program()))
+    assert not reported
+
+
 @pytest.mark.parametrize("owns", [True, False])
 def test_a_handler_that_ends_the_program_ends_it(tmp_path: Path, owns: bool) -> None:
     store: aiodq.Store

@@ -193,10 +193,13 @@ class RemoteCommitter:
             while isinstance(outcome, Fail) and is_lost(outcome):
                 await asyncio.sleep(_AGAIN)
                 outcome = await self._ask(asked)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             if not asked.sent:
                 raise
-            answer = await self._link.call("withdraw", {"sequence": asked.sequence})
+            try:
+                answer = await self._link.call("withdraw", {"sequence": asked.sequence})
+            except QueueShutDown:  # the loop is ending, and nobody is left to be told
+                raise cancelled from None
             if not answer.get("result"):
                 raise AiodqError("the transaction was withdrawn") from None
             return
