@@ -144,6 +144,21 @@ async def test_a_sync_that_fails_stops_the_store(kernels: list[Kernel], tmp_path
         assert await store.queue("jobs").put(b"4") >= 1
 
 
+async def test_the_end_of_a_sync_whose_beginning_ctrl_c_kept_from_being_noted_is_no_error(
+    kernels: list[Kernel], tmp_path: Path
+) -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    async with aiodq.open(tmp_path / "s", AIO) as store:
+        queue = store.queue("jobs")
+        await queue.put(b"first")
+        kernels[0].submit(OsFileSystem().open(str(tmp_path / "s" / "LOCK")))
+        assert await queue.put(b"second") == 1
+        while kernels[0]._in_flight.count:
+            await asyncio.sleep(0.001)
+    assert not reported
+
+
 async def test_an_acks_sync_that_fails_stops_the_store(kernels: list[Kernel], tmp_path: Path) -> None:
     store = await aiodq.open(tmp_path / "s", AIO)
     queue = store.queue("jobs")

@@ -213,7 +213,10 @@ class SyncBackend:
             if not self._ended:
                 return
             number, code = self._ended.popleft()
-            what, report = self._under_way.pop(number)
+            begun = self._under_way.pop(number, None)
+            if begun is None:
+                continue  # Ctrl-C came as it was begun
+            what, report = begun
             error: BaseException | None = None
             try:
                 what.end_sync(code)

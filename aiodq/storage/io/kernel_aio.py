@@ -32,13 +32,14 @@ class _Calls(NamedTuple):
     """The numbers of the system calls on one architecture."""
 
     setup: int
+    destroy: int
     getevents: int
     submit: int
 
 
-_GENERIC: Final = _Calls(setup=0, getevents=4, submit=2)
+_GENERIC: Final = _Calls(setup=0, destroy=1, getevents=4, submit=2)
 _CALLS: Final = {
-    "x86_64": _Calls(setup=206, getevents=208, submit=209),
+    "x86_64": _Calls(setup=206, destroy=207, getevents=208, submit=209),
     "aarch64": _GENERIC,
     "riscv64": _GENERIC,
 }
@@ -64,12 +65,17 @@ ms, for which a store that is closed would hold up its event loop, and keep its 
 
 
 class _InFlight:
-    """The number of syncs in flight, including ended ones whose end was not read yet."""
+    """The number of syncs in flight, including ended ones whose end was not read yet.
 
-    __slots__ = ("count",)
+    Attributes:
+        sure: whether the count is right. Ctrl-C may end a call before it has counted what the system did.
+    """
+
+    __slots__ = ("count", "sure")
 
     def __init__(self) -> None:
         self.count = 0
+        self.sure = True
 
 
 class KernelAio:
@@ -103,9 +109,7 @@ class KernelAio:
             _SPARE.append(self._context.value)
             raise
         self._in_flight = _InFlight()
-        self._end = finalize(
-            self, _give_back, calls.getevents, self._context.value, self.eventfd, self._in_flight, os.getpid()
-        )
+        self._end = finalize(self, _give_back, calls, self._context.value, self.eventfd, self._in_flight, os.getpid())
         self._end.atexit = False  # the kernel releases the context of a process that ends
         self.number: int = 0
         self._request = ctypes.create_string_buffer(_REQUEST.size)
@@ -121,14 +125,19 @@ class KernelAio:
         """
         if not isinstance(file, OsFile):
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
-        number = self.number + 1
+        in_flight, number = self._in_flight, self.number + 1
         _REQUEST.pack_into(
             self._request, 0, number, 0, 0, _FDSYNC, 0, file.descriptor, 0, 0, 0, 0, _TELL, self.eventfd
         )  # fmt: skip
-        if self._call(self._calls.submit, self._context, 1, self._requests) < 0:
-            raise _error()
+        sure, in_flight.sure = in_flight.sure, False
+        # INVARIANT: wherever Ctrl-C ends this, no later sync gets this number: one's end is not taken for another's.
         self.number = number
-        self._in_flight.count += 1
+        if self._call(self._calls.submit, self._context, 1, self._requests) < 0:
+            error = _error()
+            self.number, in_flight.sure = number - 1, sure
+            raise error
+        in_flight.count += 1
+        in_flight.sure = sure
 
     def ended(self) -> list[tuple[int, int]]:
         """Return the numbers of the syncs that have ended since the last call, each with its errno, 0 for none.
@@ -141,6 +150,8 @@ class KernelAio:
         except BlockingIOError:
             return []
         ended: list[tuple[int, int]] = []
+        in_flight = self._in_flight
+        sure, in_flight.sure = in_flight.sure, False
         least, most, count = ctypes.c_long(0), ctypes.c_long(_MOST), _MOST
         # The eventfd does not signal again for what is left now, and more may have ended than fit in one call.
         while count == _MOST:
@@ -149,7 +160,8 @@ class KernelAio:
                 raise _error()
             events = _EVENT.iter_unpack(self._events.raw[: count * _EVENT.size])
             ended += [(number, -result if result < 0 else 0) for number, _, result, _ in events]
-        self._in_flight.count -= len(ended)
+        in_flight.count -= len(ended)
+        in_flight.sure = sure
         return ended
 
     @staticmethod
@@ -188,16 +200,19 @@ def _error() -> OSError:
     return OSError(code, os.strerror(code))
 
 
-def _give_back(getevents: int, context: int, eventfd: int, in_flight: _InFlight, pid: int) -> None:
+def _give_back(calls: _Calls, context: int, eventfd: int, in_flight: _InFlight, pid: int) -> None:
     """Wait for the syncs in flight, and keep the context for the next store that needs one."""
     os.close(eventfd)
     if os.getpid() != pid:
         return  # a forked child has no part in the context
-    # This call waits, and so releases the GIL.
+    # These calls wait, and so release the GIL.
     call = _syscall(ctypes.CDLL)
+    if not in_flight.sure:
+        call(calls.destroy, ctypes.c_ulong(context))  # the kernel knows what it has to wait for
+        return
     events = ctypes.create_string_buffer(_EVENT.size * _MOST)
     while in_flight.count:
-        count = call(getevents, ctypes.c_ulong(context), ctypes.c_long(1), ctypes.c_long(_MOST), events, None)
+        count = call(calls.getevents, ctypes.c_ulong(context), ctypes.c_long(1), ctypes.c_long(_MOST), events, None)
         if count >= 0:
             in_flight.count -= count
         elif ctypes.get_errno() != errno.EINTR:

@@ -17,7 +17,7 @@ from aiodq.storage.io.filesystem import OsFile, OsFileSystem
 from aiodq.storage.io.kernel_aio import KernelAio
 from aiodq.testing import WatchedFileSystem
 from tests.processes import environment
-from tests.system.support import run_script
+from tests.system.support import require_aio, run_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +144,37 @@ def test_the_next_one_has_its_context_and_nothing_of_what_was_under_way(aio: Ker
     assert all_of(other, 1) == [(1, 0)]
     other.close()
     file.close()
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["done", "not yet"])
+@pytest.mark.parametrize("call", ["submit", "getevents"])
+def test_it_is_given_back_and_no_number_comes_twice_where_ctrl_c_ends_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, *, done: bool
+) -> None:
+    require_aio()
+    file, aio = opened(tmp_path / "f"), KernelAio()
+    plain, number = aio._call, getattr(aio._calls, call)
+
+    def interrupted(which: int, *arguments: object) -> int:
+        if which != number:
+            return plain(which, *arguments)
+        if done:
+            plain(which, *arguments)
+        raise KeyboardInterrupt
+
+    if call == "getevents":
+        aio.submit(file)
+        select.select([aio.eventfd], [], [], 10)
+    monkeypatch.setattr(aio, "_call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        aio.submit(file) if call == "submit" else aio.ended()
+    monkeypatch.setattr(aio, "_call", plain)
+    aio.submit(file)
+    ended = all_of(aio, 1 if done != (call == "submit") else 2)
+    assert sorted(ended) == ([(2, 0)] if len(ended) == 1 else [(1, 0), (2, 0)])
+    aio.submit(file)
+    file.close()
+    aio.close()
 
 
 FORKED = """
