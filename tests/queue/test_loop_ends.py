@@ -21,6 +21,8 @@ from tests.queue.support import fill, numbered, options, ready_now, take
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aiodq.testing.watched import Gate
+
 _DROPPED = "del store; gc.collect()"
 POLICIES = pytest.mark.parametrize("policy", ["always", "os"])
 
@@ -146,6 +148,36 @@ def test_acks_are_written_of_which_a_checkpoint_was_being_written(path: Path, ke
 
     asyncio.run(main())
     assert left(path, fs, "c") == {"c": numbered(2, start=1)}
+
+
+def test_options_that_were_being_stored_are_no_failure_and_all_else_is_written(
+    path: Path, kept: list[aiodq.Store], caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = WatchedFileSystem()
+
+    async def open_at_the_end(gate: Gate) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gate.open()
+
+    async def main() -> list[asyncio.Task[None]]:
+        store = await aiodq.open(path, options(), fs=fs)
+        kept.append(store)
+        topic = store.topic("jobs")
+        channel = topic.channel("c")
+        await fill(topic, numbered(3))
+        gate = fs.gate("rename", match="topic.json")
+        tasks = [asyncio.create_task(topic.configure(options(max_messages=9)))]
+        tasks.append(asyncio.create_task(open_at_the_end(gate)))
+        await gate.wait()
+        (await channel.get()).ack_nowait()
+        topic.put_nowait(b"3")
+        return tasks
+
+    assert all(task.cancelled() for task in asyncio.run(main()))
+    assert left(path, fs, "c") == {"c": numbered(3, start=1)}
+    assert "failed" not in caplog.text
 
 
 @POLICIES

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.loop.futures import as_failure, settle_all, tell_all
 from aiodq.engine.loop.on_demand import OnDemand
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, DiskFullError, StorageError, StoreFailedError
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ class AckPersister:
             job.report(None, failure)
             raise failure from error
         except BaseException:
-            job.report(None, self._over or StoreFailedError("the store's engine was stopped"))
+            # No failure of the store's: what else was accepted is still to be written.
+            job.report(None, self._over or QueueShutDown("the event loop ended before the store was closed"))
             raise
         else:
             if job.patient:
