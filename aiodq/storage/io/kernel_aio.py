@@ -116,6 +116,7 @@ class KernelAio:
         self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
         self._events = ctypes.create_string_buffer(_EVENT.size * _MOST)
         self._no_time = ctypes.create_string_buffer(16)
+        self._untold: list[tuple[int, int]] = []
 
     def submit(self, file: File) -> None:
         """Begin a sync, and set `number` to its number. The file may be closed at once: the kernel holds a reference.
@@ -145,23 +146,30 @@ class KernelAio:
         Raises:
             OSError: the system refused.
         """
-        try:
-            os.eventfd_read(self.eventfd)
-        except BlockingIOError:
-            return []
-        ended: list[tuple[int, int]] = []
-        in_flight = self._in_flight
+        in_flight, ended = self._in_flight, self._untold
         sure, in_flight.sure = in_flight.sure, False
         least, most, count = ctypes.c_long(0), ctypes.c_long(_MOST), _MOST
-        # The eventfd does not signal again for what is left now, and more may have ended than fit in one call.
-        while count == _MOST:
-            count = self._call(self._calls.getevents, self._context, least, most, self._events, self._no_time)
-            if count < 0:
-                raise _error()
-            events = _EVENT.iter_unpack(self._events.raw[: count * _EVENT.size])
-            ended += [(number, -result if result < 0 else 0) for number, _, result, _ in events]
-        in_flight.count -= len(ended)
+        try:
+            os.eventfd_read(self.eventfd)
+            # The eventfd does not signal again for what is left now, and more may have ended than fit in one call.
+            while count == _MOST:
+                count = self._call(self._calls.getevents, self._context, least, most, self._events, self._no_time)
+                if count < 0:
+                    break
+                events = _EVENT.iter_unpack(self._events.raw[: count * _EVENT.size])
+                ended += [(number, -result if result < 0 else 0) for number, _, result, _ in events]
+                in_flight.count -= count
+        except BlockingIOError:
+            pass  # nothing has ended
+        except BaseException as cause:
+            # INVARIANT: what Ctrl-C interrupts is done again by the next call, for which the eventfd signals.
+            if not isinstance(cause, OSError):
+                os.eventfd_write(self.eventfd, 1)
+            raise
+        if count < 0:
+            raise _error()
         in_flight.sure = sure
+        self._untold = []
         return ended
 
     @staticmethod

@@ -177,6 +177,26 @@ def test_it_is_given_back_and_no_number_comes_twice_where_ctrl_c_ends_a_call(
     aio.close()
 
 
+def test_an_end_of_which_ctrl_c_kept_it_from_telling_is_told_again(
+    aio: KernelAio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, plain = opened(tmp_path / "f"), os.eventfd_read
+
+    def interrupted(descriptor: int) -> int:
+        plain(descriptor)
+        raise KeyboardInterrupt
+
+    aio.submit(file)
+    select.select([aio.eventfd], [], [], 10)
+    monkeypatch.setattr(os, "eventfd_read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        aio.ended()
+    monkeypatch.setattr(os, "eventfd_read", plain)
+    assert all_of(aio, 1) == [(1, 0)]
+    assert aio.ended() == []
+    file.close()
+
+
 FORKED = """
 import os, select, sys
 from aiodq.storage.io.filesystem import OsFileSystem
