@@ -160,7 +160,7 @@ class KernelAio:
                 ended += [(number, -result if result < 0 else 0) for number, _, result, _ in events]
                 in_flight.count -= count
         except BlockingIOError:
-            pass  # nothing has ended
+            count = 0  # nothing has ended
         except BaseException as cause:
             # INVARIANT: what Ctrl-C interrupts is done again by the next call, for which the eventfd signals.
             if not isinstance(cause, OSError):
