@@ -189,14 +189,14 @@ class ChannelHandle(AsyncIteration):
         messages: list[Message] = [await channel_engine.get(self._store_ref)]
         deadline = asyncio.get_running_loop().time() + wait
         try:
-            await self._take_more(messages, max_items)
-            if wait:
-                async with asyncio.timeout_at(deadline):
-                    while len(messages) < max_items:
-                        messages.append(await channel_engine.get(self._store_ref))
-                        await self._take_more(messages, max_items)
-        except (TimeoutError, AiodqError):
-            pass  # what was taken so far is returned; an error is raised by the next call
+            # What was taken so far is returned; an error is raised by the next call.
+            with suppress(TimeoutError, AiodqError):
+                await self._take_more(messages, max_items)
+                if wait:
+                    async with asyncio.timeout_at(deadline):
+                        while len(messages) < max_items:
+                            messages.append(await channel_engine.get(self._store_ref))
+                            await self._take_more(messages, max_items)
         except BaseException:
             self._give_back(messages)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.cli.exits import CommandError
@@ -59,10 +59,8 @@ def check_parent(path: str) -> None:
 
 
 async def _own_or_ask(path: str, *, create: bool) -> Store:
-    try:
+    with suppress(StoreLockedError):  # by an owner, which may serve others
         return await open_to_tend(path, create=create, wait=0.0)
-    except StoreLockedError:
-        pass  # it has an owner, which may serve others
     try:
         return await open_to_tend(path, create=False, wait=0.0, mode="client", failover=_LOCK_WAIT_SECONDS)
     except OwnerLostError:
