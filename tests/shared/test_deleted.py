@@ -264,6 +264,24 @@ async def test_a_topic_that_another_process_deleted_can_be_put_into_anew(tmp_pat
         assert [message.body async for message in owner.topic("jobs").scan()] == [b"new"]
 
 
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+async def test_what_another_process_deleted_can_be_named_with_other_options_at_once(tmp_path: Path, kind: str) -> None:
+    async with (
+        two(tmp_path / "s", QUICK) as (owner, client),
+        aiodq.open(tmp_path / "s", mode="client") as other,
+        asyncio.timeout(PATIENCE),
+    ):
+        for deleting in (owner, other):
+            topic = client.topic("jobs", aiodq.StoreOptions(max_messages=3))
+            await topic.put(b"x")
+            await topic.channel("c", aiodq.ChannelOptions(max_in_flight=3)).refresh()
+            await (deleting.delete_topic("jobs") if kind == "topic" else deleting.topic("jobs").delete_channel("c"))
+            await client.requeue_dead("none")  # by its answer, the client has read what it was sent before
+            anew = client.topic("jobs", aiodq.StoreOptions(max_messages=5)) if kind == "topic" else client.topic("jobs")
+            await anew.channel("c", aiodq.ChannelOptions(max_in_flight=5)).refresh()
+            await client.delete_topic("jobs")
+
+
 async def test_a_deletion_that_is_repeated_leaves_a_topic_alone_that_was_made_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

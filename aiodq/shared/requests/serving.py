@@ -123,7 +123,10 @@ class Owning(Protocol):
         ...
 
     def moved(self, place: str) -> None:
-        """Tell all clients at once what they no longer hold of a channel, named as in `Lending.name`, or of a topic."""
+        """Tell all clients at once what they no longer hold of a channel, named as in `Lending.name`, or of a topic.
+
+        If it was deleted, they are told that.
+        """
         ...
 
 

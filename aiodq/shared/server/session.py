@@ -200,10 +200,12 @@ class Session:
             await lending.give_back(taken, goes_on=not (self._has_left or is_dead))
 
     def look_at(self, place: str) -> None:
-        """Send the client the counts of a topic or channel, by name, and which messages it no longer holds."""
-        for handle, lending in self._lendings.items():
+        """Tell the client of a topic or channel, by name: which messages it no longer holds, and if it was deleted."""
+        for handle, lending in [*self._lendings.items()]:
             if place in {lending.name, lending.topic}:
-                self._send_figures(handle)
+                self._look_at(handle)
+        for handle in [handle for handle, topic in self._topics.items() if topic.name == place]:
+            self._is_deleted(handle)
 
     def holds(self) -> dict[str, int]:
         """Return how many messages the client holds, by `topic/channel`."""
