@@ -49,8 +49,8 @@ When the owner changes:
   the change, so no later owner makes it again over what others have changed since (`made_changes`).
 - A deletion is sent until an owner has answered it. An owner makes none twice, and a later one none of a topic that was
   made since, nor of a channel: the deletion's number is on disk like that of a change. Who deletes something does not
-  open it again meanwhile, which an owner of an earlier aiodq would take for a wish to make it anew. All clients are told
-  of it before it is answered.
+  open it again meanwhile, which an owner of an earlier aiodq would take for a wish to make it anew. All clients have
+  been told of it when it is answered.
 - A forked child keeps nothing of its parent (`inherited`): the store of a killed process is free, whatever children it
   has started.
 - A directory that was renamed is not used under its old name, and none is created in its place (`store_directory`).

@@ -14,7 +14,7 @@ import aiodq
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Call, Done, Figures
-from tests.shared.support import PATIENCE, QUICK, RawClient, joined, owned, until
+from tests.shared.support import PATIENCE, QUICK, RawClient, joined, owned, two, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -235,3 +235,54 @@ async def test_what_a_client_assumes_is_corrected_though_it_is_as_it_was_before(
         assert isinstance(answer, Done)
         assert (answer.facts or {})["paused"] is False
         await client.close()
+
+
+# --- that a channel settles what it hands out
+
+
+async def _polled(channel: aiodq.Channel) -> aiodq.Message:
+    while True:
+        with suppress(aiodq.QueueEmpty):
+            return channel.get_nowait()
+        await asyncio.sleep(0)
+
+
+async def _of_many(channel: aiodq.Channel) -> aiodq.Message:
+    [message] = await channel.get_many(5)
+    return message
+
+
+async def _iterated(channel: aiodq.Channel) -> aiodq.Message:
+    return await anext(aiter(channel))
+
+
+WAYS: dict[str, Callable[[aiodq.Channel], Awaitable[aiodq.Message]]] = {
+    "get": lambda channel: channel.get(),
+    "in time": lambda channel: channel.get(PATIENCE),
+    "at once": _polled,
+    "many": _of_many,
+    "for": _iterated,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_who_opens_a_channel_by_its_name_acks_what_it_gets_first_if_that_is_its_option(
+    tmp_path: Path, way: str
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        own = owner.topic("jobs").channel("c", aiodq.ChannelOptions(auto_ack=True))
+        await owner.topic("jobs").put(b"x")
+        message = await WAYS[way](client.topic("jobs").channel("c"))
+        assert message.settled
+        await until(lambda: own.depth == 0)
+
+
+async def test_all_processes_ack_what_they_get_once_a_channel_was_told_to(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        channel = client.topic("jobs").channel("c")
+        await owner.topic("jobs").put_many([b"x", b"y"])
+        await (await channel.get()).ack()
+        own = owner.topic("jobs").channel("c")
+        await own.configure(aiodq.ChannelOptions(auto_ack=True))
+        assert (await channel.get()).settled
+        await until(lambda: own.depth == 0)

@@ -89,6 +89,7 @@ class Lending:
         self._resuming = 0
         self.resumed: asyncio.Event = asyncio.Event()
         self.resumed.set()
+        self._told = asyncio.Event()
         self._getting: asyncio.Task[Any] | None = None
         self._withdrawn = False
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -125,12 +126,20 @@ class Lending:
             # A cancelled get takes nothing. What it has taken already is newer than what the client may give back next.
             self._withdrawn = self._getting is not None and not self._getting.cancel()
             return
-        if self._idle and not self._resuming and not self._wire.clogged:
+        if self._idle and not self._resuming and self._acts_as_configured() and not self._wire.clogged:
             # Available messages are delivered at once. Other tasks run before more are, and `_run` reports errors.
             with suppress(AiodqError):
                 self._deliver(self._take_more())
         if total > self._given:
             self._changed.set()
+
+    def told(self) -> None:
+        """Note that the client knows the channel's options."""
+        self._told.set()
+
+    def _acts_as_configured(self) -> bool:
+        # INVARIANT: a client settles what it hands out of such a channel, so it has to know of that before it gets any.
+        return self._told.is_set() or not self._channel_engine.options.auto_ack
 
     async def _run(self) -> None:
         while True:
@@ -139,6 +148,8 @@ class Lending:
             self._idle = False
             self._changed.clear()
             while self._wanted > self._given:
+                if not self._acts_as_configured():
+                    await self._told.wait()
                 await self.resumed.wait()
                 try:
                     if not await self._give():

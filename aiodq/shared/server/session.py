@@ -63,8 +63,8 @@ _WAITS: Final = frozenset({"backup", "drain", "join"})
 _SHOWN: Final = frozenset({"purge", "sync"})
 """Calls after which the client knows where the log begins and up to where it is durable."""
 
-_MOVES: Final = frozenset({"purge", "seek"})
-"""Calls that take away what is in flight."""
+_MOVES: Final = frozenset({"configure", "purge", "seek"})
+"""Calls that take away what is in flight, or change what clients do with what they get."""
 
 _ENDS: Final = frozenset({"back", "changed", "closing", "deaf", "ended", "forget", "withdraw"})
 """Calls that end what waits, or are made once, or once for each topic and channel."""
@@ -347,6 +347,7 @@ class Session:
 
     async def _settled_in(self, handle: int, lending: Lending) -> Done:
         await lending.settled_in()
+        asyncio.get_running_loop().call_soon(lending.told)  # once this is sent
         return Done(None, self._sent_states.note(handle, lending.state))
 
     def _put(self, packet: Put, request: int) -> None:
