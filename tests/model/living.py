@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiodq
 from tests.model.model import Channel, Sent, Topic, channels_of
-from tests.model.moving import note_start
+from tests.model.moving import AUTO_ACK, BACKOFF, note_start
 from tests.model.run import CANCELLED, PATIENCE, Run
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 __all__ = [
     "crash",
@@ -26,7 +21,6 @@ __all__ = [
     "reopen",
     "replace_member",
 ]
-
 
 # --- making and deleting
 
@@ -50,6 +44,7 @@ def channel_options(run: Run, topic: str) -> aiodq.ChannelOptions:
         start=run.rng.choice((None, "earliest", "latest")), visibility_timeout=timeout, dead_letter=dead,
         max_in_flight=run.rng.choice((1, 4, 1000)), max_attempts=most,
         tags=run.rng.choice((None, None, None, ["red"])),
+        backoff=run.rng.choice((None, BACKOFF)), auto_ack=run.rng.random() < AUTO_ACK,
     )  # fmt: skip
 
 
@@ -63,24 +58,9 @@ async def make_topic(run: Run) -> None:
         options = aiodq.StoreOptions(segment_bytes=2000, retention=aiodq.Retention(consumed="keep"))
     run.say("make", name, options.retention, options.max_messages, options.overflow)
     member, topic, sent = run.world.any(), Topic(name, options, not run.world.exact), Sent(run.body())
-    offset = await known(lambda: member.topic(name, options).put(sent.body))
+    offset = await member.topic(name, options).put(sent.body)
     await run.append(topic, offset, [sent])
     run.topics[name] = topic
-    for each in run.world.members:
-        await known(partial(_sync, run, topic, each))
-
-
-async def _sync(run: Run, topic: Topic, member: aiodq.Store) -> None:
-    await run.topic(topic, member).sync()
-
-
-async def known(use: Callable[[], Awaitable[Any]]) -> Any:
-    """Use what is new as soon as a process knows that what it had of that name was deleted."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            with suppress(aiodq.QueueShutDown, aiodq.InvalidOptionError):
-                return await use()
-            await asyncio.sleep(0.01)
 
 
 async def make_channel(run: Run) -> None:
@@ -94,16 +74,10 @@ async def make_channel(run: Run) -> None:
     run.say("make", channel, options)
     before = max(topic.begin, run.topic(topic).begin_offset)
     member = run.world.any()
-    await known(lambda: run.topic(topic, member).channel(channel.name, options).refresh())
-    for each in run.world.members:
-        await known(partial(_refresh, run, channel, each))
+    await run.topic(topic, member).channel(channel.name, options).refresh()
     earliest = options.start == "earliest" or (options.start is None and not topic.channels)
     topic.channels[channel.name] = channel
     await note_start(run, channel, before if earliest else topic.end)
-
-
-async def _refresh(run: Run, channel: Channel, member: aiodq.Store) -> None:
-    await run.channel(channel, member).refresh()
 
 
 async def delete_channel(run: Run) -> None:
@@ -115,6 +89,7 @@ async def delete_channel(run: Run) -> None:
     handle = run.topic(channel.topic)
     if await run.attempt(lambda: handle.delete_channel(channel.name)) is CANCELLED:
         await handle.delete_channel(channel.name)  # as above
+    await run.all_told()
     del channel.topic.channels[channel.name]
 
 
@@ -127,6 +102,7 @@ async def delete_topic(run: Run) -> None:
     member = run.world.any()
     if await run.attempt(lambda: member.delete_topic(topic.name)) is CANCELLED:
         await member.delete_topic(topic.name)  # as above
+    await run.all_told()
     del run.topics[topic.name]
 
 

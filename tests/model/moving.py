@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import aiodq
+from tests.model.cutting import again_if_lost
 from tests.model.model import Channel, Sent, Topic
 from tests.model.run import CANCELLED, PATIENCE, Run
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 __all__ = [
+    "AUTO_ACK",
+    "BACKOFF",
     "cancel",
     "configure",
     "find_moment",
@@ -27,6 +31,11 @@ __all__ = [
     "requeue_dead",
     "seek",
 ]
+
+BACKOFF: Final = aiodq.Backoff(first=3.0, factor=2.0, limit=20.0, jitter=0.0)
+
+AUTO_ACK: Final = 0.15
+"""How many channels settle what they hand out."""
 
 
 # --- dead letters
@@ -47,9 +56,15 @@ async def requeue_dead(run: Run) -> None:
             chosen.append(letter.offset)
         return letter.offset in may
 
+    member = run.world.any()
     async with asyncio.timeout(PATIENCE):
-        moved = await run.world.any().requeue_dead("dead", where=choose, limit=limit)
-    assert moved == len(chosen), f"chosen were {chosen}, and {moved} moved"
+        try:
+            moved = await member.requeue_dead("dead", where=choose, limit=limit)
+            assert moved == len(chosen), f"chosen were {chosen}, and {moved} moved"
+        except aiodq.OwnerLostError:
+            left = set(chosen)  # which of them moved is unknown
+            await run.settle_in()
+            await again_if_lost(lambda: member.requeue_dead("dead", where=lambda letter: letter.offset in left))
     if run.world.exact:
         assert chosen == may[:limit], f"chosen were {chosen}"
     for offset in chosen:
@@ -100,10 +115,14 @@ async def find_moment(run: Run) -> None:
 async def configure(run: Run) -> None:
     if (channel := run.some_channel()) is None:
         return
-    options = replace(channel.options, max_in_flight=max(len(channel.held()), run.rng.choice((1, 3, 1000))))
-    run.say("configure", channel, options.max_in_flight)
+    options = replace(
+        channel.options, max_in_flight=max(len(channel.held()), run.rng.choice((1, 3, 1000))),
+        backoff=run.rng.choice((None, BACKOFF)), auto_ack=run.rng.random() < AUTO_ACK,
+    )  # fmt: skip
+    run.say("configure", channel, options.max_in_flight, options.backoff, options.auto_ack)
     async with asyncio.timeout(PATIENCE):
         await run.channel(channel).configure(options)
+        await run.all_told()
     channel.options = options
     await run.check()
 
@@ -160,10 +179,10 @@ async def purge_channel(run: Run) -> None:
     await run.settle_in()
     low, high = channel.depths()
     handle = run.channel(channel)
-    number = await run.attempt(handle.purge)
+    number = await run.attempt(lambda: again_if_lost(handle.purge))
     if number is CANCELLED:
-        await handle.purge()  # after the first one, which goes on
-    else:
+        await again_if_lost(handle.purge)  # after the first one, which goes on
+    elif number is not None:
         assert channel.topic.lossy or low <= number <= high, f"purged {number}, not {low} to {high}"
     purged(channel)
 
@@ -182,8 +201,8 @@ async def purge_topic(run: Run) -> None:
     run.say("purge", topic.name)
     await run.settle_in()
     handle = run.topic(topic)
-    if await run.attempt(handle.purge) is CANCELLED:
-        await handle.purge()  # as above
+    if await run.attempt(lambda: again_if_lost(handle.purge)) is CANCELLED:
+        await again_if_lost(handle.purge)  # as above
     for channel in topic.channels.values():
         purged(channel)
     await handle.sync()
@@ -257,6 +276,11 @@ async def cancel(run: Run) -> None:
         return
     offset = run.rng.choice(deferred)
     run.say("cancel", channel, offset)
+    handle = run.channel(channel)
     async with asyncio.timeout(PATIENCE):
-        await run.channel(channel).cancel(offset)
+        try:
+            await handle.cancel(offset)
+        except aiodq.OwnerLostError:
+            with suppress(aiodq.OffsetError):  # as the first call has done it
+                await again_if_lost(lambda: handle.cancel(offset))
     channel.settle(offset, written=True)

@@ -130,8 +130,8 @@ class Run:
 
     async def took(self, channel: Channel, messages: Sequence[aiodq.Message], member: aiodq.Store) -> None:
         """Check messages that were just handed out, and note in whose hand they are."""
-        timeout = channel.options.visibility_timeout
-        if not self.world.exact and timeout is not None and messages:
+        timeout, settled = channel.options.visibility_timeout, channel.options.auto_ack
+        if not self.world.exact and timeout is not None and messages and not settled:
             # Read ahead for this process, they may have been on their way for some time.
             for message in messages:
                 with suppress(aiodq.NotInFlightError):
@@ -141,6 +141,10 @@ class Run:
         for message in messages:
             self.check_taken(channel, message, begin)
             entry = channel.entries[message.offset]
+            if settled:
+                assert message.settled, f"{channel} {message.offset} is not acked"
+                channel.settle(message.offset)
+                continue
             if not self.world.exact and not message.held:
                 entry.high, entry.moved = message.attempts, True
                 continue
@@ -199,6 +203,12 @@ class Run:
             channel.settle(offset)
         else:
             channel.entries[offset].unsure = True
+
+    def failed(self, channel: Channel, offset: int, attempts: int) -> None:
+        """Note that a message was requeued without a delay, after so many deliveries that count."""
+        backoff = channel.options.backoff
+        due = 0.0 if backoff is None else self.now + backoff.seconds(max(attempts, 1), 0.5)
+        self.given_back(channel, offset, attempts, due)
 
     def given_back(self, channel: Channel, offset: int, attempts: int, due: float = 0.0) -> None:
         """Note that a message was requeued, or given up if that was its last attempt."""
@@ -291,6 +301,11 @@ class Run:
                 await self.topic(topic, member).sync()
         for topic in [*self.topics.values()]:
             await self.learn(topic)
+
+    async def all_told(self) -> None:
+        """Have all processes read what they were sent, as they are told of a deletion before it is answered."""
+        for member in self.world.members:
+            await member.requeue_dead("none", where=lambda _: False)
 
     async def check(self) -> None:
         """Compare all that can be seen with the model."""

@@ -11,6 +11,7 @@ from typing import Final
 
 import aiodq
 from aiodq.testing import run as run_simulated
+from tests.model.cutting import cut_amid
 from tests.model.living import make_channel, make_topic
 from tests.model.run import Run
 from tests.model.steps import STEPS
@@ -35,7 +36,7 @@ async def _main(kind: Kind, seed: int, steps: int, directory: Path) -> None:
         for step in (make_topic, make_topic, make_channel, make_channel):
             await step(run)
         for step in rng.choices(choices, weights, k=steps):
-            await step(run)
+            await cut_amid(run, step)
             await run.await_letters()
         await run.check()
     except BaseException as error:

@@ -142,8 +142,11 @@ async def nack(run: Run) -> None:
     message, delay, counted = hold.message, run.rng.choice((None, None, 3.0, 40.0)), run.rng.random() < 0.8
     run.say("nack", channel, message.offset, "delay", delay, "" if counted else "uncounted")
     await run.attempt(lambda: message.nack(delay, count_attempt=counted))
-    due = 0.0 if delay is None else run.now + delay
-    run.given_back(channel, message.offset, message.attempts - (not counted), due)
+    attempts = message.attempts - (not counted)
+    if delay is None:
+        run.failed(channel, message.offset, attempts)
+    else:
+        run.given_back(channel, message.offset, attempts, run.now + delay)
 
 
 async def release(run: Run) -> None:
@@ -169,8 +172,10 @@ async def in_context(run: Run) -> None:
                 raise error
     if error is None:
         channel.settle(message.offset)
+    elif error is ValueError:
+        run.failed(channel, message.offset, message.attempts)
     else:
-        run.given_back(channel, message.offset, message.attempts - (error is asyncio.CancelledError))
+        run.given_back(channel, message.offset, message.attempts - 1)
 
 
 async def reject(run: Run) -> None:

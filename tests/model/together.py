@@ -61,10 +61,12 @@ async def consume(run: Run) -> None:
         return
     run.say("consume", channel, wanted, "of", channel.ready(run.now)[:8])
     handled: list[tuple[aiodq.Message, str]] = []
+    late: list[tuple[aiodq.Message, str]] = []
     enough = asyncio.Event()
 
     async def handle(message: aiodq.Message) -> None:
         if len(handled) >= wanted:
+            late.append((message, "late"))
             await asyncio.sleep(2 * PATIENCE)  # until it is cancelled, and the message released
         handled.append((message, run.rng.choice(("done", "done", "later", "never"))))
         if len(handled) == wanted:
@@ -82,7 +84,7 @@ async def consume(run: Run) -> None:
         worker.cancel()
         await asyncio.wait([worker])
     run.done[-1] += f" -> {[(message.offset, how) for message, how in handled]}"
-    for message, how in handled:
+    for message, how in [*handled, *late] if channel.options.auto_ack else handled:
         note_handled(run, channel, message, how)
     for entry in channel.entries.values():
         entry.moved = True
@@ -91,7 +93,7 @@ async def consume(run: Run) -> None:
 def note_handled(run: Run, channel: Channel, message: aiodq.Message, how: str) -> None:
     """Note what follows of a handler's end."""
     run.check_taken(channel, message, channel.topic.begin)
-    if how == "done":
+    if how == "done" or channel.options.auto_ack:
         channel.settle(message.offset)
     elif how == "later":
         channel.requeue(message.offset, message.attempts, run.now + 2.0)

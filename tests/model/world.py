@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import aiodq
+from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.handles.shared_store import SharedStore
 from aiodq.storage.store_layout import CLIENTS, SOCKET
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, WatchedFileSystem
@@ -124,6 +125,11 @@ class World:
             shutil.rmtree(self._path)
             self._path = target
         await self.open()
+
+    def connections(self) -> list[SocketWire]:
+        """Return the connections of the members to an owner outside, as far as there are any."""
+        wires = [member._remote.link._wire for member in self.members if isinstance(member, SharedStore)]
+        return [wire for wire in wires if isinstance(wire, SocketWire)]
 
     async def replace(self, number: int) -> aiodq.Store:
         """Have a member leave and another one come; return who left."""
