@@ -178,7 +178,7 @@ async def purge_channel(run: Run) -> None:
     run.say("purge", channel)
     await run.settle_in()
     low, high = channel.depths()
-    handle = run.channel(channel)
+    handle = run.channel(channel, queue=False)  # a queue's `purge` is that of its topic
     number = await run.attempt(lambda: again_if_lost(handle.purge))
     if number is CANCELLED:
         await again_if_lost(handle.purge)  # after the first one, which goes on

@@ -21,6 +21,9 @@ __all__ = ["CANCELLED", "PATIENCE", "Run"]
 PATIENCE: Final = 30.0
 """Seconds after which something that waits is taken for hanging. Never reached by what works."""
 
+_QUEUES: Final = 0.3
+"""How often a topic is used through a queue."""
+
 CANCELLED: Final = object()
 """What a call gives whose task was cancelled."""
 
@@ -89,7 +92,11 @@ class Run:
     def topic(self, topic: Topic, member: aiodq.Store | None = None) -> aiodq.Topic:
         return (member or self.world.any()).topic(topic.name)
 
-    def channel(self, channel: Channel, member: aiodq.Store | None = None) -> aiodq.Channel:
+    def channel(self, channel: Channel, member: aiodq.Store | None = None, *, queue: bool = True) -> aiodq.Channel:
+        """Return a handle of a channel; with `queue` perhaps a queue, of which it is the channel."""
+        member = member or self.world.any()
+        if queue and channel.name == "default" and self.rng.random() < _QUEUES:
+            return member.queue(channel.topic.name)
         return self.topic(channel.topic, member).channel(channel.name)
 
     # --- calling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.model import living, moving, putting, taking, together
+from tests.model import living, moving, putting, queues, taking, together
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,6 +35,9 @@ STEPS: Final[tuple[tuple[Callable[[Run], Awaitable[None]], int], ...]] = (
     (moving.find_moment, 2),
     (together.at_once, 6),
     (together.consume, 5),
+    (queues.task_done, 4),
+    (queues.join, 3),
+    (queues.shut_down, 1),
     (moving.purge_channel, 1),
     (moving.purge_topic, 1),
     (moving.pause, 2),
