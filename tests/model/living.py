@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import aiodq
+from aiodq.names import is_ephemeral
 from tests.model.model import Channel, Sent, Topic, channels_of
 from tests.model.moving import AUTO_ACK, BACKOFF, note_start
 from tests.model.run import CANCELLED, PATIENCE, Run
@@ -21,6 +22,12 @@ __all__ = [
     "reopen",
     "replace_member",
 ]
+_BOUND: Final = 0.3
+"""How many ephemeral topics have a bound."""
+
+_EPHEMERAL: Final = 0.15
+"""How many channels are ephemeral."""
+
 
 # --- making and deleting
 
@@ -50,10 +57,15 @@ def channel_options(run: Run, topic: str) -> aiodq.ChannelOptions:
 
 async def make_topic(run: Run) -> None:
     missing = sorted({"a", "b", "c", "dead"} - set(run.topics))
+    if "dead" not in missing and run.world.exact and not any(map(is_ephemeral, run.topics)):
+        missing.append(f"in{run.bodies}#ephemeral")  # in a shared store it cannot be looked at
     if not missing:
         return
     name = "dead" if "dead" in missing else run.rng.choice(missing)
     options = topic_options(run)
+    if is_ephemeral(name):
+        bound: dict[str, Any] = {"max_messages": 8, "overflow": "drop_oldest"} if run.rng.random() < _BOUND else {}
+        options = aiodq.StoreOptions(segment_bytes=options.segment_bytes, memory_bytes=1 << 20, **bound)
     if name == "dead":
         options = aiodq.StoreOptions(segment_bytes=2000, retention=aiodq.Retention(consumed="keep"))
     run.say("make", name, options.retention, options.max_messages, options.overflow)
@@ -68,6 +80,10 @@ async def make_channel(run: Run) -> None:
     missing = sorted({"default", "x", "y"} - set(topic.channels)) if topic else []
     if not topic or not missing:
         return
+    # Elsewhere such a channel may miss messages, and counts for no bound.
+    if run.rng.random() < _EPHEMERAL and topic.options.retention.consumed == "keep":
+        missing = [f"in{run.bodies}#ephemeral"]
+        run.bodies += 1
     options = channel_options(run, topic.name)
     channel = Channel(topic, run.rng.choice(missing), options)
     await run.settle_in()
@@ -75,7 +91,8 @@ async def make_channel(run: Run) -> None:
     before = max(topic.begin, run.topic(topic).begin_offset)
     member = run.world.any()
     await run.topic(topic, member).channel(channel.name, options).refresh()
-    earliest = options.start == "earliest" or (options.start is None and not topic.channels)
+    counting = [name for name in topic.channels if is_ephemeral(topic.name) or not is_ephemeral(name)]
+    earliest = options.start == "earliest" or (options.start is None and not counting)
     topic.channels[channel.name] = channel
     await note_start(run, channel, before if earliest else topic.end)
 
@@ -110,6 +127,7 @@ async def delete_topic(run: Run) -> None:
 
 
 async def reopen(run: Run) -> None:
+    await before_end(run)
     run.say("reopen")
     await run.settle_in()
     async with asyncio.timeout(PATIENCE):
@@ -123,6 +141,7 @@ async def reopen(run: Run) -> None:
 
 async def crash(run: Run) -> None:
     power = run.world.power and run.rng.random() < 0.5
+    await before_end(run)
     run.say("power cut" if power else "kill")
     async with asyncio.timeout(PATIENCE):
         await run.world.crash(power=power)
@@ -130,8 +149,22 @@ async def crash(run: Run) -> None:
     await run.check()
 
 
+async def before_end(run: Run) -> None:
+    """Delete ephemeral channels of a shared store, as the next owner has them anew, at another place."""
+    for channel in [*channels_of(run.topics.values())] if not run.world.exact else ():
+        if is_ephemeral(channel.name):
+            await run.topic(channel.topic).delete_channel(channel.name)
+            await run.all_told()
+            del channel.topic.channels[channel.name]
+
+
 def after_end(run: Run, *, power: bool) -> None:
-    """Note that all processes have ended."""
+    """Note that all processes have ended, and with them what is ephemeral."""
+    for topic in [*run.topics.values()]:
+        if is_ephemeral(topic.name):
+            del run.topics[topic.name]
+        for name in [*filter(is_ephemeral, topic.channels)]:
+            del topic.channels[name]
     another_owner(run, power=power)
     for channel in channels_of(run.topics.values()):
         channel.killed(power=power, ahead=not run.world.exact)
@@ -144,6 +177,7 @@ async def own_elsewhere(run: Run) -> None:
     """Another process is to own the store from now on."""
     if run.world.kind != "client" or run.world.child is not None:
         return
+    await before_end(run)
     run.say("another process owns the store")
     await run.settle_in()
     async with asyncio.timeout(PATIENCE):
@@ -157,6 +191,7 @@ async def kill_owner(run: Run) -> None:
     """The owner's process is killed: nobody loses what is in his hand, nor what he has settled."""
     if run.world.child is None:
         return
+    await before_end(run)
     run.say("the owner is killed")
     async with asyncio.timeout(PATIENCE):
         await run.world.kill_owner()
@@ -175,6 +210,7 @@ async def replace_member(run: Run) -> None:
     """One process leaves, perhaps the owner; what it held comes to the others."""
     if run.world.exact:
         return
+    await before_end(run)
     await run.settle_in()
     number = run.rng.randrange(len(run.world.members))
     run.say("member", number, "is replaced")

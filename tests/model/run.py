@@ -317,6 +317,9 @@ class Run:
     async def check(self) -> None:
         """Compare all that can be seen with the model."""
         await self.settle_in()
+        if self.world.exact:
+            found = set(self.world.any().topics())
+            assert found <= set(self.topics), f"there are {found}, not only {set(self.topics)}"
         for topic in self.topics.values():
             member = self.world.any()
             await self.until(lambda topic=topic, member=member: self._check_topic(topic, member))  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
@@ -326,6 +329,7 @@ class Run:
         await self._learn(topic, member)
         for channel in topic.channels.values():
             await self.channel(channel, member).refresh()
+        assert handle.channels() == sorted(topic.channels), f"{topic.name} has {handle.channels()}"
         topic.begins(handle.begin_offset)
         assert handle.end_offset == topic.end or not topic.log, (
             f"{topic.name} ends at {handle.end_offset}, not {topic.end}"
