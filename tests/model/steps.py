@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.model import living, moving, putting, queues, taking, together
+from tests.model import copying, living, moving, putting, queues, taking, together
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,6 +51,7 @@ STEPS: Final[tuple[tuple[Callable[[Run], Awaitable[None]], int], ...]] = (
     (living.delete_channel, 1),
     (living.delete_topic, 1),
     (living.reopen, 2),
+    (copying.restore, 2),
     (living.crash, 3),
     (living.replace_member, 3),
     (living.own_elsewhere, 2),

@@ -62,7 +62,7 @@ class World:
         self._directory, self._lives = directory, 0
         self._simulated = SimulatedFileSystem()
         self._watched = WatchedFileSystem()
-        self._path = directory / "0"
+        self._path = "/store" if kind == "simulated" else str(directory / "0")
         self.child: asyncio.subprocess.Process | None = None
 
     @property
@@ -78,7 +78,7 @@ class World:
         """Open the store as often as this mode has it; with `elsewhere`, a process that is to be killed owns it."""
         if elsewhere:
             options = json.dumps({"sync": self.options.sync, "sync_every": self.options.sync_every})
-            arguments = [str(self._path), str(self.clock.monotonic()), options]
+            arguments = [self._path, str(self.clock.monotonic()), options]
             command = [sys.executable, "-m", "tests.model.owner", *arguments]
             self.child = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1, env=environment())
             assert self.child.stdout is not None
@@ -89,7 +89,7 @@ class World:
     async def _opened(self, mode: Mode) -> aiodq.Store:
         if self.kind == "simulated":
             executor = SimulatedExecutor(asyncio.get_running_loop(), self._simulated, self.rng.getrandbits(32))
-            return await aiodq.open("/store", self.options, fs=self._simulated, clock=self.clock, executor=executor)
+            return await aiodq.open(self._path, self.options, fs=self._simulated, clock=self.clock, executor=executor)
         return await aiodq.open(self._path, self.options, mode=mode, fs=self._watched, clock=self.clock)
 
     async def close(self) -> None:
@@ -117,8 +117,7 @@ class World:
             self._simulated = SimulatedFileSystem(image)
         else:
             await self.kill_owner()
-            self._lives += 1
-            target = self._directory / str(self._lives)
+            target = self.another_place()
             with self._watched.frozen():
                 shutil.copytree(self._path, target, ignore=shutil.ignore_patterns(f"{SOCKET}*", CLIENTS))
             await self.close()
@@ -130,6 +129,22 @@ class World:
         """Return the connections of the members to an owner outside, as far as there are any."""
         wires = [member._remote.link._wire for member in self.members if isinstance(member, SharedStore)]
         return [wire for wire in wires if isinstance(wire, SocketWire)]
+
+    def another_place(self) -> str:
+        """Return a path at which nothing is."""
+        self._lives += 1
+        return f"/{self._lives}" if self.kind == "simulated" else str(self._directory / str(self._lives))
+
+    async def go_on_with(self, copy: str, *, power: bool) -> None:
+        """Have a copy of the store in its place; with `power`, its power is cut before, if that is possible."""
+        image = self._simulated.durable() if power else self._simulated.image()
+        await self.close()
+        if self.kind == "simulated":
+            self._simulated = SimulatedFileSystem(image)
+        else:
+            shutil.rmtree(self._path)
+        self._path = copy
+        await self.open()
 
     async def replace(self, number: int) -> aiodq.Store:
         """Have a member leave and another one come; return who left."""
