@@ -155,12 +155,19 @@ class Topic(TopicHandle):
         self._engine.check()
         return Channel(self._engine, self._open_channel_engine(name, options))
 
-    def _open_channel_engine(self, name: str, options: ChannelOptions | None) -> ChannelEngine[Message]:
+    def _recalled_channel(self, name: str, options: ChannelOptions) -> Channel:
+        """Return a channel with the options that it had in the memory of an earlier owner, unless any were named."""
+        return Channel(self._engine, self._open_channel_engine(name, options, recalled=True))
+
+    def _open_channel_engine(
+        self, name: str, options: ChannelOptions | None, *, recalled: bool = False
+    ) -> ChannelEngine[Message]:
         engine, store_engine = self._engine, self._store_engine
         new, first = name not in engine.channel_engines, not engine.retention.is_held()
         channel_engine = store_engine.channel_engine(engine, name, Message)
         if options is not None:
-            engine.effective_options.channel(channel_engine, options)
+            effective = engine.effective_options
+            (effective.recall_channel if recalled else effective.channel)(channel_engine, options)
         if new:
             start = None if options is None else options.start
             # Messages accepted before are in the log before the channel is created.

@@ -29,7 +29,8 @@ When the owner changes:
 - Topics and channels are opened again, in turns of the loop, with the options on disk if they were stored
   (`reopening`). What has existed is not made again (`meant`): if it was deleted meanwhile, its objects raise
   `QueueShutDown`, also if there is another one of that name by then. A channel that an earlier aiodq has made is known
-  only by its name. What is in memory ends with its owner, so the next one makes it.
+  only by its name. What is in memory ends with its owner, so the next one makes it, with the options that
+  it had, until others are named.
 - A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was put before
   until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five seconds for
   clients whose process is alive but has not claimed yet.

@@ -120,6 +120,41 @@ async def test_options_of_what_is_in_memory_only_are_told_the_next_owner(tmp_pat
         assert channel.options == FIVE
 
 
+async def test_what_is_in_memory_only_goes_on_with_its_options_though_who_named_them_has_left(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        owner, other, another = await three(stack, tmp_path / "s")
+        await owner.topic("jobs").put(b"before", tag="red")
+        red = aiodq.ChannelOptions(tags=["red"], start="latest")
+        await owner.topic("jobs").channel("c#ephemeral", red).refresh()
+        await owner.topic("t#ephemeral", MOST_5).channel("d", THREE).refresh()
+        for store in (other, another):
+            await store.topic("jobs").channel("c#ephemeral").refresh()
+            await store.topic("t#ephemeral").channel("d").refresh()
+        await owner.aclose()
+        await other.topic("jobs").put_many([aiodq.Draft(b"x", tag="blue"), aiodq.Draft(b"y", tag="red")])
+        for number in range(9):
+            await other.topic("t#ephemeral").put(b"%d" % number)
+        for store in (other, another):
+            channel = store.topic("t#ephemeral").channel("d")
+            await channel.refresh()
+            assert (channel.depth, channel.options.max_attempts) == (5, 3)
+        assert (await other.topic("jobs").channel("c#ephemeral").get()).body == b"y"
+
+
+async def test_options_of_what_was_in_memory_are_named_anew_to_the_next_owner(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        owner, other, another = await three(stack, tmp_path / "s")
+        await owner.topic("t#ephemeral", MOST_5).channel("c", THREE).refresh()
+        await other.topic("t#ephemeral").channel("c").refresh()
+        await owner.aclose()
+        await other.topic("t#ephemeral").channel("c").refresh()
+        await another.topic("t#ephemeral", MOST_9).channel("c", FIVE).refresh()
+        await until(lambda: other.topic("t#ephemeral").channel("c").options.max_attempts == 5)
+        last = await stack.enter_async_context(aiodq.open(tmp_path / "s", mode="client"))
+        with pytest.raises(aiodq.InvalidOptionError, match="max_attempts=5"):
+            await last.topic("t#ephemeral").channel("c", THREE).refresh()
+
+
 async def test_options_that_were_refused_do_not_win_with_the_next_owner(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
         owner, other, wrong = await three(stack, tmp_path / "s")

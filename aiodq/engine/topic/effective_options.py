@@ -65,6 +65,7 @@ class EffectiveOptions:
         self._named_channels: dict[str, ChannelOptions] = {}
         self._coming_channels: dict[str, ChannelOptions] = {}
         self._failed: dict[str, Exception] = {}
+        self._recalled: set[str] = set()  # the channels, and the topic by an empty name
         self._compare()
 
     # --- the topic
@@ -97,12 +98,18 @@ class EffectiveOptions:
             InvalidOptionError: others were named before, in this process.
             MissingExtraError: a codec is not installed.
         """
-        if self.named is not None:
+        if self.named is not None and "" not in self._recalled:
             how = "await topic.configure(options)"
             _refuse_others(f"topic {self._engine.name!r}", differences(self.named, options), how)
             return
         self._take(options)
         self.look()
+
+    def recall(self, options: StoreOptions) -> None:
+        """Apply options that this topic had in the memory of an earlier owner, until others are named."""
+        if self.named is None:
+            self.name(options)
+            self._recalled.add("")
 
     def named_again(self, options: StoreOptions) -> StoreOptions | None:
         """Return the options to name for a client whose options were stored, and may have been changed by others since.
@@ -148,6 +155,7 @@ class EffectiveOptions:
         codec_number(shaped.compression)
         self._engine.configure(shaped, LogOptions.of(shaped))
         self.named = options
+        self._recalled.discard("")
         self._compare()
 
     @property
@@ -257,12 +265,19 @@ class EffectiveOptions:
         if channel_engine.error is not None:
             return  # it is being deleted, and a new channel of its name starts afresh
         named = self._named_channels.get(channel_engine.name)
-        if named is not None:
+        if named is not None and channel_engine.name not in self._recalled:
             what = f"channel {channel_engine.name!r} of topic {self._engine.name!r}"
             _refuse_others(what, differences(named, options), "await channel.configure(options)")
             return
+        self._recalled.discard(channel_engine.name)
         self._named_channels[channel_engine.name] = options
         self.look_at(channel_engine)
+
+    def recall_channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
+        """Apply options that this channel had in the memory of an earlier owner, until others are named."""
+        if channel_engine.name not in self._named_channels:
+            self.channel(channel_engine, options)
+            self._recalled.add(channel_engine.name)
 
     async def configure_channel(
         self, channel_engine: ChannelEngine[Any], options: ChannelOptions, change: int = 0
@@ -286,6 +301,7 @@ class EffectiveOptions:
         await done
 
     def _take_channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
+        self._recalled.discard(channel_engine.name)
         self._named_channels[channel_engine.name] = options
         self._apply(channel_engine)
 
@@ -299,6 +315,7 @@ class EffectiveOptions:
 
     def forget_channel(self, name: str) -> None:
         """Forget a deleted channel; a new one of its name starts afresh."""
+        self._recalled.discard(name)
         self._named_channels.pop(name, None)
         self._coming_channels.pop(name, None)
         self._failed.pop(name, None)

@@ -158,6 +158,8 @@ class RemoteTopic:
         if self.named is not None:
             # A later owner reads stored options from disk: other processes may have changed them by then.
             self.link.opened.name(self.name, "", {**facts["options"], "stored": facts.get("stored") is True})
+        else:
+            self.link.opened.changed(self.name, "", facts["options"])
 
     def refused(self, error: Exception) -> None:
         """Make the topic unusable, because the owner refuses to open it or it was deleted."""

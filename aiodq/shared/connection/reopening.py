@@ -74,10 +74,14 @@ class Reopening(dict[tuple[str, str], Opened]):
             self[topic, channel] = opened._replace(options={})
 
     def changed(self, topic: str, channel: str, options: Mapping[str, Any]) -> None:
-        """Have later owners open an ephemeral channel with these options, which another process has changed."""
+        """Have later owners open an ephemeral topic or channel with its options: no owner finds these on disk.
+
+        If this process has named none, those that a process names to a later owner replace them.
+        """
         opened = self.get((topic, channel))
-        if opened is not None and opened.options and not _lasts(topic, channel):
-            self[topic, channel] = opened._replace(options=options)
+        if opened is not None and not _lasts(topic, channel):
+            named = opened.options and "recalled" not in opened.options
+            self[topic, channel] = opened._replace(options=options if named else {**options, "recalled": True})
 
     def drop(self, topic: str, channel: str, listener: Listener) -> bool:
         """Have no later owner open what `listener` knows is deleted or refused; leave one that replaced it.

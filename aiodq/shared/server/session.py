@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError
 from aiodq.names import check_name, check_topic_name
-from aiodq.shared.encoding.options_json import State, read_channel_options, read_topic_options
+from aiodq.shared.encoding.options_json import State
 from aiodq.shared.requests.calls import call_store, call_topic, whole, whole_numbers
 from aiodq.shared.requests.client_events import ClientEvents
 from aiodq.shared.requests.client_puts import ClientPuts, columns_of
 from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
 from aiodq.shared.requests.lending import Lending, answer
-from aiodq.shared.requests.meant import check_existing, topic_uuid
+from aiodq.shared.requests.meant import check_existing, open_channel, open_topic, topic_uuid
 from aiodq.shared.requests.sent_states import SentStates
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
@@ -68,9 +68,6 @@ _MOVES: Final = frozenset({"configure", "purge", "seek"})
 
 _ENDS: Final = frozenset({"back", "changed", "closing", "deaf", "ended", "forget", "withdraw"})
 """Calls that end what waits, or are made once, or once for each topic and channel."""
-
-_MEANT: Final = {"made", "uuid"}
-"""The keys of an OPEN that are no options."""
 
 _MOST_OPEN: Final = 50_000
 """Topics and channels that one client may have open at once."""
@@ -307,10 +304,7 @@ class Session:
         if not packet.channel:
             self._names[packet.topic] = packet.handle
             check_existing(packet, engine.topics)
-            named = read_topic_options(packet.options) if packet.options.keys() - _MEANT else None
-            if named is not None and packet.options.get("stored") is True:
-                named = engine.unnamed(packet.topic).effective_options.named_again(named)
-            topic = self._topics[packet.handle] = Topic(engine, engine.engine(packet.topic, named))
+            topic = self._topics[packet.handle] = Topic(engine, open_topic(packet, engine))
             self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - a session is a topic's other half
             facts = {"window": MOST_PENDING, "orderly": True, **self._sent_states.note(packet.handle, _state(topic))}
             self._send_figures(packet.handle)
@@ -321,8 +315,7 @@ class Session:
         topic = Topic(engine, engine.unnamed(packet.topic))
         check_name(packet.channel, "channel")
         self._begin_lending()
-        has_options = bool(packet.options.keys() - _MEANT)
-        channel = topic.channel(packet.channel, read_channel_options(packet.options) if has_options else None)
+        channel = open_channel(packet, topic)
         lending = self._lendings[packet.handle] = Lending(self._owner, self._wire, packet.handle, topic, channel)
         self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - as above
         if before := self._earlier.shares(lending.name):
