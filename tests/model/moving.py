@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import aiodq
-from tests.model.cutting import again_if_lost
 from tests.model.model import Channel, Sent, Topic
-from tests.model.run import CANCELLED, PATIENCE, Run
+from tests.model.run import CANCELLED, PATIENCE, Run, again_if_lost
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.model.world import World
 
-__all__ = ["CANCELLED", "PATIENCE", "Run"]
+__all__ = ["CANCELLED", "PATIENCE", "Run", "again_if_lost"]
 
 PATIENCE: Final = 30.0
 """Seconds after which something that waits is taken for hanging. Never reached by what works."""
@@ -362,6 +362,22 @@ class Run:
             stats = handle.stats()
             assert (stats.ready, stats.in_flight, stats.deferred, stats.depth) == (ready, in_flight, deferred, depth)
             assert handle.paused == channel.is_paused()
+
+
+async def again_if_lost(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Call what is not repeated by itself when the connection is cut, until its outcome is known.
+
+    Returns:
+        What it gave; None if an earlier call may have done it.
+    """
+    unsure = False
+    while True:
+        try:
+            found = await call()
+        except aiodq.OwnerLostError:
+            unsure = True
+        else:
+            return None if unsure else found
 
 
 def letter_of(message: aiodq.Message) -> Letter | None:
