@@ -16,6 +16,7 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.connection import handle_numbers, sent_puts
 from aiodq.shared.requests import calls
+from aiodq.shared.requests.lending import Lending
 from aiodq.shared.server import refusals
 from aiodq.shared.server.refusals import Refusals
 from aiodq.testing import WatchedFileSystem
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from aiodq.shared.requests.lending import Lending
     from aiodq.shared.server.owner import Owner
     from aiodq.shared.server.session import Session
 
@@ -262,6 +262,31 @@ async def test_a_topic_that_another_process_deleted_can_be_put_into_anew(tmp_pat
         with pytest.raises(aiodq.QueueShutDown, match="deleted"):
             await topic.put(b"x")
         assert [message.body async for message in owner.topic("jobs").scan()] == [b"new"]
+
+
+async def test_messages_of_a_client_that_leaves_go_to_others_though_a_channel_is_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, deleted, give_back = asyncio.Event(), asyncio.Event(), Lending.give_back
+
+    async def giving_back(lending: Lending, *given: Any, **named: Any) -> None:
+        begun.set()
+        await deleted.wait()
+        await give_back(lending, *given, **named)
+
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        topic, client = owner.topic("jobs"), await aiodq.open(tmp_path / "s", mode="client")
+        await topic.put(b"x")
+        earliest = aiodq.ChannelOptions(start="earliest")
+        for name in "abc":
+            await client.topic("jobs").channel(name, earliest).get()
+        monkeypatch.setattr(Lending, "give_back", giving_back)
+        await client.aclose()
+        await begun.wait()
+        await topic.delete_channel("a")
+        deleted.set()
+        left = [topic.channel(name) for name in "bc"]
+        await until(lambda: [channel.qsize() for channel in left] == [1, 1])
 
 
 @pytest.mark.parametrize("kind", ["topic", "channel"])

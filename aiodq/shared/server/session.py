@@ -192,7 +192,7 @@ class Session:
         is_dead = False
         if self.client is not None and self.lends:
             is_dead = await self._cut_off.wait(self.process)
-        for lending in self._lendings.values():
+        for lending in [*self._lendings.values()]:  # of which some may be deleted meanwhile
             taken = lending.had(for_sure=not self._has_left)
             await lending.give_back(taken, goes_on=not (self._has_left or is_dead))
 
