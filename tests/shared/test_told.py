@@ -277,6 +277,20 @@ async def test_who_opens_a_channel_by_its_name_acks_what_it_gets_first_if_that_i
         await until(lambda: own.depth == 0)
 
 
+@pytest.mark.parametrize("way", WAYS)
+async def test_who_opens_a_channel_by_its_name_requeues_what_it_gets_first_by_its_backoff(
+    tmp_path: Path, way: str
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        waits = aiodq.ChannelOptions(backoff=aiodq.Backoff(first=timedelta(hours=1)))
+        await owner.topic("jobs").channel("c", waits).refresh()
+        await owner.topic("jobs").put(b"x")
+        channel = client.topic("jobs").channel("c")
+        await (await WAYS[way](channel)).nack()
+        await channel.refresh()
+        assert (channel.qsize(), channel.deferred()) == (0, 1)
+
+
 async def test_all_processes_ack_what_they_get_once_a_channel_was_told_to(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         channel = client.topic("jobs").channel("c")

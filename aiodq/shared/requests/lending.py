@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, not_in_flight
+from aiodq.options import ChannelOptions
 from aiodq.shared.encoding.number_runs import GONE
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
@@ -57,6 +59,10 @@ _AGAIN: Final = 1.0
 async def answer(asking: Awaitable[Any]) -> Done:
     """Return the answer to a call."""
     return Done(None, {"result": await asking})
+
+
+_DEFAULTS: Final = ChannelOptions()
+"""The options by which a client goes until it is told others."""
 
 
 class Lending:
@@ -138,8 +144,8 @@ class Lending:
         self._told.set()
 
     def _acts_as_configured(self) -> bool:
-        # INVARIANT: a client settles what it hands out of such a channel, so it has to know of that before it gets any.
-        return self._told.is_set() or not self._channel_engine.options.auto_ack
+        # INVARIANT: a client acks, requeues and renews by the channel's options. It knows them before it gets anything.
+        return self._told.is_set() or replace(self._channel_engine.options, start=None) == _DEFAULTS
 
     async def _run(self) -> None:
         while True:
