@@ -1,4 +1,4 @@
-"""Cuts of clients' connections while something is asked over them, which nobody may notice."""
+"""Cuts of clients' connections, and kills of their owner, while something is asked: nobody may notice that."""
 
 from __future__ import annotations
 

@@ -247,7 +247,10 @@ class Topic:
         for channel in self.channels.values():
             free = sorted(channel.entries.keys() - channel.held().keys())
             excess = max(0, len(channel.entries) - (self.options.max_messages or 0))
-            for offset in free if excess and self.ahead else free[:excess]:
+            # What is on its way to the dead letters still counts, and others are dropped instead.
+            known = [number for number, offset in enumerate(free, 1) if not channel.entries[offset].unsure]
+            stop = known[excess - 1] if 0 < excess <= len(known) and not self.ahead else len(free) if excess else 0
+            for offset in free[:stop]:
                 channel.entries[offset].unsure = True
 
     def begins(self, begin: int) -> None:
