@@ -198,8 +198,9 @@ class Session:
 
     def look_at(self, place: str) -> None:
         """Tell the client of a topic or channel, by name: which messages it no longer holds, and if it was deleted."""
+        name = place.partition("/")[0]  # compared first, as a client may have very many open
         for handle, lending in [*self._lendings.items()]:
-            if place in {lending.name, lending.topic}:
+            if lending.topic == name and place in {name, lending.name}:
                 self._look_at(handle)
         for handle in [handle for handle, topic in self._topics.items() if topic.name == place]:
             self._is_deleted(handle)
