@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import aiodq
 
 __all__ = ["Channel", "Entry", "Hold", "Letter", "Sent", "Topic"]
+
+_RESTART: Final = 0.001
+"""Seconds by which a message may be due later after a restart: its due time is rounded."""
 
 
 class Letter(NamedTuple):
@@ -175,6 +178,8 @@ class Channel:
             ahead: what was read ahead may count as delivered.
         """
         counts = self.options.max_attempts is not None
+        for entry in self.entries.values():
+            entry.late += _RESTART if entry.late else 0.0
         for entry in self.entries.values() if counts and ahead else ():
             entry.high += entry.held is None
         for offset, hold in self.held().items():
