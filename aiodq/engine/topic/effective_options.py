@@ -65,7 +65,7 @@ class EffectiveOptions:
         self._named_channels: dict[str, ChannelOptions] = {}
         self._coming_channels: dict[str, ChannelOptions] = {}
         self._failed: dict[str, Exception] = {}
-        self._recalled: set[str] = set()  # the channels, and the topic by an empty name
+        self._recalled: dict[str, None] = {}  # the channels, and the topic by an empty name
         self._compare()
 
     # --- the topic
@@ -109,7 +109,7 @@ class EffectiveOptions:
         """Apply options that this topic had in the memory of an earlier owner, until others are named."""
         if self.named is None:
             self.name(options)
-            self._recalled.add("")
+            self._recalled[""] = None
 
     def named_again(self, options: StoreOptions) -> StoreOptions | None:
         """Return the options to name for a client whose options were stored, and may have been changed by others since.
@@ -155,7 +155,7 @@ class EffectiveOptions:
         codec_number(shaped.compression)
         self._engine.configure(shaped, LogOptions.of(shaped))
         self.named = options
-        self._recalled.discard("")
+        self._recalled.pop("", None)
         self._compare()
 
     @property
@@ -269,7 +269,7 @@ class EffectiveOptions:
             what = f"channel {channel_engine.name!r} of topic {self._engine.name!r}"
             _refuse_others(what, differences(named, options), "await channel.configure(options)")
             return
-        self._recalled.discard(channel_engine.name)
+        self._recalled.pop(channel_engine.name, None)
         self._named_channels[channel_engine.name] = options
         self.look_at(channel_engine)
 
@@ -277,7 +277,7 @@ class EffectiveOptions:
         """Apply options that this channel had in the memory of an earlier owner, until others are named."""
         if channel_engine.name not in self._named_channels:
             self.channel(channel_engine, options)
-            self._recalled.add(channel_engine.name)
+            self._recalled[channel_engine.name] = None
 
     async def configure_channel(
         self, channel_engine: ChannelEngine[Any], options: ChannelOptions, change: int = 0
@@ -301,7 +301,7 @@ class EffectiveOptions:
         await done
 
     def _take_channel(self, channel_engine: ChannelEngine[Any], options: ChannelOptions) -> None:
-        self._recalled.discard(channel_engine.name)
+        self._recalled.pop(channel_engine.name, None)
         self._named_channels[channel_engine.name] = options
         self._apply(channel_engine)
 
@@ -315,7 +315,7 @@ class EffectiveOptions:
 
     def forget_channel(self, name: str) -> None:
         """Forget a deleted channel; a new one of its name starts afresh."""
-        self._recalled.discard(name)
+        self._recalled.pop(name, None)
         self._named_channels.pop(name, None)
         self._coming_channels.pop(name, None)
         self._failed.pop(name, None)
