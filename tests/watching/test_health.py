@@ -323,6 +323,36 @@ def test_a_loop_that_is_held_up_is_told(lines: pytest.LogCaptureFixture) -> None
     assert 2 < warned.__dict__["seconds"] <= 3
 
 
+def test_a_loop_that_is_held_up_is_no_slow_disk(lines: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        loop, fs, clock = asyncio.get_running_loop(), SimulatedFileSystem(), PlainClock()
+        executor = SimulatedExecutor(loop, fs, seed=1)
+        async with aiodq.open("/s", fs=fs, clock=clock, executor=executor) as store:
+            await asyncio.sleep(10)
+            metrics = store._store_engine.metrics
+            one, other = SyncTimer(metrics, "one"), SyncTimer(metrics, "other")
+            one.began()
+            other.began()
+            clock.move(3)
+            loop._simulated.time += 3  # type: ignore[attr-defined]  # as a callback does that takes so long
+            assert store.health()
+            one.ended()
+            metrics.tick()
+            other.ended()
+            assert store.health()
+            one.began()
+            await asyncio.sleep(10)
+            clock.move(3)
+            assert not store.health()
+            one.ended()
+            assert not store.health()
+
+    run(main)
+    held, slow = [each.getMessage() for each in told(lines, "aiodq.store", logging.WARNING)]
+    assert "held up" in held
+    assert "took 3.0 s" in slow
+
+
 def test_health_does_no_i_o() -> None:
     async def main() -> None:
         loop, fs = asyncio.get_running_loop(), SimulatedFileSystem()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import DiskFullError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiodq.clock import Clock
     from aiodq.engine.monitoring.reporter import Reporter
 
@@ -17,6 +19,9 @@ SLOW_SYNC: Final = 1.0
 
 LAGGING: Final = 0.5
 """Seconds by which the loop may be late for a timer before that is reported."""
+
+_PROMPT: Final = 0.05
+"""Seconds by which a tick may be late without the loop counting as held up."""
 
 LEAST_FREE: Final = 32 << 20
 """Bytes of free space below which a store is not healthy."""
@@ -33,12 +38,14 @@ class StoreMetrics:
         refusing: why a write was refused for lack of space, by topic, until one succeeds again.
     """
 
-    def __init__(self, clock: Clock, reporter: Reporter) -> None:
+    def __init__(self, clock: Clock, reporter: Reporter, loop_time: Callable[[], float]) -> None:
         """Start with nothing measured."""
         self.disk_free: int | None = None
         self.refusing: dict[str, str] = {}
         self._clock = clock
         self._reporter = reporter
+        self._loop_time = loop_time
+        self._interval, self._tick_due = 0.0, float("inf")
         self._under_way: dict[SyncTimer, float] = {}
         self._worst = self._worst_before = 0.0
         self._since = clock.monotonic()
@@ -53,6 +60,8 @@ class StoreMetrics:
         """Note that a sync has ended."""
         now = self._clock.monotonic()
         took = now - self._under_way.pop(timer, now)
+        if took > SLOW_SYNC:
+            took = max(took - self._held_up(), 0.0)
         self._turn(now)
         self._worst = max(self._worst, took)
         if took > SLOW_SYNC:
@@ -68,11 +77,12 @@ class StoreMetrics:
         """The seconds that the longest sync of about the last minute took, or has taken so far."""
         now = self._clock.monotonic()
         self._turn(now)
-        return max(self._worst, self._worst_before, *(now - began for began in self._under_way.values()))
+        latest = now - self._held_up()
+        return max(self._worst, self._worst_before, *(latest - began for began in self._under_way.values()))
 
     def tick(self) -> None:
         """Report syncs that do not end; called about once a second."""
-        now = self._clock.monotonic()
+        now = self._clock.monotonic() - self._held_up()
         for timer, began in self._under_way.items():
             if now - began > SLOW_SYNC:
                 self._reporter.slow_sync(timer.topic, now - began, under_way=True)
@@ -90,10 +100,24 @@ class StoreMetrics:
 
     # --- the loop
 
-    def late(self, seconds: float) -> None:
-        """Note by how many seconds the loop was late for a timer."""
-        if seconds > LAGGING:
-            self._reporter.lagging(seconds)
+    def expect_tick(self, interval: float) -> None:
+        """Note that the next tick is due in so many seconds."""
+        self._interval, self._tick_due = interval, self._loop_time() + interval
+
+    def ticked(self) -> None:
+        """Do what is due with each tick, which may be late."""
+        late = self._loop_time() - self._tick_due
+        if late > LAGGING:
+            self._reporter.lagging(late)
+        self.tick()
+
+    def _held_up(self) -> float:
+        """Return for how many of the last seconds the loop may have been held up: what ended then is noticed now.
+
+        That is no fault of the disk's.
+        """
+        late = self._loop_time() - self._tick_due
+        return late + self._interval if late > _PROMPT else 0.0
 
 
 class SyncTimer:

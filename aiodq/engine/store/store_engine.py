@@ -138,7 +138,7 @@ class StoreEngine:
         self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor, self.fail)
         self.syncs: SyncBackend = SyncBackend(self.loop, self.threads, self.fail, self.options, seams.kernel)
         self.reporter: Reporter = Reporter(path)
-        self.metrics: StoreMetrics = StoreMetrics(self.clock, self.reporter)
+        self.metrics: StoreMetrics = StoreMetrics(self.clock, self.reporter, self.loop.time)
         self.topics: dict[str, TopicEngine] = {}
         self.transactions: OpenTransactions = OpenTransactions(self)
         self.crash_suspects: CrashSuspects = CrashSuspects()

@@ -66,13 +66,11 @@ class Watch:
 
     async def run(self) -> None:
         """Check until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
             self._sample()
-            due = loop.time() + _INTERVAL
+            self._host.metrics.expect_tick(_INTERVAL)
             await asyncio.sleep(_INTERVAL)
-            self._host.metrics.late(loop.time() - due)
-            self._host.metrics.tick()
+            self._host.metrics.ticked()
             self._host.reporter.tick()
             self._tend()
 
