@@ -20,7 +20,7 @@ import pytest
 
 import aiodq
 from aiodq.names import is_ephemeral
-from aiodq.storage.state.json_file import _crc
+from aiodq.storage.state.json_file import encode_checked
 from aiodq.testing import CALLS, FakeClock, WatchedFileSystem
 from tests.processes import ROOT
 from tests.queue.support import until
@@ -126,7 +126,7 @@ async def test_no_descriptor_is_left_by_refused_openings(tmp_path: Path) -> None
     await use(newer)
     meta = newer / "t" / "topic.json"
     topic = json.loads(meta.read_text())["topic"] | {"version": 99}
-    meta.write_text(json.dumps({"topic": topic, "crc32": _crc(topic)}))
+    meta.write_bytes(encode_checked("topic", 99, topic))
     untouched = tree(newer)
     async with aiodq.open(store):
         before = open_descriptors()

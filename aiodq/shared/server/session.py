@@ -531,13 +531,14 @@ class Session:
             # INVARIANT: what a client holds since an earlier owner is not looked at: if it has expired, it is settled.
             await self._owner.reclaimed()
         done = await lending.called(call, self._send_figures)
-        self._sent_states.assumed(handle, call.name)
-        self.outdated.note(handle)
         if call.name == "refresh":
             self._send_figures(self._names.get(lending.topic, 0))
         if call.name in _MOVES:
             # INVARIANT: by the time of the answer, each client knows what it no longer holds, and will not claim it.
             self._owner.moved(lending.name)
+        # INVARIANT: after that. The state is sent once more, after the answer by which the client assumes its change.
+        self._sent_states.assumed(handle, call.name)
+        self.outdated.note(handle)
         return done
 
     async def _called(self, call: Call) -> Done:
