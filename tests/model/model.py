@@ -59,6 +59,7 @@ class Entry:
         due, late: from when on it may, and from when on it must be handed out.
         unsure: it may be settled.
         moved: it was requeued once, so that a process may get it after newer ones.
+        back: a seek brought it back, and the next letter may be of its being given up before.
     """
 
     low: int = 0
@@ -68,6 +69,7 @@ class Entry:
     held: Hold | None = None
     unsure: bool = False
     moved: bool = False
+    back: bool = False
 
 
 @dataclass

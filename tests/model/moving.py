@@ -160,9 +160,13 @@ async def note_start(run: Run, channel: Channel, start: int) -> None:
     channel.entries.clear()
     channel.all_written()
     there = {message.offset async for message in run.topic(topic).scan()}
+    dead = run.topics.get(channel.options.dead_letter or "")
+    place = topic.name, channel.name
+    under_way = {one.offset for one in (dead.letters if dead else ()) if (one.topic, one.channel) == place}
     for offset in topic.log:
         if offset >= max(start, topic.begin):
             channel.add(offset, unsure=offset not in there)
+            channel.entries[offset].back = offset in under_way  # its letter may come from before
             if channel.sent(offset).expiry <= run.now:
                 channel.entries[offset].unsure = True
                 if channel.options.dead_letter is not None and channel.wants(channel.sent(offset)):

@@ -283,7 +283,11 @@ class Run:
                 del topic.letters[letter]  # one that need not come may come again, after a seek
             channel = self.topics[letter.topic].channels.get(letter.channel) if letter.topic in self.topics else None
             if channel is not None and letter.offset in channel.entries:
-                channel.settle(letter.offset)
+                entry = channel.entries[letter.offset]
+                if entry.back:
+                    entry.unsure, entry.back = True, False
+                else:
+                    channel.settle(letter.offset)
         else:
             candidates = [*topic.returning, *(one for group in topic.perhaps for one in group)]
             sent = next((one for one in candidates if one.body == message.body), Sent(b""))
