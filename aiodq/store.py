@@ -278,8 +278,9 @@ class Store(StoreHandle):
         """Return whether the store is healthy, and if not, why. No I/O; works for a failed or closed store too.
 
         It is not healthy if it has failed, if it is being closed or is closed, if a write was refused because the disk
-        is full, if less than 32 MiB are free, if a sync took longer than a second within about the last minute, if an
-        alarm of `StoreOptions.alarms` is raised, or, in mode "shared" or "client", if no owner answers.
+        is full, if less than 32 MiB are free, if a sync took longer than a second within about the last minute, if
+        its path does not lead to its directory any more, if an alarm of `StoreOptions.alarms` is raised, or, in mode
+        "shared" or "client", if no owner answers.
         """
         return health(self._store_engine)
 

@@ -6,13 +6,17 @@ import asyncio
 import logging
 import shutil
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 import aiodq
 from aiodq.engine.monitoring.metrics import LEAST_FREE, SyncTimer
 from aiodq.engine.monitoring.reporter import _QUIET
+from aiodq.engine.store import watch
+from aiodq.engine.store.watch import Watch
+from aiodq.shared.client import remote_store
+from aiodq.shared.requests import overview
 from aiodq.testing import FakeClock, FaultPlan, SimulatedExecutor, SimulatedFileSystem, WatchedFileSystem, run
 from tests.channels.support import Machine, until
 from tests.queue.support import FakeClock as PlainClock
@@ -196,6 +200,7 @@ async def test_no_topic_is_taken_for_deleted_that_has_no_directory_yet_or_moved_
         await looked(store)
         (tmp_path / "s").rmdir()
         (tmp_path / "moved").rename(tmp_path / "s")
+        await looked(store)
         assert store.health()
         await named.put(b"0")
         assert await kept.put(b"2") == 2
@@ -364,3 +369,60 @@ def test_health_does_no_i_o() -> None:
             assert fs.calls == before
 
     run(main)
+
+
+async def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the watch look at the disk a few times."""
+    looked = asyncio.Semaphore(0)
+    loop, look = asyncio.get_running_loop(), Watch._look
+
+    def counted(self: Watch, *args: Any) -> Any:
+        loop.call_soon_threadsafe(looked.release)
+        return look(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watch, "_look", counted)
+        for _ in range(3):
+            await looked.acquire()
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+@pytest.mark.parametrize("instead", ["nothing", "directory", "store"])
+async def test_a_store_whose_path_leads_elsewhere_goes_on_and_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: pytest.LogCaptureFixture,
+    mode: Literal["exclusive", "shared"],
+    instead: str,
+) -> None:
+    for module, name in (watch, "_INTERVAL"), (remote_store, "_LOOK"), (overview, "_FRESH"):
+        monkeypatch.setattr(module, name, 0.02)
+    path, moved = tmp_path / "s", tmp_path / "moved"
+    async with aiodq.open(path, mode=mode) as store:
+        jobs, events = store.queue("jobs"), store.events()
+        await jobs.put(b"0")
+        if instead == "store":
+            await store.backup(tmp_path / "backup")
+        path.rename(moved)
+        if instead == "store":
+            (tmp_path / "backup").rename(path)
+        elif instead == "directory":
+            path.mkdir()
+        await until_it(lambda: not store.health())
+        alarm = await anext(events)
+        await looks(monkeypatch)
+        (reason,) = store.health().reasons
+        assert str(path) in reason
+        what = {"nothing": "No such file", "directory": "another directory is there", "store": "another store is there"}
+        for text in (reason, alarm.text):
+            assert what[instead] in text
+        assert (alarm.kind, alarm.topic) == ("alarm", None)
+        assert len(told(lines, "aiodq.store", logging.WARNING)) == 1, "each look found it, but one told"
+        assert await jobs.put(b"1") == 1
+        if instead != "nothing":
+            path.rename(tmp_path / "other")
+        moved.rename(path)
+        assert (await anext(events)).kind == "cleared"
+        await until_it(lambda: bool(store.health()))
+        async with await jobs.get():
+            pass

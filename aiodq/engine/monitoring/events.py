@@ -32,7 +32,7 @@ class Event:
             flight for too long and is ready again. `"dropped"`: unacked messages were given up, by an overflow policy
             or by retention. `"damage"`: stored bytes cannot be read; they were quarantined. `"recovered"`: an
             unfinished write was truncated at opening. `"failed"`: the store has stopped. `"alarm"`,
-            `"cleared"`: see `Alarm`.
+            `"cleared"`: see `Alarm`; also, the store's path does not lead to its directory any more, or does again.
         topic: the topic's name, or None if the event concerns the store.
         channel: the channel's name, or None if it concerns the topic.
         offset: the message's offset; of several, the first one's. None if there is none.

@@ -35,12 +35,14 @@ class StoreMetrics:
 
     Attributes:
         disk_free: bytes free on the store's disk, as of about a second ago; None if not known yet.
+        displaced: why the store's path does not lead to its directory any more; empty if it does.
         refusing: why a write was refused for lack of space, by topic, until one succeeds again.
     """
 
     def __init__(self, clock: Clock, reporter: Reporter, loop_time: Callable[[], float]) -> None:
         """Start with nothing measured."""
         self.disk_free: int | None = None
+        self.displaced: str = ""
         self.refusing: dict[str, str] = {}
         self._clock = clock
         self._reporter = reporter
@@ -97,6 +99,12 @@ class StoreMetrics:
             self.refusing[topic] = str(error)
         elif error is None and self.refusing:
             self.refusing.pop(topic, None)
+
+    def placed(self, displaced: str) -> None:
+        """Note why the store's path does not lead to its directory any more, or that it does (empty)."""
+        if displaced != self.displaced:
+            self._reporter.displaced(displaced)
+        self.displaced = displaced
 
     # --- the loop
 

@@ -175,6 +175,13 @@ class Reporter:
         """Report a write refused for lack of space, the first since one succeeded."""
         self.warn(TOPIC, f"topic {topic!r}: the disk is full: {error}", topic)
 
+    def displaced(self, why: str) -> None:
+        """Report that the store's path does not lead to its directory any more and why, or that it does again."""
+        if why:
+            self.alarm(None, None, f"the path does not lead to the open store any more: {why}")
+        else:
+            self.cleared(None, None, "the path leads to the open store again")
+
     def alarm(self, topic: str | None, channel: str | None, text: str) -> None:
         """Report that a watched value has reached its threshold."""
         self.warn(STORE, f"{self.place(topic, channel)}: {text}", topic, channel)

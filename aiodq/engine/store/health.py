@@ -38,6 +38,11 @@ def _reasons(store_engine: StoreEngine) -> Iterator[str]:
         yield f"failed: {store_engine.failure}"
     elif not store_engine.usable:
         yield f"the store is {store_engine.standing}"
+    if metrics.displaced:
+        yield (
+            f"{store_engine.path} does not lead to the open store any more: {metrics.displaced}. Puts and acks go on "
+            "into that directory until a new file is needed: close the store and open it where it is, or put it back"
+        )
     for engine in store_engine.topics.values():
         if engine.unusable is not None:
             yield f"topic {engine.name!r} cannot be used: {engine.unusable}"

@@ -210,7 +210,8 @@ class StoreEngine:
             self.locked = self.path
             self._files.stay(opened.lock.in_place)
             lock = opened.lock
-            self._watch.stay(partial(lock.removed, opened.identity.ruined), lock.missing, lock.unlinked)
+            removed = partial(lock.removed, opened.identity.ruined)
+            self._watch.stay(removed, lock.displaced, lock.missing, lock.unlinked)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         turn_end = self.loop.time() + _LONGEST_TURN

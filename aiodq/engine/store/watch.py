@@ -29,11 +29,13 @@ class _Seen(NamedTuple):
 
     Attributes:
         free: the free space, in bytes, or None if it is unknown.
+        displaced: why the store's path does not lead to its directory any more; empty if it does.
         gone: the topics whose directories are gone.
         unlinked: the segments being written whose files are gone: the path of each by its topic.
     """
 
     free: int | None
+    displaced: str
     gone: list[str]
     unlinked: dict[str, str]
 
@@ -51,18 +53,22 @@ class Watch:
         self._writing: set[TopicEngine] = set()
         self._sizes: dict[TopicEngine, int] = {}
         self._removed: Callable[[], bool] = lambda: False
+        self._displaced: Callable[[], str] = lambda: ""
         self._missing: _Missing = lambda _: []
         self._unlinked: _Missing = lambda _: []
 
-    def stay(self, removed: Callable[[], bool], missing: _Missing, unlinked: _Missing) -> None:
-        """Watch for what is deleted under the store from now on. All arguments are called in a thread.
+    def stay(
+        self, removed: Callable[[], bool], displaced: Callable[[], str], missing: _Missing, unlinked: _Missing
+    ) -> None:
+        """Watch for what is deleted or renamed under the store from now on. All arguments are called in a thread.
 
         Args:
             removed: returns whether the store's directory is gone.
+            displaced: returns why its path does not lead to it any more, or an empty string.
             missing: returns which names are no longer in it.
             unlinked: returns which paths below it name nothing any more.
         """
-        self._removed, self._missing, self._unlinked = removed, missing, unlinked
+        self._removed, self._displaced, self._missing, self._unlinked = removed, displaced, missing, unlinked
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -109,7 +115,8 @@ class Watch:
         self._look_elsewhere()
         below = {os.path.join(name, os.path.basename(path)): name for name, path in written.items()}
         unlinked = {below[path]: written[below[path]] for path in self._unlinked(below)}
-        return _Seen(free_space(self._host.fs, self._host.path), self._missing(topics), unlinked)
+        free = free_space(self._host.fs, self._host.path)
+        return _Seen(free, self._displaced(), self._missing(topics), unlinked)
 
     def _sampled(self, topics: Mapping[str, TopicEngine], seen: _Seen | None, error: BaseException | None) -> None:
         self._sampling = False
@@ -118,6 +125,7 @@ class Watch:
             self._host.fail(error)
         if seen is None:
             return
+        self._host.metrics.placed(seen.displaced)
         for name in seen.gone:
             self._host.lose(name, topics[name])
         for name, path in seen.unlinked.items():

@@ -123,6 +123,20 @@ class StoreLock(Uncopied):
         except OSError:
             return False
 
+    def displaced(self) -> str:
+        """Return why the directory's path does not lead to the locked directory any more; empty if it does."""
+        if (fd := self._directory_fd) is None:
+            return ""
+        try:
+            found = os.stat(self.directory)
+        except OSError as cause:
+            return f"{cause.strerror or cause}: the directory was renamed or unmounted"
+        with suppress(OSError):
+            if not os.path.samestat(os.fstat(fd), found):
+                another = os.path.lexists(os.path.join(self.directory, LOCK_NAME))
+                return f"another {'store' if another else 'directory'} is there, in the place of this one"
+        return ""
+
     def removed(self, ruined: Callable[[], bool]) -> bool:
         """Return whether the locked directory was deleted with what was in it, not only renamed.
 
