@@ -137,7 +137,10 @@ def _run(arguments: Sequence[str]) -> int:
         code = app(*arguments[:1])(
             list(arguments), exit_on_error=False, print_error=False, result_action="return_value"
         )
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            forget(sys.stdout)
     except CycloptsError as error:
         complain(f"{_told(error)} See {' '.join(('aiodq', *(error.command_chain or ())))} --help.")
         return MISUSE

@@ -6,7 +6,7 @@ import errno
 import io
 import re
 import sys
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-__all__ = ["Output", "printable", "whole_output"]
+__all__ = ["Output", "printable", "read_or_not", "whole_output"]
 
 _STEERING: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters that steer a terminal, or turn the direction of what comes after them; not a newline, nor a tab."""
@@ -48,6 +48,17 @@ class Output(Console):
             BrokenPipeError: always.
         """
         raise BrokenPipeError
+
+
+@contextmanager
+def read_or_not() -> Iterator[None]:
+    """Print in the block what a command has found; if the reader closes the pipe, go on to the exit code.
+
+    The exit code is what a script asks `aiodq verify … | head` for, by `pipefail`.
+    """
+    with suppress(BrokenPipeError):
+        yield
+        sys.stdout.flush()
 
 
 class _Whole(io.RawIOBase):

@@ -82,6 +82,19 @@ def aiodq(*arguments: str | Path, stdin: bytes = b"") -> Done:
         return Done(code, out.read(), err.read().decode())
 
 
+def read_by_nobody(*arguments: str | Path) -> tuple[int, bytes]:
+    """Run a command into a pipe whose other end is closed; return its exit code and what it says on standard error."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [*PROGRAM, *arguments], stdout=writer, stderr=subprocess.PIPE, env=environment(), check=False
+        )
+    finally:
+        os.close(writer)
+    return done.returncode, done.stderr
+
+
 def on_a_terminal(*arguments: str | Path) -> bytes:
     """Run one command to its end, which is to be a good one, on a terminal; return what that is told."""
     parent, child = pty.openpty()

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.cli.support import Owner, aiodq, fill, flip, ok, only_segment
+import pytest
+
+from tests.cli.support import Owner, aiodq, fill, flip, ok, only_segment, read_by_nobody
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +40,14 @@ def test_damage_is_told_by_file_and_position(tmp_path: Path) -> None:
     assert not done.json["ok"]
     (found,) = [each for each in done.json["findings"] if each["severity"] == "damage"]
     assert (found["path"], found["position"], found["first"], found["stop"]) == (str(path), SECOND, 1, 2)
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_damage_is_told_by_the_exit_code_though_nobody_reads_the_report(tmp_path: Path, json: list[str]) -> None:
+    damaged(tmp_path)
+    assert read_by_nobody("verify", tmp_path, *json) == (1, b"")
+    assert read_by_nobody("repair", tmp_path, *json) == (0, b"")
+    assert read_by_nobody("verify", tmp_path, *json) == (0, b"")
 
 
 def test_a_directory_with_nothing_in_it_is_not_said_to_be_without_damage(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ import pytest
 
 import aiodq as package
 from aiodq.cli import main
-from tests.cli.support import PROGRAM, Owner, Short, aiodq, environment, fill, ok
+from tests.cli.support import PROGRAM, Owner, Short, aiodq, environment, fill, ok, read_by_nobody
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -218,15 +217,7 @@ def test_misuse_is_one_line_and_exit_code_2(
 @pytest.mark.drawn("arguments")
 @pytest.mark.parametrize("arguments", [["put", "--help"], ["--version"]])
 def test_help_that_nobody_reads_to_its_end_is_no_failure(arguments: list[str]) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        done = subprocess.run(
-            [*PROGRAM, *arguments], stdout=writer, stderr=subprocess.PIPE, env=environment(), check=False
-        )
-    finally:
-        os.close(writer)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert read_by_nobody(*arguments) == (0, b"")
 
 
 def test_an_ephemeral_topic_makes_no_store(tmp_path: Path) -> None:

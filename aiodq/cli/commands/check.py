@@ -6,6 +6,7 @@ from typing import Any
 from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE, WRONG
 from aiodq.cli.metered import MeteredFileSystem
+from aiodq.cli.output import read_or_not
 from aiodq.cli.show import Meter, counted, human_bytes, print_json, stdout
 from aiodq.storage.offline.repair import RepairAction, repair_store
 from aiodq.storage.offline.store_report import Finding, StoreReport
@@ -26,10 +27,11 @@ def verify(store: Place, /, *, json: bool = False) -> int:
     """
     with Meter("verify") as meter:
         report = verify_store(os.path.abspath(store), MeteredFileSystem(meter))
-    if json:
-        print_json(_report_fields(report))
-    else:
-        _print_report(report)
+    with read_or_not():
+        if json:
+            print_json(_report_fields(report))
+        else:
+            _print_report(report)
     return DONE if report.ok else WRONG
 
 
@@ -77,15 +79,20 @@ def repair(store: Place, /, *, json: bool = False) -> int:
     with Meter("repair") as meter:
         actions = repair_store(os.path.abspath(store), MeteredFileSystem(meter))
     left = sum(action.left for action in actions)
-    if json:
-        print_json(actions)
-    else:
-        console = stdout()
-        for action in actions:
-            console.print(_action_text(action))
-        done = f"{counted(len(actions) - left, 'thing')} done" if actions else "nothing to do"
-        console.print(f"{done}, {left} left alone" if left else done)
+    with read_or_not():
+        if json:
+            print_json(actions)
+        else:
+            _print_actions(actions, left)
     return WRONG if left else DONE
+
+
+def _print_actions(actions: list[RepairAction], left: int) -> None:
+    console = stdout()
+    for action in actions:
+        console.print(_action_text(action))
+    done = f"{counted(len(actions) - left, 'thing')} done" if actions else "nothing to do"
+    console.print(f"{done}, {left} left alone" if left else done)
 
 
 def _action_text(action: RepairAction) -> str:

@@ -12,6 +12,7 @@ from aiodq.cli.exits import DONE, WRONG, CommandError, complain, exit_code
 from aiodq.cli.loop import raising_at_sigterm, run_command
 from aiodq.cli.names import known_topic
 from aiodq.cli.opening import made_to_get, open_store
+from aiodq.cli.output import read_or_not
 from aiodq.cli.records import in_batches
 from aiodq.cli.show import Meter, counted, print_json, so_far, stdout
 from aiodq.diskqueue import NSQD_MAX_BYTES_PER_FILE, read, write
@@ -68,12 +69,13 @@ async def _import(queue: DiskQueueReader, store: str, topic: str, *, json: bool)
     except asyncio.CancelledError:
         complain(f"interrupted{so_far(number)}")
         raise
-    if json:
-        print_json({"topic": topic, "messages": number, "findings": queue.findings})
-    else:
-        for finding in queue.findings:
-            complain(f"{finding.kind}: {finding.path} at byte {finding.position}: {finding.reason}")
-        stdout().print(f"imported {counted(number, 'message')}")
+    with read_or_not():
+        if json:
+            print_json({"topic": topic, "messages": number, "findings": queue.findings})
+        else:
+            for finding in queue.findings:
+                complain(f"{finding.kind}: {finding.path} at byte {finding.position}: {finding.reason}")
+            stdout().print(f"imported {counted(number, 'message')}")
     return WRONG if any(finding.loses for finding in queue.findings) else DONE
 
 
@@ -131,10 +133,11 @@ def export_diskqueue(
 
     with raising_at_sigterm():
         written = write(directory, name, bodies(), max_bytes_per_file=max_bytes_per_file)
-    if json:
-        print_json({"topic": topic, "messages": written.depth, "damages": reader.damages})
-    else:
-        stdout().print(f"exported {counted(written.depth, 'message')}")
-        for damage in reader.damages:
-            complain(f"damage: {damage.path} at byte {damage.position}: {damage.reason}")
+    with read_or_not():
+        if json:
+            print_json({"topic": topic, "messages": written.depth, "damages": reader.damages})
+        else:
+            for damage in reader.damages:
+                complain(f"damage: {damage.path} at byte {damage.position}: {damage.reason}")
+            stdout().print(f"exported {counted(written.depth, 'message')}")
     return WRONG if reader.damages else DONE

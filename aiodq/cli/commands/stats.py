@@ -12,6 +12,7 @@ from rich.text import Text
 
 from aiodq.cli.arguments import Place
 from aiodq.cli.exits import DONE, WRONG, CommandError
+from aiodq.cli.output import read_or_not
 from aiodq.cli.show import counted, figures_table, human_bytes, print_json, rate, stdout
 from aiodq.opening import open_reader
 from aiodq.stats import Latency
@@ -39,12 +40,13 @@ def stat(store: Place, /, *, json: bool = False, watch: bool = False) -> int:
         raise CommandError("--json and --watch exclude each other")
     reader = open_reader(store)
     summary = reader.stats()
-    if json:
-        print_json(summary)
-    elif watch:
+    if watch:
         _watch(summary, reader.stats)
-    else:
-        stdout().print(tables(summary))
+    with read_or_not():
+        if json:
+            print_json(summary)
+        else:
+            stdout().print(tables(summary))
     return WRONG if summary.refused else DONE
 
 
