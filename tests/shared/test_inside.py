@@ -10,8 +10,9 @@ import pytest
 
 import aiodq
 from aiodq.engine.topic.commit.syncer import Syncer
+from aiodq.shared.connection import link
 from aiodq.shared.server.client_connection import ClientConnection
-from aiodq.shared.server.inside import Inside
+from aiodq.shared.server.inside import Inside, _Direction
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Call, Done, Fail, Ping, Pong, Want
 from aiodq.wire.stream import encode_packet
@@ -221,6 +222,30 @@ async def test_the_next_sync_begins_before_those_are_told_whose_puts_the_last_on
             assert isinstance(await client.answer(number), Done)
             await client.close()
         assert done == ["sync", "sync", "told", "told"]
+
+
+@pytest.mark.parametrize("direction", ["_there", "_back"])
+async def test_a_connection_goes_on_though_an_interrupt_came_instead_of_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: str
+) -> None:
+    """As of Ctrl-C in a notebook, whose loop goes on: it forgets the callback that the interrupt came instead of."""
+    monkeypatch.setattr(link, "_STALL", 0.5)
+    turn, forgotten = _Direction._turn, asyncio.Event()
+
+    def forgets(self: _Direction) -> None:
+        if forgotten.is_set() or self is not getattr(wire_of(store), direction):
+            turn(self)
+        else:
+            forgotten.set()
+
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path / "s", mode="shared") as store:
+        jobs = store.queue("jobs")
+        assert await jobs.put(b"0") == 0
+        monkeypatch.setattr(_Direction, "_turn", forgets)
+        putting = asyncio.create_task(jobs.put(b"1"))
+        await forgotten.wait()
+        assert await putting == 1
+        assert [(await jobs.get()).body for _ in range(2)] == [b"0", b"1"]
 
 
 async def test_a_handler_that_holds_up_the_loop_keeps_its_message(tmp_path: Path) -> None:

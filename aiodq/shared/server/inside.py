@@ -41,6 +41,9 @@ __all__ = ["Inside", "OwnEnd"]
 _AS_IT_IS: Final = frozenset({Ack, Deliver, Figures, Gone, Nack, Ping, Pong, Put, Release, Touch, Want})
 """Packets of numbers and bytes, which no end changes. Others are encoded: the ends are to have no object in common."""
 
+_REGULAR: Final = frozenset({Ping, Pong})
+"""Packets that are sent every few seconds."""
+
 _Encoded: TypeAlias = "tuple[int, int, bytes]"
 
 
@@ -65,7 +68,8 @@ class _Direction:
             return  # what a closed connection loses is sent again, or answered by `lost`
         as_it_is = type(packet) in _AS_IT_IS or (type(packet) is Done and packet.facts is None)
         passed = packet if as_it_is else (int(packet.op), *packet.payload())
-        if not self._packets:
+        # An interrupt, as of Ctrl-C, may have come instead of a turn that was scheduled, and the loop forgets that one.
+        if not self._packets or type(packet) in _REGULAR:
             self._loop.call_soon(self._turn)
         self._packets.append((passed, request))
 
