@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pytest
 
 import aiodq
+from aiodq.shared.client import remote_store
 from aiodq.shared.client.remote_puts import RemotePuts
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.consuming import remote_channel
@@ -564,3 +565,25 @@ async def test_what_a_call_has_made_durable_is_known_with_its_answer(
             assert (topic.durable_offset, topic.stats().durable_offset) == (2, 2)
             await topic.purge()
             assert (topic.begin_offset, topic.stats().begin_offset) == (2, 2)
+
+
+async def test_puts_are_sent_though_an_interrupt_came_instead_of_the_call_that_sends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of Ctrl-C in a notebook, whose loop goes on: it forgets the callback that the interrupt came instead of."""
+    monkeypatch.setattr(remote_store, "_LOOK", 0.02)
+    send, forgotten = RemotePuts._send, asyncio.Event()
+
+    def forgets(self: RemotePuts) -> None:
+        if forgotten.is_set():
+            send(self)
+        forgotten.set()
+
+    async with two(tmp_path / "s", QUICK) as (_, client):
+        topic = client.topic("jobs")
+        await topic.put_many([b"0", b"1"])
+        monkeypatch.setattr(RemotePuts, "_send", forgets)
+        async with asyncio.timeout(PATIENCE):
+            for first in (2, 5):
+                assert await asyncio.gather(*(topic.put(b"x") for _ in range(3))) == [*range(first, first + 3)]
+        assert forgotten.is_set()

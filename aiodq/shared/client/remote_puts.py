@@ -89,6 +89,7 @@ class PuttingTopic(Protocol):
     clock: Clock
     link: Link
     loop: asyncio.AbstractEventLoop
+    unsent: set[RemotePuts]
 
     @property
     def together(self) -> bool:
@@ -137,6 +138,7 @@ class RemotePuts(Acceptance):
         self._over = QueueShutDown("the queue was shut down, or its store closed")
         self._cost = 0
         self._topic = topic
+        self._unsent = topic.unsent
         self._loop = topic.loop
         self._batch = OpenBatch()
         self._crowd: OpenBatch | None = None
@@ -201,6 +203,7 @@ class RemotePuts(Acceptance):
             return waiter
         if not batch.count:
             loop.call_soon(self._send)
+            self._unsent.add(self)
         batch.add_plain(body, waiter, cost)
         self._crowd, self._least, self._most = batch, options.min_message_bytes, options.max_message_bytes
         return waiter
@@ -292,8 +295,17 @@ class RemotePuts(Acceptance):
     def _begin(self) -> None:
         if not self._batch.count:
             asyncio.get_running_loop().call_soon(self._send)
+            self._unsent.add(self)
+
+    def send_anyway(self) -> None:
+        """Send what was accepted: an interrupt, as of Ctrl-C, may have come instead of the call that was scheduled."""
+        if self._batch.count:
+            self._send()
+        else:
+            self._unsent.discard(self)
 
     def _send(self) -> None:
+        self._unsent.discard(self)
         batch, self._batch, self._crowd = self._batch, OpenBatch(), None
         count, cost = batch.count, batch.cost
         self._lone = count <= 1

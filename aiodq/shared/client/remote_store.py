@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from aiodq.clock import Clock
+    from aiodq.shared.client.remote_puts import RemotePuts
     from aiodq.shared.consuming.remote_channel import RemoteChannel
     from aiodq.shared.server.inside import Inside
     from aiodq.storage.io.filesystem import FileSystem
@@ -79,6 +80,7 @@ class RemoteStore:
         path: the store's directory.
         options: those given to `open`, or the library's defaults.
         topics: the topics used in this process.
+        unsent: what has accepted puts that it sends in the next turn of the loop.
         seen: the owner's last report on the store and its topics, for calls that do not wait.
         transactions: the transactions whose blocks tasks are in.
         committer: commits transactions.
@@ -95,6 +97,7 @@ class RemoteStore:
         self.home: HomeLoop = HomeLoop(self.loop)
         self.transactions: OpenTransactions = OpenTransactions(self)
         self.topics: dict[str, RemoteTopic] = {}
+        self.unsent: set[RemotePuts] = set()
         self.seen: dict[str, Mapping[str, Any]] = {}
         self.threads: WorkerThreads = WorkerThreads(self.loop)
         self.fs: FileSystem = seams.fs
@@ -289,6 +292,8 @@ class RemoteStore:
             await asyncio.sleep(pause)
             began = self.loop.time()
             self.link.look_around()
+            for puts in list(self.unsent):
+                puts.send_anyway()
             try:
                 if began < topics_at:
                     self.seen[""] = await self._page("", stamps=False)

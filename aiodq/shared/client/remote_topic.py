@@ -48,6 +48,7 @@ class TopicHost(Protocol):
     fs: FileSystem
     threads: WorkerThreads
     home: HomeLoop
+    unsent: set[RemotePuts]
     seen: dict[str, Mapping[str, Any]]
 
     @property
@@ -103,6 +104,7 @@ class RemoteTopic:
         self.clock: Clock = host.clock
         self.link: Link = host.link
         self.loop: asyncio.AbstractEventLoop = host.loop
+        self.unsent: set[RemotePuts] = host.unsent
         self.transactions: OpenTransactions = host.transactions
         self.store_ref: Callable[[], object] = host.store_ref
         self.home: HomeLoop = host.home
