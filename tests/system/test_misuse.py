@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 import aiodq
+from aiodq.engine.loop.on_demand import OnDemand
+from aiodq.engine.store import watch
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
 from tests.loops import LOOPS, run_on
@@ -1099,3 +1101,48 @@ def test_a_child_that_is_forked_in_the_blocks_leaves_them_to_its_parent(tmp_path
     assert done.stdout.splitlines() == ["3 0 1", "4 1", "4 0", "5 0"]
     for complaint in ("Traceback", "destroyed"):
         assert complaint not in done.stderr
+
+
+@on_each_loop
+@pytest.mark.parametrize("worker", ["AckPersister", "SegmentWriter"])
+def test_keyboard_interrupt_before_a_worker_s_first_line_leaves_nobody_waiting(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: str
+) -> None:
+    async def opened() -> aiodq.Queue:
+        queue = await aiodq.open_queue(tmp_path, fs=QuickFileSystem())
+        await queue.put(b"0")
+        return queue
+
+    async def use() -> None:
+        await (await queue.get()).ack()
+        await queue.put_many([b"1", b"2"])
+        await queue.put(b"3" * (1 << 20))
+
+    async def told() -> None:
+        async with asyncio.timeout(WATCHDOG):
+            await asyncio.wait([using])
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def work(self: OnDemand, fail: Callable[[BaseException], None]) -> Coroutine[Any, Any, None]:
+        if type(self._run.__self__).__name__ != worker:  # type: ignore[attr-defined]  # a bound method
+            return plain(self, fail)
+        patched.undo()
+        return interrupted()
+
+    monkeypatch.setattr(watch, "_INTERVAL", 0.02)
+    plain, running = OnDemand._work, LOOPS[loop]()
+    try:
+        queue = running.run_until_complete(opened())
+        using = running.create_task(use())
+        with monkeypatch.context() as patched:
+            patched.setattr(OnDemand, "_work", work)
+            with pytest.raises(KeyboardInterrupt):
+                running.run_until_complete(told())
+        running.run_until_complete(told())
+        assert using.exception() is None
+        running.run_until_complete(queue.aclose())
+    finally:
+        running.close()
+    assert run_on(loop, contents(tmp_path)) == [b"1", b"2", b"3" * (1 << 20)]

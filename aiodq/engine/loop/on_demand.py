@@ -38,7 +38,7 @@ class OnDemand:
         """Run in a later turn of the loop, unless it runs already: then it finds the new work itself."""
         if self._fail is None:
             self._asked = True
-        elif self._task is None:
+        elif self._task is None or self._task.done():
             working = self._work(self._fail)
             try:
                 # As `begin_later` does: nothing of it runs on the caller's stack.
@@ -46,6 +46,11 @@ class OnDemand:
             except BaseException:
                 working.close()
                 raise
+
+    def go_on(self) -> None:
+        """Run again if an interrupt, as of Ctrl-C, came before the task's first line, where uvloop has most of them."""
+        if self._task is not None and self._task.done():
+            self.want()
 
     async def _work(self, fail: Callable[[BaseException], None]) -> None:
         try:

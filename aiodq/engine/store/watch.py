@@ -95,6 +95,7 @@ class Watch:
         # A put that follows another one before the next tick is not noted.
         self._writing = {topic for topic in active if topic.tick_scheduled and not topic.stopped}
         for topic in active:
+            topic.io_loop.tend()
             if topics.get(topic.name) is topic:
                 segment = topic.log.segments[-1]
                 self._sizes[topic] = segment.size

@@ -93,6 +93,11 @@ class IoLoop:
         else:
             self.requests.turn_now()
 
+    def tend(self) -> None:
+        """Have the workers go on that an interrupt has ended."""
+        for worker in self._workers:
+            worker.go_on()
+
     def _tick(self) -> None:
         self._tick_due = True
         self.requests.turn_anyway()
