@@ -11,7 +11,7 @@ import warnings
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from aiodq.engine.loop.greenlets import threads_are_greenlets
 from aiodq.engine.queue_errors import QueueShutDown
@@ -165,6 +165,11 @@ class LoopThread(Uncopied):
 class OpenTransaction(Protocol):
     """A transaction whose block a thread is in."""
 
+    @property
+    def over(self) -> bool:
+        """Whether its block has ended, in whichever thread."""
+        ...
+
     def takes(self, message: Message) -> bool:
         """Return whether a message's own block joins."""
         ...
@@ -175,9 +180,22 @@ class OpenTransaction(Protocol):
 
 
 class _Transactions(threading.local):
-    """See `LoopThread.transactions`."""
+    """See `LoopThread.transactions`.
 
-    current: OpenTransaction | None = None
+    A generator that has begun a transaction may be closed or collected in another thread. So a transaction itself knows
+    whether it is over, and no thread takes the end of another's for that of its own.
+
+    Attributes:
+        begun: refers to the transaction that this thread has begun last.
+    """
+
+    begun: ref[OpenTransaction] | None = None
+
+    @property
+    def current(self) -> OpenTransaction | None:
+        """The transaction whose block this thread is in, or None."""
+        last = None if self.begun is None else self.begun()
+        return None if last is None or last.over else last
 
 
 def _in_notebook() -> bool:

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
+from weakref import ref
 
 from aiodq import message, transaction
 from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.validation import list_bodies
 from aiodq.errors import WrongContextError
 from aiodq.format.layout import BytesLike
-from aiodq.sync.loop_thread import LoopThread
+from aiodq.sync.loop_thread import LoopThread, OpenTransaction
 from aiodq.uncopied import Uncopied
 from aiodq.values import several
 
@@ -52,6 +53,7 @@ class Transaction(Uncopied):
         """Made by `Store.transaction` and `Message.transaction`."""
         self._loop_thread = loop_thread
         self._transaction = inner
+        self._over = False
 
     def __repr__(self) -> str:
         """Show its state and contents."""
@@ -150,13 +152,14 @@ class Transaction(Uncopied):
             QueueShutDown: the store is closed.
         """
         transactions = self._loop_thread.transactions
+        this: ref[OpenTransaction] = ref(self)
         if transactions.current is not None:
             raise WrongContextError(
                 "this thread is in a transaction of this store already, and transactions do not nest: use that one, or "
                 "begin the other in a thread of its own"
             )
         self._loop_thread.take(self._transaction.__aenter__, self._leave)
-        transactions.current = self
+        transactions.begun = this
         return self
 
     def __exit__(
@@ -177,7 +180,7 @@ class Transaction(Uncopied):
         Interrupted: before the writer takes it, nothing is done; after that it is committed, and only the caller does
         not know.
         """
-        self._loop_thread.transactions.current = None
+        self._over = True
         if error is None or not self._loop_thread.inherited:
             self._loop_thread.run(self._transaction.__aexit__, kind, error, trace)
 
@@ -186,7 +189,12 @@ class Transaction(Uncopied):
         interruption = CancelledError()
         await self._transaction.__aexit__(CancelledError, interruption, None)
 
-    # --- what a message's own block calls
+    # --- what the thread and a message's own block ask
+
+    @property
+    def over(self) -> bool:
+        """Whether its block has ended, in whichever thread."""
+        return self._over
 
     def takes(self, message: message.Message) -> bool:
         """Return whether a message's block joins: one that was only read has nothing to settle."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -318,6 +318,35 @@ def test_another_thread_s_block_does_not_join(tmp_path: Path) -> None:
             pool.submit(settle).result()
             raise ValueError
         assert jobs.depth == 0
+
+
+def test_a_transaction_that_is_ended_in_another_thread_leaves_both_threads_theirs(tmp_path: Path) -> None:
+    """As when a generator that has begun it is closed, or collected, elsewhere."""
+
+    def begun() -> Iterator[None]:
+        with store.transaction() as tx:
+            tx.put("done", b"never")
+            yield
+
+    def end_one_and_fail() -> None:
+        with suppress(ValueError), store.transaction():
+            generator.close()
+            with jobs.get():
+                pass
+            raise ValueError
+
+    with aiodq.sync.open(tmp_path) as store:
+        jobs = store.queue("jobs")
+        jobs.put(b"a")
+        generator: Any = begun()
+        next(generator)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(end_one_and_fail).result()
+        assert jobs.depth == 1
+        with store.transaction() as tx:
+            tx.put("done", b"x")
+        assert store.queue("done").get().body == b"x"
+        assert store.queue("done").depth == 1
 
 
 def test_a_message_s_block_that_failed_ends_the_transaction_even_if_that_was_caught(tmp_path: Path) -> None:
