@@ -82,6 +82,16 @@ class LoopThread(Uncopied):
         self._check()
         return Turn[T](self._loop, partial(function, *args, **kwargs), awaits=True).wait()
 
+    def leave(self, function: Callable[P, Awaitable[object]], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run what a block does at an exception, as `run` does; without waiting for it where that would block a loop.
+
+        A generator that was left in a block is collected in whichever thread, also in that of a loop.
+        """
+        if _would_block():
+            self.post(partial(function, *args, **kwargs))
+        else:
+            self.run(function, *args, **kwargs)
+
     def take(
         self,
         function: Callable[[], Awaitable[T]],
@@ -213,13 +223,18 @@ def _in_other_greenlet() -> bool:
         return any(each.loop is running and each.thread is not here for each in _LOOPS)
 
 
+def _would_block() -> bool:
+    """Return whether an event loop runs in this thread, which a call would block."""
+    return loop_runs_here() and not (_in_notebook() or _in_other_greenlet())
+
+
 def refuse_running_loop() -> None:
     """Raise if an event loop would be blocked.
 
     Raises:
         WrongContextError: one runs in this thread.
     """
-    if loop_runs_here() and not (_in_notebook() or _in_other_greenlet()):
+    if _would_block():
         raise WrongContextError(
             "an event loop runs in this thread, and aiodq.sync would block it: use aiodq.open with `async with` and "
             "`await` here, or call this from a thread, as by asyncio.to_thread"

@@ -169,7 +169,7 @@ class Message(Uncopied, StoredMessage):
         finally:
             if not self._loop_thread.inherited:
                 with suppress(QueueShutDown):
-                    self._loop_thread.run(renewing.__aexit__, None, None, None)
+                    self._loop_thread.leave(renewing.__aexit__, None, None, None)
 
     @property
     def settled(self) -> bool:
@@ -216,7 +216,7 @@ class Message(Uncopied, StoredMessage):
         else:
             with suppress(QueueShutDown):
                 # The block's exception propagates, and the message is redelivered when the store is next opened.
-                self._loop_thread.run(self._message.__aexit__, kind, error, trace)
+                self._loop_thread.leave(self._message.__aexit__, kind, error, trace)
 
     def _standing(self) -> str:
         return self._message._standing()  # noqa: SLF001 - as above

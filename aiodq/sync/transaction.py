@@ -181,8 +181,10 @@ class Transaction(Uncopied):
         not know.
         """
         self._over = True
-        if error is None or not self._loop_thread.inherited:
-            self._loop_thread.run(self._transaction.__aexit__, kind, error, trace)
+        if error is None:
+            self._loop_thread.run(self._transaction.__aexit__, None, None, None)
+        elif not self._loop_thread.inherited:
+            self._loop_thread.leave(self._transaction.__aexit__, kind, error, trace)
 
     async def _leave(self, _: object) -> None:
         """End a transaction that an interrupted caller has not begun."""

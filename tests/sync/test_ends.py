@@ -20,7 +20,7 @@ import aiodq.sync
 from tests.processes import WATCHDOG, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from aiodq.opening import Mode
@@ -284,6 +284,31 @@ def test_a_running_loop_is_not_blocked(tmp_path: Path) -> None:
     assert asyncio.run(main()) == 0
     assert not (tmp_path / "other").exists()
     jobs.close()
+
+
+@pytest.mark.parametrize("how", ["a block", "renewed", "of a transaction"])
+def test_a_generator_that_is_collected_on_the_loop_leaves_its_blocks(tmp_path: Path, how: str) -> None:
+    """Garbage is collected in whichever thread makes more of it, and the loop's makes much."""
+
+    def begun() -> Iterator[None]:
+        with ExitStack() as stack:
+            message = jobs.get()
+            if how == "of a transaction":
+                stack.enter_context(message.transaction()).put("done", b"never")
+            else:
+                stack.enter_context(message)
+            if how == "renewed":
+                stack.enter_context(message.renewing())
+            yield
+
+    with aiodq.sync.open(tmp_path) as store:
+        jobs = store.queue("jobs", aiodq.ChannelOptions(visibility_timeout=3600))
+        jobs.put(b"a")
+        held = [begun()]
+        next(held[0])
+        store._loop_thread.call(held.clear)
+        assert jobs.get(timeout=WATCHDOG).attempts == 1
+        assert "done" not in store.topics()
 
 
 def test_the_cells_of_a_notebook_may_block_their_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
