@@ -34,6 +34,7 @@ class Turn(Generic[T]):
     __slots__ = (
         "_awaits",
         "_context",
+        "_exit",
         "_function",
         "_given_up",
         "_loop",
@@ -74,6 +75,7 @@ class Turn(Generic[T]):
         self._note = note
         self._given_up = False
         self._task: asyncio.Task[T] | None = None
+        self._exit: BaseException | None = None
         self._context = copy_context()
         self._signal = threading.Lock()
         self._signal.acquire()
@@ -130,17 +132,26 @@ class Turn(Generic[T]):
             if not self._awaits:
                 self.end(found, None)
                 return
-            self._task = self._loop.loop.create_task(_awaited(found), context=self._context)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised in the waiter
+            self._task = self._loop.loop.create_task(self._awaited(found), context=self._context)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised in the waiter
             self.end(None, error)
             return
         self._loop.running.add(self)
         self._task.add_done_callback(self._ended)
 
+    async def _awaited(self, found: Awaitable[T]) -> T:
+        try:
+            return await _awaited(found)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # A function of the waiter's raised it, and it ends what the waiter does; in a task it would end the loop.
+            self._exit = error
+            raise asyncio.CancelledError from error
+
     def _ended(self, task: asyncio.Task[T]) -> None:
         self._loop.running.discard(self)
         if task.cancelled():
-            self.end(None, asyncio.CancelledError())
+            self.end(None, self._exit or asyncio.CancelledError())
+            self._exit = None
         elif (error := task.exception()) is not None:
             self.end(None, error)
         else:

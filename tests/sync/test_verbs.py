@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -15,10 +16,10 @@ import pytest
 import aiodq
 import aiodq.sync
 from aiodq.sync.spans import in_pages
-from tests.processes import environment
+from tests.processes import WATCHDOG, environment
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
 
@@ -372,6 +373,43 @@ def test_dead_letters_go_back(tmp_path: Path) -> None:
             store.requeue_dead("dead", where="b")  # type: ignore[arg-type]
         assert store.requeue_dead("dead", where=lambda letter: letter.body == b"b") == 1
         assert jobs.get().body == b"b"
+
+
+class Leaving(Mapping[str, str]):
+    """Headers that end the program when they are read."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self._error = error
+
+    def __getitem__(self, _: str) -> str:
+        raise self._error
+
+    def __iter__(self) -> Iterator[str]:
+        raise self._error
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_what_ends_a_program_in_a_function_that_runs_on_the_loop_ends_its_caller_alone(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    def where(_: aiodq.sync.Message) -> bool:
+        raise error
+
+    with aiodq.sync.open(tmp_path) as store:
+        jobs = store.queue("jobs", aiodq.ChannelOptions(dead_letter="dead"))
+        jobs.put(b"a")
+        jobs.get().reject()
+        with pytest.raises(error):
+            store.requeue_dead("dead", where=where)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(error):
+            pool.submit(jobs.put_nowait, b"b", headers=Leaving(error)).result(WATCHDOG)
+        with pytest.raises(error):
+            jobs.put(b"b", headers=Leaving(error))
+        assert store.requeue_dead("dead") == 1
+        assert jobs.get().body == b"a"
 
 
 def test_events_are_told_and_end_with_the_store(tmp_path: Path) -> None:
