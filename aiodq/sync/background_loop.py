@@ -269,7 +269,11 @@ class BackgroundLoop:
 
     def _take_in(self) -> None:
         while self._inbox:
-            self._inbox.popleft()()
+            try:
+                callback = self._inbox.popleft()
+            except IndexError:  # at the end: its poster has taken it back meanwhile
+                return
+            callback()
 
     def _serve(self) -> None:
         try:

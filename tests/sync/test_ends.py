@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -94,6 +95,26 @@ def test_closing_ends_the_thread_and_may_be_repeated(tmp_path: Path) -> None:
     with pytest.raises(aiodq.QueueShutDown):
         store.transaction()
     jobs.close()
+
+
+def test_the_loop_ends_though_a_call_is_taken_back_just_as_it_takes_what_came_last(tmp_path: Path) -> None:
+    class TakenBack(deque[Any]):
+        def __bool__(self) -> bool:
+            if not loop.ended or len(self):
+                return len(self) > 0
+            self.append(loop.stop)
+            return True
+
+        def popleft(self) -> Any:
+            if loop.ended:
+                self.clear()  # as by the thread that posted it
+            return super().popleft()
+
+    store = aiodq.sync.open(tmp_path)
+    loop = store._loop_thread._loop
+    loop.__dict__["_inbox"] = TakenBack(loop._inbox)
+    store.close()
+    assert loop.loop.is_closed()
 
 
 def test_what_there_is_to_see_is_seen_after_the_end(tmp_path: Path) -> None:
