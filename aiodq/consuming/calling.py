@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiodq.awaited import shielded
+from aiodq.awaited import mark_retrieved, shielded
 from aiodq.engine.graceful_stop import handling
 
 if TYPE_CHECKING:
@@ -72,7 +72,11 @@ class Call:
 
     async def _in_its_thread(self, in_thread: InThread) -> object:
         self._thread = asyncio.ensure_future(in_thread(self._function))
-        return await shielded(self._thread)
+        try:
+            return await shielded(self._thread)
+        except asyncio.CancelledError:
+            self._thread.add_done_callback(mark_retrieved)
+            raise
 
     @property
     def over(self) -> bool:

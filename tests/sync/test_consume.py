@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -119,6 +120,27 @@ def test_a_handler_that_takes_too_long_goes_on_unheard(
         jobs.consume(handler, timeout=0.01, on_error=hook)
     assert refused.wait(WATCHDOG)
     assert jobs.deferred() == 1
+
+
+def test_the_error_of_one_that_goes_on_is_not_reported_as_one_that_nobody_retrieved(
+    store: aiodq.sync.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = store.queue("jobs", aiodq.ChannelOptions(backoff=aiodq.Backoff(first=3600.0)))
+    late, workers = threading.Event(), list[threading.Thread]()
+
+    def handler(_: Message) -> None:
+        workers.append(threading.current_thread())
+        late.wait(WATCHDOG)
+        raise ValueError
+
+    jobs.put(b"a")
+    with caplog.at_level(logging.CRITICAL, "aiodq"):
+        jobs.consume(handler, timeout=0.01, on_error=lambda *_: jobs.stop(0))
+    late.set()
+    workers[0].join(WATCHDOG)
+    for _ in range(3):  # as many turns as the loop needs to end and drop the task
+        store._loop_thread.call(gc.collect)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
