@@ -13,7 +13,7 @@ from aiodq.consuming import deferred
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import DeliveryError, StoreFailedError
 from aiodq.storage.read.stored_message import StoredMessage
-from aiodq.sync.loop_thread import LoopThread
+from aiodq.sync.loop_thread import LoopThread, OpenTransaction
 from aiodq.sync.transaction import Transaction
 from aiodq.uncopied import Uncopied
 
@@ -33,7 +33,7 @@ class Message(Uncopied, StoredMessage):
         body: the bytes that were put.
     """
 
-    __slots__ = ("_loop_thread", "_message")
+    __slots__ = ("_joined", "_loop_thread", "_message")
 
     def __init__(self, loop_thread: LoopThread, inner: message.Message) -> None:
         """Made by the channel."""
@@ -41,6 +41,7 @@ class Message(Uncopied, StoredMessage):
         self.body: bytes = inner.body
         self._loop_thread = loop_thread
         self._message = inner
+        self._joined: OpenTransaction | None = None
 
     @property
     def attempts(self) -> int:
@@ -196,6 +197,8 @@ class Message(Uncopied, StoredMessage):
 
     def __enter__(self) -> Self:
         """Return the message."""
+        # Not asked for at the end: a generator's block may end in another thread, in the middle of its transaction.
+        self._joined = self._loop_thread.transactions.current
         return self
 
     def __exit__(
@@ -206,10 +209,10 @@ class Message(Uncopied, StoredMessage):
         In a transaction's block of the same thread, `tx.ack` replaces the ack, and an exception ends the
         transaction. An exception in a child that was forked in the block leaves the message to the parent.
         """
+        transaction, self._joined = self._joined, None
         if error is not None and self._loop_thread.inherited:
             return
-        transaction = self._loop_thread.transactions.current
-        if transaction is not None and transaction.takes(self._message):
+        if transaction is not None and not transaction.over and transaction.takes(self._message):
             self._loop_thread.call(transaction.settle, self._message, error)
         elif error is None:
             self._loop_thread.run(self._message.__aexit__, None, None, None)

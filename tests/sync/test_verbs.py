@@ -350,6 +350,30 @@ def test_a_transaction_that_is_ended_in_another_thread_leaves_both_threads_their
         assert store.queue("done").depth == 1
 
 
+def test_a_block_that_began_outside_a_transaction_ends_as_if_there_were_none(tmp_path: Path) -> None:
+    """As that of a generator, which is collected whenever, and wherever, there is much garbage."""
+
+    def begun(jobs: aiodq.sync.Queue) -> Iterator[None]:
+        with jobs.get():
+            yield
+
+    with aiodq.sync.open(tmp_path) as store:
+        jobs = store.queue("jobs")
+        jobs.put_many([b"a", b"b"])
+        closed, finished = begun(jobs), begun(jobs)
+        next(closed)
+        next(finished)
+        with suppress(ValueError), store.transaction():
+            assert next(finished, None) is None
+            raise ValueError
+        assert jobs.depth == 1
+        with store.transaction() as tx:
+            tx.put("done", b"x")
+            closed.close()  # type: ignore[attr-defined]  # it is a generator
+        assert jobs.get().attempts == 1
+        assert store.queue("done").depth == 1
+
+
 def test_a_message_s_block_that_failed_ends_the_transaction_even_if_that_was_caught(tmp_path: Path) -> None:
     with aiodq.sync.open(tmp_path) as store:
         jobs = store.queue("jobs")
