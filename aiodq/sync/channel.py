@@ -15,7 +15,7 @@ from aiodq.consuming import deferred
 from aiodq.consuming.consumer import Consumer
 from aiodq.consuming.handlers import Handler, checked_concurrency, checked_handler, checked_hook, is_asynchronous
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import InvalidOptionTypeError
+from aiodq.errors import AiodqError, InvalidOptionTypeError
 from aiodq.options import ChannelOptions, Position
 from aiodq.stats import ChannelStats
 from aiodq.sync.handlers import HandlerThreads
@@ -24,7 +24,7 @@ from aiodq.sync.message import DeferredMessage, Message, give_back
 from aiodq.sync.spans import in_pages, seconds, within
 from aiodq.sync.transaction import inner_messages
 from aiodq.uncopied import Uncopied
-from aiodq.values import check_flag, shown, span_seconds
+from aiodq.values import check_flag, check_whole, shown, span_seconds
 
 __all__ = ["Channel"]
 
@@ -98,7 +98,7 @@ class Channel(Uncopied):
         Args:
             max_items: at least 1.
             linger: seconds, or a `timedelta`, to wait for more once there is one.
-            timeout: seconds to wait at most, or a `timedelta`; None waits for ever.
+            timeout: seconds to wait at most, or a `timedelta`; None waits for ever, 0 or less does not wait.
 
         Raises:
             TimeoutError: it took longer, and nothing was taken.
@@ -113,8 +113,22 @@ class Channel(Uncopied):
         return self._loop_thread.take(get_many, give_back, self._handed_many)
 
     async def _get_many(self, most: int, linger: float | timedelta, wait: float | None) -> list[Message]:
-        found = await within(wait, self._channel.get_many(most, linger=linger))
+        if wait == 0:
+            found = await self._get_many_now(most, linger)
+        else:
+            found = await within(wait, self._channel.get_many(most, linger=linger))
         return [Message(self._loop_thread, each) for each in found]
+
+    async def _get_many_now(self, most: int, linger: float | timedelta) -> list[message.Message]:
+        """Take what is ready: a time-out of 0 would not even leave the time to read a message or to ask the owner."""
+        check_whole("max_items", most, least=1, example=100)
+        span_seconds("linger", linger)
+        taking = self._channel
+        found = [await taking.get(0)]
+        with suppress(AiodqError):  # what was taken is returned; an error is raised by the next call
+            while len(found) < most and (more := taking._take_now(cold=False)) is not None:  # noqa: SLF001 - see `_get_now`
+                found.append(taking._handed(more))  # noqa: SLF001 - as above
+        return found
 
     def _handed(self, message: Message) -> None:
         """Note that this thread has a message, where that matters."""

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ from tests.processes import WATCHDOG, environment
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
+
+    from aiodq.opening import Mode
 
 
 @pytest.fixture
@@ -98,6 +100,28 @@ def test_a_time_out_is_python_s_and_takes_nothing(jobs: aiodq.sync.Queue) -> Non
     with pytest.raises(TimeoutError):
         jobs.join(timeout=0.001)
     assert jobs.get(timeout=0).body == b"a"
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "client"])
+def test_what_is_ready_is_taken_without_any_time(tmp_path: Path, mode: Mode) -> None:
+    with aiodq.sync.open(tmp_path) as store:
+        store.queue("jobs").put_many([b"a", b"b", b"c"])
+    with ExitStack() as stack:
+        if mode == "client":
+            stack.enter_context(aiodq.sync.open(tmp_path, mode="shared"))
+        jobs = stack.enter_context(aiodq.sync.open(tmp_path, mode=mode)).queue("jobs")
+        with pytest.raises(aiodq.InvalidOptionError, match="max_items"):
+            jobs.get_many(0, timeout=0)
+        bodies = [message.body for _ in range(3) for message in jobs.get_many(1, timeout=0)]
+        assert bodies == [b"a", b"b", b"c"]
+        with pytest.raises(TimeoutError):
+            jobs.get_many(2, timeout=timedelta())
+
+
+def test_as_many_as_are_ready_are_taken_without_any_time(jobs: aiodq.sync.Queue) -> None:
+    jobs.put_many([b"a", b"b", b"c"])
+    assert [message.body for message in jobs.get_many(2, timeout=0)] == [b"a", b"b"]
+    assert [message.body for message in jobs.get_many(2, timeout=0)] == [b"c"]
 
 
 def test_a_put_into_a_full_queue_times_out_and_is_not_stored(tmp_path: Path) -> None:
