@@ -63,6 +63,8 @@ class MemoryFileSystem:
     def __init__(self) -> None:
         """Make an empty file system."""
         self._nodes: dict[str, bytearray | None] = {}
+        # The names in each directory, so that a deletion among many topics looks at no others.
+        self._names: dict[str, set[str]] = {}
         self._mutex = threading.RLock()
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:  # noqa: ARG002 - all are writable
@@ -71,7 +73,7 @@ class MemoryFileSystem:
             if create:
                 if path in self._nodes:
                     raise os_error(errno.EEXIST, path)
-                self._nodes[path] = bytearray()
+                self._add(path, bytearray())
             data = self._nodes.get(path)
             if data is None:
                 raise os_error(errno.EISDIR if path in self._nodes else errno.ENOENT, path)
@@ -80,7 +82,7 @@ class MemoryFileSystem:
     def listdir(self, path: str) -> list[str]:
         """See `FileSystem.listdir`."""
         with self._mutex:
-            names = sorted(os.path.basename(node) for node in self._nodes if os.path.dirname(node) == path)
+            names = sorted(self._names.get(path, ()))
             if not names and not self.is_directory(path):
                 raise os_error(errno.ENOENT, path)
             return names
@@ -99,34 +101,44 @@ class MemoryFileSystem:
         with self._mutex:
             if path in self._nodes:
                 raise os_error(errno.EEXIST, path)
-            self._nodes[path] = None
+            self._add(path, None)
 
     def rename(self, source: str, target: str) -> None:
         """See `FileSystem.rename`."""
         with self._mutex:
             if source not in self._nodes:
                 raise os_error(errno.ENOENT, source)
-            # A file has nothing below it, and is renamed each time that a topic's description is replaced.
-            moved = [source] if self._nodes[source] is not None else self._tree(source)
-            for node in moved:
-                self._nodes[target + node[len(source) :]] = self._nodes.pop(node)
+            for node in self._tree(source):
+                self._add(target + node[len(source) :], self._take(node))
 
     def _tree(self, path: str) -> list[str]:
-        return [node for node in self._nodes if node == path or node.startswith(path + "/")]
+        below = [node for name in self._names.get(path, ()) for node in self._tree(f"{path}/{name}")]
+        return [path, *below]
+
+    def _add(self, path: str, data: bytearray | None) -> None:
+        self._nodes[path] = data
+        self._names.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
+
+    def _take(self, path: str) -> bytearray | None:
+        directory, name = os.path.split(path)
+        self._names[directory].discard(name)
+        if not self._names[directory]:
+            del self._names[directory]
+        return self._nodes.pop(path)
 
     def remove(self, path: str) -> None:
         """See `FileSystem.remove`."""
         with self._mutex:
             if self._nodes.get(path) is None:
                 raise os_error(errno.ENOENT, path)
-            del self._nodes[path]
+            self._take(path)
 
     def remove_directory(self, path: str) -> None:
         """See `FileSystem.remove_directory`."""
         with self._mutex:
             if self.listdir(path):
                 raise os_error(errno.ENOTEMPTY, path)
-            del self._nodes[path]
+            self._take(path)
 
     def sync_directory(self, path: str) -> None:
         """Do nothing."""

@@ -10,15 +10,15 @@ import pytest
 from aiodq.storage.io.memory import MemoryFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 A_MOMENT = 0.2
 
 
-class Watched(dict[str, "bytearray | None"]):
-    """Names, amid a look at which another thread comes in, if it can."""
+class Watched(set[str]):
+    """Names in a directory, amid a look at which another thread comes in, if it can."""
 
-    def __init__(self, names: dict[str, bytearray | None], comes: Callable[[], object]) -> None:
+    def __init__(self, names: Iterable[str], comes: Callable[[], object]) -> None:
         super().__init__(names)
         self.other = threading.Thread(target=comes)
         self._begun = False
@@ -39,11 +39,11 @@ def test_another_thread_that_makes_a_file_disturbs_nothing(does: Callable[[Memor
     fs = MemoryFileSystem()
     for path in ("/a", "/a/1", "/a/2"):
         fs.make_directory(path)
-    watched = Watched(fs._nodes, lambda: fs.open("/c", create=True))
-    fs._nodes = watched
+    watched = Watched(fs._names["/a"], lambda: fs.open("/a/3", create=True))
+    fs._names["/a"] = watched
     does(fs)
     watched.other.join()
-    assert fs.exists("/c")
+    assert fs.exists("/a/3")
 
 
 def test_what_is_below_a_directory_moves_with_it_and_a_file_alone() -> None:
@@ -56,3 +56,26 @@ def test_what_is_below_a_directory_moves_with_it_and_a_file_alone() -> None:
     fs.rename("/a", "/b")
     assert (fs.exists("/a"), fs.listdir("/b")) == (False, ["xy", "z"])
     assert fs.open("/b/z").read_at(9, 0) == b"1"
+
+
+class Few(dict[str, "bytearray | None"]):
+    """What is in a file system, of which nobody looks at all."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("all names were looked at")
+
+
+def test_a_directory_is_listed_moved_and_removed_without_a_look_at_others() -> None:
+    fs = MemoryFileSystem()
+    fs._nodes = Few()
+    for path in ("/other", "/a", "/a/b"):
+        fs.make_directory(path)
+    fs.open("/a/b/x", create=True)
+    fs.rename("/a", "/c")
+    assert fs.listdir("/c/b") == ["x"]
+    fs.remove("/c/b/x")
+    for path in ("/c/b", "/c"):
+        fs.remove_directory(path)
+    assert not fs.exists("/c")
+    assert fs._names == {"/": {"other"}}
+    assert fs.listdir("/other") == []
