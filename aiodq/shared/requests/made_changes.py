@@ -8,6 +8,7 @@ for options and pauses in a topic's description, for seeks in a channel's journa
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.awaited import mark_retrieved, shielded
@@ -31,6 +32,7 @@ class MadeChanges:
     def __init__(self) -> None:
         """Start without changes."""
         self._made: dict[int, asyncio.Task[None]] = {}
+        self._over: deque[int] = deque()
 
     async def make(self, number: int, change: Callable[[], Coroutine[Any, Any, None]], *, known: bool) -> None:
         """Make a change, unless it is being made, or was made.
@@ -56,17 +58,17 @@ class MadeChanges:
         await shielded(task)
 
     def _remember(self, number: int, task: asyncio.Task[None]) -> None:
-        for old in list(self._made) if len(self._made) >= _MOST else ():
-            if len(self._made) >= _MOST and self._made[old].done():
-                del self._made[old]
+        while len(self._made) >= _MOST and self._over:
+            del self._made[self._over.popleft()]
         self._made[number] = task
-        task.add_done_callback(lambda _: self._look_at(number))
+        task.add_done_callback(lambda done: self._ended(number, done))
 
-    def _look_at(self, number: int) -> None:
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         """Forget a change that was not made."""
-        task = self._made.get(number)
-        if task is not None and task.done() and (task.cancelled() or task.exception() is not None):
+        if task.cancelled() or task.exception() is not None:
             del self._made[number]
+        else:
+            self._over.append(number)
 
 
 def is_noted(engine: TopicEngine, number: int) -> bool:

@@ -18,6 +18,7 @@ from aiodq.shared.requests.meant import check_existing, open_channel, open_topic
 from aiodq.shared.requests.sent_states import SentStates
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
+from aiodq.shared.server.handle_names import HandleNames
 from aiodq.shared.server.outdated import Outdated
 from aiodq.shared.server.refusals import Refusals, deletion
 from aiodq.shared.server.requests_in_progress import RequestsInProgress
@@ -92,6 +93,7 @@ class Session:
         self._wire = wire
         self._topics: dict[int, Topic] = {}
         self._lendings: dict[int, Lending] = {}
+        self._handles = HandleNames()
         self._refusals = Refusals()
         self._figures: dict[int, Figures] = {}
         self.outdated: Outdated = Outdated()
@@ -198,11 +200,10 @@ class Session:
 
     def look_at(self, place: str) -> None:
         """Tell the client of a topic or channel, by name: which messages it no longer holds, and if it was deleted."""
-        name = place.partition("/")[0]  # compared first, as a client may have very many open
-        for handle, lending in [*self._lendings.items()]:
-            if lending.topic == name and place in {name, lending.name}:
-                self._look_at(handle)
-        for handle in [handle for handle, topic in self._topics.items() if topic.name == place]:
+        name, _, channel = place.partition("/")
+        for handle in self._handles.of_channels([name], channel):
+            self._look_at(handle)
+        for handle in () if channel else self._handles.of_topics([name]):
             self._is_deleted(handle)
 
     def holds(self) -> dict[str, int]:
@@ -272,6 +273,7 @@ class Session:
         else:
             return False
         self._figures.pop(handle, None)
+        self._handles.remove(handle)
         self.outdated.remove(handle)
         self._sent_states.ended(handle, error)
         self._refuse(handle, error, name)
@@ -306,6 +308,7 @@ class Session:
             self._names[packet.topic] = packet.handle
             check_existing(packet, engine.topics)
             topic = self._topics[packet.handle] = Topic(engine, open_topic(packet, engine))
+            self._handles.add(packet.handle, packet.topic)
             self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - a session is a topic's other half
             facts = {"window": MOST_PENDING, "orderly": True, **self._sent_states.note(packet.handle, _state(topic))}
             self._send_figures(packet.handle)
@@ -318,6 +321,7 @@ class Session:
         self._begin_lending()
         channel = open_channel(packet, topic)
         lending = self._lendings[packet.handle] = Lending(self._owner, self._wire, packet.handle, topic, channel)
+        self._handles.add(packet.handle, packet.topic, packet.channel)
         self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - as above
         if before := self._earlier.shares(lending.name):
             self._unclaimed[packet.handle] = before
@@ -466,8 +470,7 @@ class Session:
         await self._transactions.commit(origin, asked)
         # The client sees the changes once it knows of the commit.
         changed = asked.topics
-        of_topics = [handle for handle, topic in self._topics.items() if topic.name in changed]
-        for handle in [*of_topics, *(handle for handle, lending in self._lendings.items() if lending.topic in changed)]:
+        for handle in [*self._handles.of_topics(changed), *self._handles.of_channels(changed)]:
             self._send_figures(handle, always=True)
         return Done()
 

@@ -1,0 +1,81 @@
+"""What a client asks of one topic or channel costs as much with many open as with few."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import aiodq
+from aiodq.shared.requests import made_changes
+from aiodq.shared.requests.made_changes import MadeChanges
+from tests.shared.support import PATIENCE, QUICK, two
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
+
+    from aiodq.shared.server.session import Session
+
+
+class Found(dict[Any, Any]):
+    """What is found by its key, and is not looked through."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.looks += 1
+        return super().__iter__()
+
+    def items(self) -> Any:
+        """Return them, as above."""
+        self.looks += 1
+        return super().items()
+
+
+async def test_an_owner_looks_only_at_the_handles_that_a_change_concerns(tmp_path: Path) -> None:
+    async with asyncio.timeout(PATIENCE), two(tmp_path / "s", QUICK) as (owner, client):
+        names = ["jobs", "jobs2", "jobs#ephemeral"]
+        for name in names:
+            await client.topic(name).put_many([b"x"] * 3)
+            for each in ("a", "b"):
+                await client.topic(name).channel(each).refresh()
+        sessions: list[Session] = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
+        session = max(sessions, key=lambda each: len(each._lendings))
+        topics, lendings = Found(session._topics), Found(session._lendings)
+        session._topics, session._lendings = topics, lendings
+        channel = client.topic("jobs").channel("a")
+        await channel.get()
+        await channel.seek("earliest")
+        await channel.configure(aiodq.ChannelOptions(max_in_flight=5))
+        assert [(await channel.get()).offset for _ in range(3)] == [0, 1, 2]
+        async with client.transaction() as transaction:
+            transaction.put("jobs", b"y")
+        assert client.topic("jobs").end_offset == 4
+        await client.topic("jobs").delete_channel("b")
+        for name in names[1:]:
+            await client.delete_topic(name)
+        assert (topics.looks, lendings.looks) == (0, 0)
+        left = [lending.name for lending in lendings.values()]
+        assert (left, [topic.name for topic in topics.values()]) == (["jobs/a"], ["jobs"])
+
+
+async def test_an_owner_forgets_old_changes_without_a_look_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made_changes, "_MOST", 3)
+    made, tries, never = MadeChanges(), list[int](), asyncio.Event()
+    made._made = found = Found()
+
+    async def change(number: int) -> None:
+        tries.append(number)
+        if number == 1:
+            await never.wait()
+
+    first = asyncio.ensure_future(made.make(1, lambda: change(1), known=False))
+    await asyncio.sleep(0)
+    for number in (2, 3, 4, 5, 5, 4, 3):
+        await made.make(number, partial(change, number), known=False)
+    never.set()
+    await first
+    assert (tries, found.looks) == ([1, 2, 3, 4, 5, 3], 0)
