@@ -238,6 +238,38 @@ def test_naming_a_channel_among_many(tmp_path: Path) -> None:
     alike(namings(tmp_path / "few", 1), namings(tmp_path / "many", 150))
 
 
+def changes(path: Path, channels: int) -> dict[str, float]:
+    """Return what it costs the loop to change one channel beside so many."""
+
+    async def main(effort: Effort) -> dict[str, float]:
+        async with opened(path) as store:
+            topic = store.topic("t")
+            for number in range(channels + TIMES):
+                topic.channel(f"c{number}")
+            await topic.put_many([SMALL] * 10)
+            await topic.sync()
+            channel, numbers = topic.channel("c0"), iter(range(channels, channels + TIMES))
+
+            async def delete() -> None:
+                await topic.delete_channel(f"c{next(numbers)}")
+
+            return {
+                "sync": await effort.of(topic.sync),
+                "settle in": await effort.of(topic.settle_in),
+                "seek": await effort.of(lambda: channel.seek("earliest")),
+                "configure": await effort.of(lambda: channel.configure(aiodq.ChannelOptions(max_in_flight=7))),
+                "delete": await effort.of(delete),
+            }
+
+    return counted(main)
+
+
+def test_changing_a_channel_among_many(tmp_path: Path) -> None:
+    few, many = changes(tmp_path / "few", 1), changes(tmp_path / "many", 150)
+    for kind, before in few.items():  # how many turns of the loop a thread takes is not always the same
+        assert many[kind] <= 1.25 * before, f"{kind}: {few}, with many {many}"
+
+
 class Watched(QuickFileSystem):
     """Counts what a thread opens to read, and reads, of segments."""
 
@@ -808,7 +840,7 @@ def deletions(path: Path, segments: int, channels: int) -> float:
 
             async def judge() -> None:
                 retention = topic._engine.retention
-                verdict = retention._going({}, retention._consumption())
+                verdict = retention._going({}, cache(retention._consumption))
                 assert verdict is not None
                 assert len(verdict.segments) == segments
 

@@ -64,6 +64,8 @@ class EffectiveOptions:
         self._coming: StoredOptions | None = None
         self._named_channels: dict[str, ChannelOptions] = {}
         self._coming_channels: dict[str, ChannelOptions] = {}
+        # Channels that deliver nothing until their options are on disk: few, among very many.
+        self._held: dict[str, ChannelEngine[Any]] = {}
         self._failed: dict[str, Exception] = {}
         self._recalled: dict[str, None] = {}  # the channels, and the topic by an empty name
         self._compare()
@@ -319,6 +321,7 @@ class EffectiveOptions:
         self._named_channels.pop(name, None)
         self._coming_channels.pop(name, None)
         self._failed.pop(name, None)
+        self._held.pop(name, None)
 
     def look_at(self, channel_engine: ChannelEngine[Any]) -> None:
         """Write the options of a channel that are to be on disk and are not; one being created comes here again."""
@@ -360,6 +363,10 @@ class EffectiveOptions:
         if not early:
             channel_engine.configure(named)
         channel_engine.hold_back(held=early)
+        if early:
+            self._held[channel_engine.name] = channel_engine
+        else:
+            self._held.pop(channel_engine.name, None)
 
     def _write_channel(
         self, name: str, record: ChannelOptions, finish: Callable[[Exception | None], None], change: int = 0
@@ -379,9 +386,8 @@ class EffectiveOptions:
     def again(self) -> None:
         """Retry what could not be written."""
         self.look()
-        for channel_engine in self._engine.channel_engines.values():
-            if channel_engine.held:
-                self.look_at(channel_engine)
+        for channel_engine in [*self._held.values()] if self._held else ():
+            self.look_at(channel_engine)
 
 
 def check_channel(channel_engine: ChannelEngine[Any]) -> None:

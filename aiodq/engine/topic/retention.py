@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from functools import partial
+from functools import cache, partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -25,7 +25,7 @@ from aiodq.storage.log.retention import Ages, Verdict, expired, gone_ns, outgrow
 from aiodq.storage.state.holds import read_holds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from aiodq.engine.channel.acks.ack_persister import AckPersister
     from aiodq.engine.channel.channel_core import ChannelCore
@@ -184,12 +184,12 @@ class TopicRetention:
             return None
         if self._looking or self._known or self._rolling:
             return soon
-        consumption = self._consumption()
+        consumption = cache(self._consumption)
         if self._going({}, consumption) is not None or self._to_ask > 0:
             return soon
         times: list[float] = []
         last = segments[-1]
-        if policy.consumed == "delete" and not last.empty and consumption.covers(last):
+        if policy.consumed == "delete" and not last.empty and consumption().covers(last):
             times.append(self.written_at + _IDLE - self._host.clock.monotonic())
         now_ns = self._times.now_ns()
         first_ns = self._newest_ns(segments[0]) if len(segments) > 1 else None
@@ -221,13 +221,13 @@ class TopicRetention:
 
     def _delete(self) -> None:
         """Delete what the known holds allow."""
-        self._retain(self._going(self.holds, self._consumption()))
-        if self._may_close(self.holds, self._consumption()):
+        self._retain(self._going(self.holds, cache(self._consumption)))
+        if self._may_close(self.holds, self._consumption):
             self._close_last()
 
     def _finds_any(self, holds: dict[str, int]) -> bool:
         """Return whether a segment may be deleted, or sealed for that."""
-        consumption = self._consumption()
+        consumption = cache(self._consumption)
         return self._going(holds, consumption) is not None or self._may_close(holds, consumption)
 
     def _look(self) -> tuple[float, dict[str, int]]:
@@ -250,13 +250,13 @@ class TopicRetention:
             self._look_at = 0.0
             self._engine.retain_soon()
 
-    def _going(self, holds: dict[str, int], consumption: Consumption) -> Verdict | None:
-        """Return which segments may be deleted now, or None for none."""
+    def _going(self, holds: dict[str, int], consumption: Callable[[], Consumption]) -> Verdict | None:
+        """Return which segments may be deleted now, or None for none. Of one alone, no channel is asked."""
         engine, policy = self._engine, self._engine.options.retention
         held_from = min(holds.values(), default=sys.maxsize)
 
         def consumed(segment: Segment) -> bool:
-            return segment.end <= held_from and consumption.covers(segment)
+            return segment.end <= held_from and consumption().covers(segment)
 
         listed, ages = engine.log.listed, Ages(self._times.now_ns(), self._newest_ns)
 
@@ -264,8 +264,8 @@ class TopicRetention:
             segments = [listed.segments[number] for number in asked]
             return expired(listed, policy, ages, consumed, segments)
 
-        between = consumption.between(listed)
-        asked = self._next_of(between, consumption.at_a_time)
+        between = consumption().between(listed) if len(listed.segments) > 1 else range(0)
+        asked = self._next_of(between, consumption().at_a_time) if between else between
         verdict = judged(asked)
         if verdict.forced_to and asked != between:
             # INVARIANT: no channel loses a message as long as deleting consumed segments is enough.
@@ -291,7 +291,7 @@ class TopicRetention:
         first = at if at in between else between.start
         return range(first, min(first + most, between.stop))
 
-    def _may_close(self, holds: dict[str, int], consumption: Consumption) -> bool:
+    def _may_close(self, holds: dict[str, int], consumption: Callable[[], Consumption]) -> bool:
         """Return whether to seal the segment being written, so that it can be deleted: it is consumed, or old."""
         engine, policy, last = self._engine, self._engine.options.retention, self._engine.log.segments[-1]
         if self._rolling or last.empty or engine.visible < last.end:
@@ -303,7 +303,7 @@ class TopicRetention:
             return True
         idle = self._host.clock.monotonic() >= self.written_at + _IDLE
         held = any(last.end > first for first in holds.values())
-        return policy.consumed == "delete" and idle and not held and consumption.covers(last)
+        return policy.consumed == "delete" and idle and not held and consumption().covers(last)
 
     def _outgrown_ns(self, last: Segment) -> int | None:
         return None if last.empty else outgrown_ns(self._times.oldest_ns(last), self._engine.options.retention)
