@@ -29,6 +29,7 @@ from aiodq.engine.loop.futures import MOST_AT_ONCE
 from aiodq.engine.topic.consumption import Consumption
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
+from aiodq.storage.state.topic.topic_description import TopicDescription
 from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.system.counts import PACKAGE, CountingLoop, compiled
 from tests.system.support import QuickFile, QuickFileSystem
@@ -268,6 +269,31 @@ def test_changing_a_channel_among_many(tmp_path: Path) -> None:
     few, many = changes(tmp_path / "few", 1), changes(tmp_path / "many", 150)
     for kind, before in few.items():  # how many turns of the loop a thread takes is not always the same
         assert many[kind] <= 1.25 * before, f"{kind}: {few}, with many {many}"
+
+
+async def test_channels_are_created_together_although_each_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, add = list[int](), TopicDescription.add_channels
+
+    def counting(made: TopicDescription, channels: Any, *rest: Any) -> None:
+        written.append(len(channels))
+        add(made, channels, *rest)
+
+    monkeypatch.setattr(TopicDescription, "add_channels", counting)
+    async with opened(tmp_path) as store:
+        topic, busy = store.topic("t"), threading.Event()
+        await topic.put(SMALL)
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(topic._engine.operate(busy.wait))]
+        await asyncio.sleep(0)
+        for number in range(20):
+            topic.channel(f"c{number}")
+            waiting.append(asyncio.ensure_future(topic.settle_in()))
+            await asyncio.sleep(0)
+        busy.set()
+        await asyncio.gather(*waiting)
+        assert [topic.channel(f"c{number}").qsize() for number in (0, 19)] == [1, 0]
+    assert written == [20]
 
 
 class Watched(QuickFileSystem):

@@ -79,7 +79,7 @@ class TopicEngine:
         waiting: the channels with waiting getters.
         paused: whether none of its channels delivers.
         in_writer: what the segment writer is writing.
-        submitted: the number of operations so far.
+        submitted: the number of operations so far that may change something.
         serial, taken: the serial numbers of the batch opened last, and of the one taken to be written last.
         tick_scheduled: whether the next tick is scheduled.
         writer: writes its segments.
@@ -285,7 +285,7 @@ class TopicEngine:
         Cancellation: nothing changes.
         """
         self.retry()
-        await self.operate(lambda: None)
+        await self._rest()
         if self.effective_options.coming:
             await self.persist(lambda: None)
         self.creation.check(channel)
@@ -431,6 +431,16 @@ class TopicEngine:
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.io_loop.requests.ask(SyncWanted(done))
+        await done
+
+    async def _rest(self) -> None:
+        """Wait until everything accepted and asked for before is done.
+
+        That changes nothing, and is not counted: channels named after it are created together with those before it.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.put_buffer.close_batch()
+        self.io_loop.requests.ask(Operation(lambda: None, lambda _, error: settle(done, None, error), self.serial))
         await done
 
     async def operate(self, work: Callable[[], T]) -> T:
