@@ -16,6 +16,7 @@ from aiodq.errors import InvalidOptionError, MissingExtraError
 from aiodq.spark.worker import is_in_files_of_session
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.segments.segment_files import segment_base
+from aiodq.storage.store_layout import refuse_inside_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File, FileSystem, Lock
 
-__all__ = ["AnyFileSystem", "find_objects", "full_path", "is_url", "local_path", "numbered"]
+__all__ = ["AnyFileSystem", "check_outside_stores", "find_objects", "full_path", "is_url", "local_path", "numbered"]
 
 _FILE: Final = re.compile("file:(//(localhost)?)?(?=/)")
 _ONE_SLASH: Final = re.compile("([A-Za-z][A-Za-z0-9+]+:)/(?!/)")
@@ -78,6 +79,20 @@ def full_path(path: str) -> str:
 def is_url(path: str) -> bool:
     """Return whether a path is a URL of object storage."""
     return "://" in path
+
+
+def check_outside_stores(directory: str) -> None:
+    """Make sure that what Spark makes there is kept: a result, or a checkpoint, without which all is written again.
+
+    Blocking.
+
+    Raises:
+        InvalidOptionError: no path can be meant by it.
+        NotAStoreError: it lies among a store's own files, such as a topic's, which are removed with the topic.
+    """
+    path = local_path(directory)
+    if not is_url(path):
+        refuse_inside_store(OsFileSystem(), os.path.realpath(path))
 
 
 def find_objects(url: str) -> tuple[Any, str]:

@@ -9,12 +9,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from aiodq.errors import AiodqError, InvalidOptionError
-from aiodq.spark.objects import AnyFileSystem
+from aiodq.spark.objects import AnyFileSystem, check_outside_stores
 from aiodq.spark.options import batch_options, read_options, stream_options, write_options
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.reading import UUID, Partition, read_partition
 from aiodq.spark.stream.streaming import StreamReader
-from aiodq.spark.writing import BatchWriter, StreamWriter, check_checkpoint, check_schema
+from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ class AiodqDataSource(DataSource):
         if overwrite:
             raise InvalidOptionError("a topic is appended to: write with outputMode('append')")
         if "checkpointLocation" in self.options:
-            check_checkpoint(self.options["checkpointLocation"])
+            check_outside_stores(self.options["checkpointLocation"])
         return StreamWriter(self._checked(schema, stream=True))
 
     def _checked(self, schema: StructType, *, stream: bool) -> WriteOptions:

@@ -36,7 +36,6 @@ from aiodq.format.checksum import crc32
 from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
 from aiodq.options import StoreOptions
-from aiodq.spark.objects import is_url, local_path
 from aiodq.spark.options import check_topic
 from aiodq.spark.worker import spare_collections
 from aiodq.storage.bulk.commits import Commit, CommitKey, Staged, commit_staged, discard_staged, read_commits
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchWriter",
     "StreamWriter",
-    "check_checkpoint",
     "check_place",
     "check_schema",
     "columns_by_topic",
@@ -504,18 +502,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - likewise
         """Remove what was staged; what was committed stays, whatever failed then."""
         discard_staged(OsFileSystem(), self._options.store, self._name)
-
-
-def check_checkpoint(checkpoint: str) -> None:
-    """Make sure that a stream's checkpoint is kept: with another one, it would write everything again. Blocking.
-
-    Raises:
-        InvalidOptionError: no path can be meant by it.
-        NotAStoreError: it lies among a store's own files, such as a topic's, which are removed with the topic.
-    """
-    path = local_path(checkpoint)
-    if not is_url(path):
-        refuse_inside_store(OsFileSystem(), os.path.realpath(path))
 
 
 def check_place(store: str) -> None:

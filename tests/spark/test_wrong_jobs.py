@@ -18,10 +18,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import aiodq
+from aiodq.spark.objects import check_outside_stores
 from aiodq.spark.options import write_options
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship, start_session
 from aiodq.spark.pipelines.archive import _own_hold, _Run
-from aiodq.spark.pipelines.places import check_result, refuse_moved, target_path
+from aiodq.spark.pipelines.places import refuse_moved, target_path
 from aiodq.spark.pipelines.replay import check_range
 from aiodq.spark.source import AiodqDataSource
 from aiodq.spark.writing import BatchWriter, StreamWriter
@@ -123,8 +124,8 @@ INSIDE: list[Callable[[Path, Path], object]] = [
     lambda store, place: archive(NONE, store, store.parent / "lake", checkpoint=place),
     lambda store, place: ship(store, str(place)),
     lambda store, place: report(NONE, store, place),
-    lambda _store, place: check_result(str(place)),
-    lambda _store, place: check_result(f"file://{place}"),
+    lambda _store, place: check_outside_stores(str(place)),
+    lambda _store, place: check_outside_stores(f"file://{place}"),
 ]
 
 
@@ -158,7 +159,7 @@ async def test_nothing_is_written_where_it_goes_with_a_topic(
 
 async def test_a_result_may_lie_beside_the_topics_or_elsewhere(store: Path) -> None:
     for place in (store / "result", store.parent / "result", "s3://bucket/orders", "result"):
-        check_result(str(place))
+        check_outside_stores(str(place))
 
 
 async def test_a_pattern_may_name_the_one_store(store: Path) -> None:

@@ -398,11 +398,11 @@ def query(
     if parquet is not None:
         _refuse("--parquet writes the result and shows nothing", output=output)
     _check(stores)
-    from aiodq.spark.pipelines.places import check_result  # noqa: PLC0415 - it is there now
+    from aiodq.spark.objects import check_outside_stores  # noqa: PLC0415 - it is there now
     from aiodq.spark.pipelines.session import loss_option  # noqa: PLC0415 - likewise
 
     if parquet is not None:
-        check_result(parquet)
+        check_outside_stores(parquet)
     with _session(master, conf, "query", verbose=verbose) as (session, _):
         result: DataFrame = _pipelines().query(session, stores, sql, **loss_option(lossy=lossy))
         if parquet is not None:

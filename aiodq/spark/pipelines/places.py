@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ARCHIVED",
     "check_archived",
-    "check_result",
     "in_order",
     "one_store",
     "refuse_moved",
@@ -69,18 +68,6 @@ def target_path(target: str | os.PathLike[str]) -> str:
     refuse_store(path, "name a directory of its own for the files of the archive")
     refuse_inside_store(OsFileSystem(), os.path.realpath(path))
     return os.path.abspath(path)
-
-
-def check_result(directory: str) -> None:
-    """Make sure that a directory for a result can be kept: Spark makes it, wherever that is.
-
-    Raises:
-        InvalidOptionError: no path can be meant by it.
-        NotAStoreError: it lies among a store's own files, such as a topic's, which are removed with the topic.
-    """
-    path = local_path(directory)
-    if not is_url(path):
-        refuse_inside_store(OsFileSystem(), os.path.realpath(path))
 
 
 def one_store(job: str, store: str | os.PathLike[str]) -> str:
