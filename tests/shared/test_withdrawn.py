@@ -70,6 +70,23 @@ async def test_what_comes_after_it_was_withdrawn_goes_back_once_nothing_newer_co
             assert (await queue.get()).body == b"0"
 
 
+async def test_one_of_several_getters_waits_for_no_more_goes_to_another_process_in_its_order(tmp_path: Path) -> None:
+    async with owned(tmp_path / "s") as (store, owner), asyncio.timeout(PATIENCE):
+        queue = store.queue("jobs")
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            theirs = client.queue("jobs")
+            await theirs.refresh()
+            leaving, staying = asyncio.create_task(theirs.get()), asyncio.create_task(theirs.get())
+            await until(lambda: owner.clients and any(each._wanted == 2 for each in owner.clients[0].shares))
+            leaving.cancel()
+            await until(lambda: not any(each._wanted == 2 for each in owner.clients[0].shares))
+            mine = asyncio.create_task(queue.get())
+            await asyncio.sleep(0)
+            await queue.put_many([b"0", b"1", b"2"])
+            got = {(await staying).body, (await mine).body}
+            assert (got, (await queue.get()).body) == ({b"0", b"1"}, b"2")
+
+
 @pytest.mark.parametrize("turns", range(12))
 async def test_what_an_owner_has_taken_for_who_wants_no_more_is_not_sent_before_what_comes_back(
     tmp_path: Path, turns: int

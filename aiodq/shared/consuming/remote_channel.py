@@ -469,6 +469,9 @@ class RemoteChannel(RemoteSettlement):
     def _waits_no_more(self) -> None:
         if not (self._waiting or self._ahead):
             asyncio.get_running_loop().call_soon(self._withdraw_unless_wanted)
+        elif self._wanted > self._got - len(self._ready) + self._waiting and not self._ahead:
+            # One of several was cancelled: what comes for it is the next message, and would wait here for nobody.
+            asyncio.get_running_loop().call_soon(self._withdraw_more)
 
     def _withdraw_unless_wanted(self) -> None:
         """Give back messages without a waiting getter; one that asks for its next message has had a turn for that."""
