@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from aiodq.by_name import known_as
 from aiodq.engine.batch.draft import Draft
-from aiodq.engine.batch.put_batch import PLAIN, Accepted, columns_cost, columns_of, plain_lengths
+from aiodq.engine.batch.put_batch import OVERHEAD, PLAIN, Accepted, columns_cost, columns_of, plain_lengths
 from aiodq.engine.batch.validation import list_bodies
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.commit.group_commit import GIVE_WAY
@@ -155,10 +155,11 @@ class Producer(Uncopied):
         bodies = list_bodies(bodies)
         if bodies and tag is None and key is None and headers is None and delay is None and ttl is None:
             few = len(bodies) <= _AT_ONCE
-            lengths = plain_lengths(bodies, engine.options) if few else await self._plain_lengths(bodies)
-            if lengths is not None:
+            found = plain_lengths(bodies, engine.options) if few else await self._plain_lengths(bodies)
+            if found is not None:
+                lengths, total = found
                 plain_ones = Columns(cast("list[bytes]", bodies), lengths=lengths)
-                return await self._put_columns(plain_ones, columns_cost(plain_ones))
+                return await self._put_columns(plain_ones, total + OVERHEAD * len(lengths))
         columns, cost = await self._columns(bodies, put_buffer.accepted(Draft(b"", tag, key, headers, delay, ttl)))
         engine.check()
         if not bodies:
@@ -183,16 +184,17 @@ class Producer(Uncopied):
             cost += columns_cost(pieces[-1])
         return Columns.joined(pieces), cost
 
-    async def _plain_lengths(self, bodies: list[Any]) -> list[int] | None:
+    async def _plain_lengths(self, bodies: list[Any]) -> tuple[list[int], int] | None:
         """Do as `plain_lengths`, some in each turn of the loop: checking very many at once would block it."""
-        options, lengths = self._engine.options, list[int]()
+        options, lengths, total = self._engine.options, list[int](), 0
         for start in range(0, len(bodies), _AT_ONCE):
             some = plain_lengths(bodies[start : start + _AT_ONCE], options)
             if some is None:
                 return None
-            lengths += some
+            lengths += some[0]
+            total += some[1]
             await asyncio.sleep(0)
-        return lengths
+        return lengths, total
 
     async def _put_columns(self, columns: Columns, cost: int) -> range:
         """Do as `put_many`, for messages that were checked and cost so many bytes of memory."""

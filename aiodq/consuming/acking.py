@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from aiodq.engine.channel.lease.claim import Claim, is_claimed
 from aiodq.engine.channel.lease.held_runs import HeldRuns, held_runs, is_in
 from aiodq.errors import AlreadySettledError, InvalidOptionTypeError, NotInFlightError
+from aiodq.format.many import all_are
 from aiodq.message import Message
 from aiodq.values import several, shown_typed
 
@@ -32,7 +33,7 @@ def ack_all(channel_engine: OpenChannel[Message], messages: Iterable[Message]) -
     found = list_messages(messages)
     claim: Claim[Message] = Claim(channel_engine)
     try:
-        if list(map(type, found)).count(Message) == len(found):
+        if all_are(found, Message):
             claim.take(found)
         else:
             claim.others = found
@@ -56,7 +57,7 @@ def _checked(channel_engine: OpenChannel[Message], messages: list[Message]) -> t
         As for `ack_all`.
     """
     runs: HeldRuns = {}
-    if list(map(type, messages)).count(Message) == len(messages):
+    if all_are(messages, Message):
         runs, messages = held_runs(messages, lambda lease: lease.channel_engine is channel_engine)
     alone: dict[int, _Alone] = {}
     for message in messages:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from aiodq.delivery.leases import ACKED
 from aiodq.engine.channel.lease.open_lease import Taking
 from aiodq.engine.loop.home_loop import task_of
 from aiodq.engine.queue_errors import QueueShutDown
+from aiodq.format.many import COMPILED
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from aiodq.message import Message
 
 __all__ = ["iterate"]
-
-_COMPILED: Final = not isinstance(Taking.next, FunctionType)
 
 
 def iterate(
@@ -37,7 +35,7 @@ def iterate(
         handed: called with each message before it is yielded, if the channel engine is `special`.
         held_by_task: notes which task got a message; None if that is not needed.
     """
-    return (_called if _COMPILED else _inlined)(channel_engine, store_ref, handed, held_by_task)
+    return (_called if COMPILED else _inlined)(channel_engine, store_ref, handed, held_by_task)
 
 
 async def _called(

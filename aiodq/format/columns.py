@@ -6,13 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntFlag
 from functools import lru_cache
-from io import BytesIO
 from itertools import chain
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiodq.errors import CorruptionError
 from aiodq.format.layout import NULL_LENGTH, u32_bytes
+from aiodq.format.many import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -277,8 +277,7 @@ def _bodies(view: memoryview, start: int, lengths: Sequence[int]) -> list[bytes]
     if (total := sum(lengths)) != len(data):
         message = f"bodies of {total} bytes in {len(data)}"
         raise ValueError(message)
-    # `struct.unpack_from` takes less than half the time of slicing.
-    return list(map(BytesIO(data).read, lengths))
+    return cut(data, lengths)
 
 
 def _cut(view: memoryview, start: int, lengths: Sequence[int] | None) -> tuple[list[bytes | None] | None, int]:

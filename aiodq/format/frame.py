@@ -30,6 +30,7 @@ from aiodq.format.layout import (
     TRAILER,
     padded,
 )
+from aiodq.format.many import COMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,6 +222,8 @@ def _worth_compressing(body: bytes, codec: int) -> bool:
 def slice_frames(columns: Columns) -> list[tuple[int, int]]:
     """Return (start, stop) of slices that stay within a frame's bounds; a large message gets one of its own."""
     sizes, count = list(columns.sizes()), len(columns.bodies)
+    if COMPILED:
+        return _cuts(sizes)
     slices: list[tuple[int, int]] = []
     start = 0
     while start < count:
@@ -230,6 +233,21 @@ def slice_frames(columns: Columns) -> list[tuple[int, int]]:
         slices.append((start, stop))
         start = stop
     return slices
+
+
+def _cuts(sizes: list[int]) -> list[tuple[int, int]]:
+    """Do as `slice_frames` for messages of these sizes, with a step for each: the quickest if it is compiled."""
+    cuts: list[tuple[int, int]] = []
+    start = stop = total = 0
+    for size in sizes:
+        total += size
+        if stop > start and (total > FRAME_BYTES or stop - start >= FRAME_RECORDS):
+            cuts.append((start, stop))
+            start, total = stop, size
+        stop += 1
+    if stop > start:
+        cuts.append((start, stop))
+    return cuts
 
 
 def _fitting(sizes: list[int], total: int) -> int:

@@ -54,7 +54,7 @@ async def test_in_whatever_order_these_and_no_others_are_settled(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, order: list[int], *, compiled: bool
 ) -> None:
     """By either of two ways to compare them, of which a compiled aiodq has the one, and plain Python the other."""
-    monkeypatch.setattr("aiodq.engine.channel.lease.held_runs._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.engine.channel.lease.held_runs.COMPILED", compiled)
     async with machine.jobs() as jobs:
         await jobs.put_many([b"a", b"b", b"c", b"d"])
         messages = await jobs.get_many(4)
@@ -159,7 +159,7 @@ async def test_one_with_an_entry_of_its_own_leaves_other_leases_to_be_settled_in
 async def test_those_that_do_not_follow_each_other_are_settled_in_runs_too(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, seed: int, order: str, *, compiled: bool
 ) -> None:
-    monkeypatch.setattr("aiodq.engine.channel.lease.held_runs._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.engine.channel.lease.held_runs.COMPILED", compiled)
     alone: list[int] = []
     ack = ChannelState.ack
 

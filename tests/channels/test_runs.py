@@ -55,6 +55,22 @@ async def test_a_lease_is_of_many(machine: Machine, kind: str) -> None:
         assert counts(jobs) == (0, 0, 0)
 
 
+@pytest.mark.pure("a compiled module does not look again whether it is compiled")
+@pytest.mark.parametrize("compiled", [False, True])
+async def test_messages_made_together_are_each_in_its_place(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool
+) -> None:
+    monkeypatch.setattr("aiodq.engine.channel.lease.in_flight.COMPILED", compiled)
+    async with machine.store() as store:
+        queue = store.queue("jobs")
+        await queue.put_many(numbered(MANY, tag="t"))
+        first, *_ = [await queue.get() for _ in range(5)]
+        messages = await queue.get_many(MANY)
+        assert [(each.offset, each.tag) for each in messages] == [(number, "t") for number in range(5, MANY)]
+        assert bodies(messages) == [*range(5, MANY)]
+        assert {id(each._store_ref) for each in messages} == {id(first._store_ref)}
+
+
 async def test_what_is_measured_does_not_divide_a_run(machine: Machine) -> None:
     async with machine.jobs() as jobs:
         engine = jobs._channel_engine
@@ -89,7 +105,7 @@ async def test_an_iteration_gives_each_in_order(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool, auto_ack: bool
 ) -> None:
     """By either of its two forms, of which a compiled aiodq uses the one, and plain Python the other."""
-    monkeypatch.setattr("aiodq.consuming.iteration._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.consuming.iteration.COMPILED", compiled)
     async with machine.jobs(auto_ack=auto_ack) as jobs:
         await jobs.put_many(numbered(MANY))
         jobs.shutdown()
@@ -107,7 +123,7 @@ async def test_an_iteration_gives_each_in_order(
 async def test_an_iteration_notes_what_its_task_holds(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool
 ) -> None:
-    monkeypatch.setattr("aiodq.consuming.iteration._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.consuming.iteration.COMPILED", compiled)
     async with machine.jobs() as jobs:
         await jobs.put_many(numbered(MANY))
         async for message in jobs:
@@ -122,7 +138,7 @@ async def test_an_iteration_notes_what_its_task_holds(
 async def test_an_iteration_of_several_tasks_notes_what_each_holds(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, *, compiled: bool
 ) -> None:
-    monkeypatch.setattr("aiodq.consuming.iteration._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.consuming.iteration.COMPILED", compiled)
     async with machine.jobs() as jobs:
         await jobs.put_many(numbered(MANY))
         messages = aiter(jobs)

@@ -295,7 +295,10 @@ async def test_a_process_stops_and_leaves_the_store_to_the_others(tmp_path: Path
             await queue.put(b"c")
         left = [b"b"] if grace else [b"a", b"b"]
         assert await counts(other) == (len(left), 0, 0)
-        assert [(message.body, message.attempts) for message in await other.get_many(2)] == [(body, 1) for body in left]
+        again = [
+            await other.get() for _ in left
+        ]  # `get_many` takes what has arrived here, and may have come in two runs
+        assert [(message.body, message.attempts) for message in again] == [(body, 1) for body in left]
 
 
 async def test_a_run_of_which_something_was_taken_away_is_not_acked(tmp_path: Path) -> None:

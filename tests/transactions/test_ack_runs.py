@@ -89,7 +89,7 @@ async def left(queue: aiodq.Queue) -> list[bytes]:
 async def test_what_is_acked_is_settled_and_nothing_else(
     machine: Machine, seed: int, monkeypatch: pytest.MonkeyPatch, *, commits: bool, compiled: bool
 ) -> None:
-    monkeypatch.setattr("aiodq.engine.channel.lease.held_runs._COMPILED", compiled)
+    monkeypatch.setattr("aiodq.engine.channel.lease.held_runs.COMPILED", compiled)
     scene = Scene(random.Random(seed))
     async with machine.store() as store, Machine().store() as other:
         await scene.fill(store, other)

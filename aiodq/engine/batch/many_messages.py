@@ -20,6 +20,7 @@ from aiodq.engine.batch.validation import (
 )
 from aiodq.errors import InvalidMessageError
 from aiodq.format.columns import Columns
+from aiodq.format.many import all_are
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -87,11 +88,12 @@ def _columns_at_once(
         options: the topic's.
         now_ns: returns when they are put.
     """
-    drafts = list(map(type, items)).count(Draft) == len(items)
+    drafts = all_are(items, Draft)
     bodies = list(map(_BODY, items)) if drafts else items
-    lengths = plain_lengths(bodies, options)
-    if lengths is None:
+    found = plain_lengths(bodies, options)
+    if found is None:
         return None
+    lengths, total = found
     count, columns = len(bodies), Columns(bodies, lengths=lengths)
     if not drafts:
         columns.tags = [shared.tag] * count if shared.tag is not None else None
@@ -99,7 +101,7 @@ def _columns_at_once(
         columns.headers = [shared.headers] * count if shared.headers else None
         columns.dues = [shared.due] * count if shared.due else None
         columns.expiries = [shared.expiry] * count if shared.expiry else None
-        return columns, sum(lengths) + accepted_cost(shared, b"") * count
+        return columns, total + accepted_cost(shared, b"") * count
     try:
         columns.tags, tags = _tags(list(map(_TAG, items)))
         columns.keys, keys = _keys(list(map(_KEY, items)))
@@ -108,7 +110,7 @@ def _columns_at_once(
         columns.expiries = _times(list(map(_TTL, items)), "ttl", now_ns, None)
     except (_OneByOneError, InvalidMessageError, UnicodeEncodeError):
         return None
-    return columns, sum(lengths) + OVERHEAD * count + tags + keys + headers
+    return columns, total + OVERHEAD * count + tags + keys + headers
 
 
 def _only(values: list[Any], *types: type) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from aiodq.format.columns import Columns
+from aiodq.format.many import all_are, measured
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,20 +65,17 @@ def columns_cost(columns: Columns) -> int:
     return sum(columns.sizes()) + OVERHEAD * len(columns.bodies)
 
 
-def plain_lengths(bodies: list[Any], options: StoreOptions) -> list[int] | None:
-    """Return the lengths of messages that are bodies only; None if one is not, or may not be put.
-
-    No Python statement is executed per message.
-    """
-    if list(map(type, bodies)).count(bytes) != len(bodies):
+def plain_lengths(bodies: list[Any], options: StoreOptions) -> tuple[list[int], int] | None:
+    """Return the lengths of messages that are bodies only, and their sum; None if one is not, or may not be put."""
+    if not all_are(bodies, bytes):
         return None
-    lengths = list(map(len, bodies))
+    lengths, total = measured(bodies)
     if options.min_message_bytes and min(lengths) < options.min_message_bytes:
         return None
     # If all of them together are not too large, none is.
-    if sum(lengths) > options.max_message_bytes and max(lengths) > options.max_message_bytes:
+    if total > options.max_message_bytes and max(lengths) > options.max_message_bytes:
         return None
-    return lengths
+    return lengths, total
 
 
 def accepted_cost(message: Accepted, body: bytes) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from types import FunctionType
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from aiodq.delivery.leases import APART, HELD, MEASURED, SETTLED, indexes
 from aiodq.engine.channel.lease.in_flight import InFlight, neighbours
+from aiodq.format.many import COMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,8 +22,6 @@ HeldRuns: TypeAlias = "dict[MessageLease, list[tuple[int, int]]]"
 
 _Piece: TypeAlias = "tuple[MessageLease, int, int, int]"
 """A lease, the first index in it of messages that follow each other there, and where in a list these begin and end."""
-
-_COMPILED: Final = not isinstance(neighbours, FunctionType)
 
 
 def held_runs(messages: list[M], belongs: Callable[[MessageLease], bool]) -> tuple[HeldRuns, list[M]]:
@@ -51,7 +49,7 @@ def held_runs(messages: list[M], belongs: Callable[[MessageLease], bool]) -> tup
 
 def in_pieces(messages: Sequence[InFlight]) -> tuple[list[_Piece], int]:
     """Return the runs of messages, as `get_many` gives them, and where the first message is that is in none."""
-    return (_counted if _COMPILED else _compared)([*messages])
+    return (_counted if COMPILED else _compared)([*messages])
 
 
 def mark_settled(messages: Iterable[InFlight]) -> None:

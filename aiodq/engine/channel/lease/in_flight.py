@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiodq.delivery.leases import ACKED, HELD, indexes
 from aiodq.engine.loop.home_loop import BY_THREAD
+from aiodq.format.many import COMPILED
 from aiodq.storage.read.stored_message import StoredMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aiodq.engine.channel.lease.message_lease import MessageLease
 
 __all__ = ["InFlight", "message_of", "messages_of", "neighbours"]
@@ -82,15 +81,28 @@ def message_of(kind: type[M], run: MessageLease, index: int, body: bytes, store_
     return message
 
 
-def messages_of(kind: type[M], run: MessageLease, first: int, bodies: Sequence[bytes], store_ref: object) -> list[M]:
+def messages_of(kind: type[M], run: MessageLease, first: int, bodies: list[bytes], store_ref: object) -> list[M]:
     """Return the messages with these bodies, from an index of a lease on."""
     # All are made by one call, and their places are numbers that exist: `message_of` for each takes twice as long.
     messages: list[M] = list(starmap(kind, repeat((), len(bodies))))
+    if COMPILED:
+        _fill(messages, run, first, bodies, store_ref)
+        return messages
     places = indexes(first, first + len(bodies))
     message: M
     for message, message.body, message._index in zip(messages, bodies, places, strict=True):  # noqa: SLF001
         message._run, message._store_ref = run, store_ref  # noqa: SLF001
     return messages
+
+
+def _fill(messages: list[M], run: MessageLease, first: int, bodies: list[bytes], store_ref: object) -> None:
+    """Do as `messages_of` with messages just made, with a step for each: the quickest if it is compiled."""
+    for at in range(len(bodies)):
+        message: InFlight = messages[at]
+        message._run = run  # noqa: SLF001 - as in `message_of`
+        message._index = first + at  # noqa: SLF001 - as above
+        message.body = bodies[at]
+        message._store_ref = store_ref  # noqa: SLF001 - as above
 
 
 def neighbours(messages: list[InFlight], at: int) -> int:
