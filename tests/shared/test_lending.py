@@ -345,6 +345,17 @@ async def test_what_nobody_wants_any_more_goes_back_a_little_at_a_time_and_in_or
         assert [message.body for message in await queue.get_many(898)] == [b"%d" % n for n in range(2, 900)]
 
 
+async def test_several_are_as_many_as_are_ready_though_they_do_not_come_at_once(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        await owner.queue("jobs").put_many([bytes(50_000)] * 40)
+        for queue in (client.queue("jobs"), owner.queue("jobs")):
+            await queue.refresh()
+            messages = await queue.get_many(30)
+            assert [message.offset for message in messages] == [*range(30)]
+            assert len(await queue.get_many(30)) == 10
+            await queue.seek(0)
+
+
 async def test_what_a_client_held_that_is_gone_comes_back_with_turns_for_others_in_between(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client):
         queue, seen = owner.queue("jobs"), set[int]()

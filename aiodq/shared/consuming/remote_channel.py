@@ -372,8 +372,14 @@ class RemoteChannel(RemoteSettlement):
         return 0
 
     async def was_read(self) -> bool:
-        """Return False: nothing is read here."""
-        return False
+        """Wait for more of what was asked for, if the owner has more; return whether any has come.
+
+        Raises:
+            AiodqError: as `refresh`.
+        """
+        if self.counts.ready and not self._ready:
+            await self.refresh()  # the owner sends in pieces, and answers this in between
+        return bool(self._ready)
 
     def _return(self) -> None:
         self._returning = None
