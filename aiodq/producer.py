@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from aiodq.by_name import known_as
 from aiodq.engine.batch.draft import Draft
-from aiodq.engine.batch.put_batch import OVERHEAD, PLAIN, Accepted, columns_cost, columns_of, plain_lengths
+from aiodq.engine.batch.put_batch import OVERHEAD, PLAIN, Accepted, plain_lengths
 from aiodq.engine.batch.validation import list_bodies
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.commit.group_commit import GIVE_WAY
@@ -176,12 +176,13 @@ class Producer(Uncopied):
         """
         put_buffer = self._engine.put_buffer
         now_ns = put_buffer.moment()
-        pieces = [columns_of(put_buffer.accepted_all(bodies[:_FEW], shared, now_ns))]
-        cost = columns_cost(pieces[0])
+        piece, cost = put_buffer.accepted_columns(bodies[:_FEW], shared, now_ns)
+        pieces = [piece]
         for start in range(_FEW, len(bodies), _FEW):
             await asyncio.sleep(0)
-            pieces.append(columns_of(put_buffer.accepted_all(bodies[start : start + _FEW], shared, now_ns)))
-            cost += columns_cost(pieces[-1])
+            piece, more = put_buffer.accepted_columns(bodies[start : start + _FEW], shared, now_ns)
+            pieces.append(piece)
+            cost += more
         return Columns.joined(pieces), cost
 
     async def _plain_lengths(self, bodies: list[Any]) -> tuple[list[int], int] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiodq.engine.batch.draft import Draft
-from aiodq.engine.batch.many_messages import checked_many
+from aiodq.engine.batch.many_messages import checked_items, checked_many
+from aiodq.engine.batch.put_batch import columns_cost, columns_of
 from aiodq.engine.batch.validation import checked, no_body
 from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, MessageSizeError
 
@@ -86,6 +87,18 @@ class Acceptance:
             MessageSizeError, InvalidMessageError: one cannot be stored.
         """
         return checked_many(self, self._accepting.options, bodies, common)
+
+    def accepted_columns(self, items: list[Any], shared: Accepted, now_ns: Callable[[], int]) -> tuple[Columns, int]:
+        """Return several messages as they are stored, and their cost in bytes of memory; otherwise as `accepted_all`.
+
+        Raises:
+            MessageSizeError, InvalidMessageError: one cannot be stored.
+        """
+        found = checked_items(self, self._accepting.options, items, shared, now_ns)
+        if isinstance(found, tuple):
+            return found
+        columns = columns_of(found)
+        return columns, columns_cost(columns)
 
     def accepted_all(
         self, bodies: Iterable[BytesLike | Draft], shared: Accepted, now_ns: Callable[[], int]

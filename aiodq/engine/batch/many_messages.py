@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
     from aiodq.options import StoreOptions
 
-__all__ = ["checked_many"]
+__all__ = ["checked_items", "checked_many"]
 
 _BODY, _TAG, _KEY = attrgetter("body"), attrgetter("tag"), attrgetter("key")
 _HEADERS, _DELAY, _TTL = attrgetter("headers"), attrgetter("delay"), attrgetter("ttl")
@@ -72,7 +72,13 @@ def checked_many(
         MessageSizeError, InvalidMessageError: one cannot be stored.
     """
     items, now_ns = list_bodies(bodies), buffer.moment()
-    shared = checked(common, now_ns)
+    return checked_items(buffer, options, items, checked(common, now_ns), now_ns)
+
+
+def checked_items(
+    buffer: Accepting, options: StoreOptions, items: list[Any], shared: Accepted, now_ns: Callable[[], int]
+) -> tuple[Columns, int] | list[tuple[Accepted, bytes]]:
+    """Do as `checked_many`, if `shared` is checked, and with what time it is."""
     found = _columns_at_once(items, shared, options, now_ns) if len(items) >= _MANY else None
     return buffer.accepted_all(items, shared, now_ns) if found is None else found
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from aiodq.engine.batch.draft import Draft
     from aiodq.engine.batch.put_batch import Accepted, PutResult
@@ -88,10 +88,8 @@ class PutBuffering(Protocol):
         """Return a function that reads the wall time once and repeats it."""
         ...
 
-    def accepted_all(
-        self, bodies: Iterable[Any], shared: Accepted, now_ns: Callable[[], int]
-    ) -> list[tuple[Accepted, bytes]]:
-        """Return what is to be stored of several messages."""
+    def accepted_columns(self, items: list[Any], shared: Accepted, now_ns: Callable[[], int]) -> tuple[Columns, int]:
+        """Return several messages as they are stored, and their cost in bytes of memory."""
         ...
 
     def accept_nowait(self, message: Accepted, body: bytes) -> PutResult:
