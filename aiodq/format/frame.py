@@ -48,6 +48,7 @@ __all__ = [
     "encode_compact",
     "encode_control",
     "encode_frames",
+    "encode_labelled",
     "encode_run",
     "frame_payload",
     "read_prefix",
@@ -60,6 +61,7 @@ _BATCH: Final = BATCH_HEADER.size
 _NO_HEADER: Final = bytes(BATCH_HEADER.size)
 _NO_END: Final = bytes(ALIGNMENT - 1 + TRAILER.size)
 _COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
+_BATCH_REST: Final = struct.Struct(BATCH_HEADER.format.replace("<II", "<", 1))
 _COUNTS: Final = struct.Struct("<III")
 _LARGE: Final = 512
 """Bytes of a frame's parts, on average, from which on they are not joined: joining takes longer than writing each of
@@ -277,6 +279,25 @@ def encode_compact(body: bytes, context: FrameContext, first: int, watermark: in
     return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
 
 
+def encode_labelled(
+    columns: Columns, context: FrameContext, first: int, watermark: int, time_ns: int
+) -> tuple[bytes, int, int]:
+    """Return the frame of one record that has more than a body, its flags and the size of its payload.
+
+    It is what `encode_frames` returns, in a third of the time.
+    """
+    flags, parts = column_parts(columns)
+    size = sum(map(len, parts))
+    length = padded(_BATCH + size + TRAILER.size)
+    if length > MAX_FRAME:
+        raise ValueError(_too_large(length))
+    rest = _BATCH_REST.pack(
+        KIND_BATCH, CODEC_NONE, flags, first - context.base, _lag(first, watermark), time_ns, 1, size, size
+    )
+    covered = b"".join((rest, *parts, bytes(length - _BATCH - size - TRAILER.size), TRAILER.pack(length)))
+    return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered, flags, size
+
+
 @lru_cache(maxsize=1024)
 def _compact_shape(size: int) -> tuple[Callable[..., bytes], int, int]:
     """Return for a body of `size` bytes: the function that packs all but the frame's start, the length, the padding.
@@ -306,6 +327,10 @@ def encode_control(kind: int, body: bytes, context: FrameContext, first: int, *,
     return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
 
 
+def _too_large(length: int) -> str:
+    return f"a frame of {length} bytes is larger than the format can hold"
+
+
 def _encode_batch(
     columns: Columns, context: FrameContext, first: int, watermark: int, time_ns: int, *, codec: int, flags: int
 ) -> Encoded:
@@ -324,8 +349,7 @@ def _encode_batch(
     raw = size if raw is None else raw
     length = padded(_BATCH + size + TRAILER.size)
     if length > MAX_FRAME:
-        message = f"a frame of {length} bytes is larger than the format can hold"
-        raise ValueError(message)
+        raise ValueError(_too_large(length))
     end = bytes(length - _BATCH - size - TRAILER.size) + TRAILER.pack(length)
     rest: list[BytesLike] = []
     if large:

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
 from aiodq.format.columns import Columns, Flags, decode_columns
 from aiodq.format.decode import decode_frames
-from aiodq.format.frame import FrameContext, decode_frame, encode_frames, encode_run, read_prefix, slice_frames
+from aiodq.format.frame import (
+    FrameContext,
+    decode_frame,
+    encode_frames,
+    encode_labelled,
+    encode_run,
+    read_prefix,
+    slice_frames,
+)
 from aiodq.format.layout import (
     FRAME_BYTES,
     FRAME_PREFIX,
@@ -31,6 +39,7 @@ from tests.format.support import (
     decode,
     encode_columns,
     encode_puts,
+    i64,
     puts_strategy,
     records_in,
     walk,
@@ -124,6 +133,20 @@ def test_slices_are_whole_bounded_and_not_smaller_than_need_be(sizes: list[int])
         size = sum(sizes[start:stop])
         assert stop - start == 1 or size <= FRAME_BYTES
         assert stop == len(sizes) or size + sizes[stop] > FRAME_BYTES
+
+
+@given(columns_strategy(max_count=1), st.integers(0, 2**32), st.integers(0, 2**40), i64)
+def test_a_record_with_more_than_a_body_has_the_same_frame_however_it_is_encoded(
+    columns: Columns, offset: int, watermark: int, time_ns: int
+) -> None:
+    first = min(BASE + offset, BASE + MAX_RELATIVE)
+    if columns.plain:
+        columns.keys = [b""]
+    (frame,) = encode_run(
+        columns, CONTEXT, first=first, watermark=watermark, time_ns=time_ns, codec=CODEC_NONE, atomic=False
+    )
+    encoded = encode_labelled(columns, CONTEXT, first, watermark, time_ns)
+    assert encoded == (b"".join(frame.parts), frame.flags, frame.raw)
 
 
 @CODECS

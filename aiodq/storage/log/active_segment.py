@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.footer import IndexEntry, SegmentIndex, footer_bytes
-from aiodq.format.frame import encode_compact, encode_run, slice_frames
+from aiodq.format.frame import encode_compact, encode_labelled, encode_run, slice_frames
 from aiodq.format.layout import COMPACT_MIN, FRAME_START, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE
 from aiodq.format.producers import PUT_FRAME_BYTES, Producer, PutOf, encode_producers, encode_put
 from aiodq.storage.io.durable_io import sync_directory, sync_failure, sync_file, write_all
@@ -278,17 +278,19 @@ class ActiveSegment:
         put = PutOf(origin.producer, origin.sequence, self.next, messages, FRAME_START.unpack_from(frame)[1])
         return encode_put(put, self.segment.context, watermark, time_ns)
 
-    def append(  # noqa: C901 - in one function: each call less counts for a put
-        self, body: bytes, limit: int, watermark: int, time_ns: int, origin: Origin | None = None
-    ) -> int:
-        """Write one plain record at once and make it visible: `stage`, `flush` and `commit` in one step.
+    def append(  # noqa: C901, PLR0912 - in one function: each call less counts for a put
+        self, body: bytes, limit: int, watermark: int, time_ns: int, origin: Origin | None = None, *,
+        labelled: Columns | None = None,
+    ) -> int:  # fmt: skip
+        """Write one record at once and make it visible: `stage`, `flush` and `commit` in one step.
 
         Args:
-            body: the record.
+            body: the record's.
             limit: as for `stage`.
             watermark: as for `stage`.
             time_ns: the time of the put.
             origin: the producer and sequence of an idempotent put.
+            labelled: the record, if it has more than a body.
 
         Returns:
             Its offset, or -1 if it has to go through `stage`: the segment rolls first or begins with the producer
@@ -302,7 +304,12 @@ class ActiveSegment:
         segment, offset, position = self.segment, self.next, self._position
         if position >= self._fits_until:
             return -1  # a frame has no room for an offset far behind the segment's first
-        frame = encode_compact(body, segment.context, offset, watermark, time_ns)
+        flags, raw_bytes = 0, len(body)
+        frame: BytesLike
+        if labelled is None:
+            frame = encode_compact(body, segment.context, offset, watermark, time_ns)
+        else:
+            frame, flags, raw_bytes = encode_labelled(labelled, segment.context, offset, watermark, time_ns)
         if origin is not None:
             control = self._before(frame, origin, watermark, time_ns)
             if control is None:
@@ -325,17 +332,20 @@ class ActiveSegment:
                 raise storage_error(cause, segment.path, position) from cause
             raise
         self._position, self.next = end, offset + 1
+        if flags & ~segment.flags:
+            segment.flags |= flags
+            self._index.flags |= flags
         if origin is not None or position >= self._opens_at or time_ns < segment.newest_ns:
-            self._note(position, offset, time_ns, len(body), of_other=origin is not None)
+            self._note(position, offset, time_ns, raw_bytes, of_other=origin is not None)
         else:
             segment.newest_ns = time_ns
-        segment.raw_bytes += len(body)
+        segment.raw_bytes += raw_bytes
         segment.data_end = segment.size = end
         # INVARIANT: set last, as readers in other threads rely on it.
         segment.end = offset + 1
         return offset
 
-    def _before(self, frame: bytes, origin: Origin, watermark: int, time_ns: int) -> bytes | None:
+    def _before(self, frame: BytesLike, origin: Origin, watermark: int, time_ns: int) -> bytes | None:
         """Return the control frame before the frame of an idempotent put, or None if both go through `stage`."""
         position = self._position
         # Where an index entry would begin between the two frames.

@@ -231,8 +231,11 @@ class TopicLog:
             pausing=pausing,
         )
 
-    def append(self, body: bytes, time_ns: int, *, zeros_ahead: bool = False, origin: Origin | None = None) -> int:
-        """Write one plain record at once, and make it visible to readers.
+    def append(
+        self, body: bytes, time_ns: int, *, zeros_ahead: bool = False, origin: Origin | None = None,
+        labelled: Columns | None = None,
+    ) -> int:  # fmt: skip
+        """Write one record at once, and make it visible to readers; `labelled` is it if it has more than a body.
 
         Returns:
             Its offset, or -1 if it has to go through `stage`.
@@ -241,7 +244,7 @@ class TopicLog:
             DiskFullError: no space; call `rollback`, and later puts may succeed.
             StorageError: as mapped from the system's error; call `rollback`.
         """
-        offset = self.active.append(body, self.options.segment_bytes, self.durable, time_ns, origin)
+        offset = self.active.append(body, self.options.segment_bytes, self.durable, time_ns, origin, labelled=labelled)
         if zeros_ahead and offset >= 0:
             self.active.reserve()
         if origin is not None and offset >= 0:

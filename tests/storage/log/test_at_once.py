@@ -28,6 +28,29 @@ def put_one(log: TopicLog, body: bytes, time_ns: int) -> None:
         put(log, [body], time_ns=time_ns, sync=False)
 
 
+def put_labelled(log: TopicLog, columns: Columns, time_ns: int) -> None:
+    """Do as `put_one` for a message with more than a body."""
+    if log.append(columns.bodies[0], time_ns, labelled=columns) >= 0:
+        return
+    if log.stage(columns, time_ns, atomic=False) is None:
+        log.roll()
+        assert log.stage(columns, time_ns, atomic=False) is not None
+    log.flush()
+    log.commit()
+
+
+def labelled(rng: random.Random, body: bytes) -> Columns:
+    """Return a message with some of what a message may have besides its body."""
+    columns = Columns([body], tags=[rng.choice(("a", "ä", None))])
+    if rng.random() < 0.4:
+        columns.keys = [rng.choice((b"", b"key", None))]
+    if rng.random() < 0.2:
+        columns.headers = [rng.choice(({}, {"a": "b", "c": "d"}))]
+    if rng.random() < 0.1:
+        columns.dues, columns.expiries = [START], [START + SECOND]
+    return columns
+
+
 def check_indices(log: TopicLog, fs: WatchedFileSystem) -> None:
     """Compare what each sealed segment says of itself with what is in it."""
     for segment in log.segments:
@@ -37,6 +60,7 @@ def check_indices(log: TopicLog, fs: WatchedFileSystem) -> None:
         found = examine(file, segment.context, segment.path, limit=segment.data_end, durable_end=segment.end)
         assert load_index(file, segment) == found.index
         assert (segment.records, segment.raw_bytes) == (found.records, found.index.raw_bytes)
+        assert segment.flags == found.index.flags
         assert (segment.oldest_ns, segment.newest_ns) == (found.index.oldest_ns, found.index.newest_ns)
         file.close()
 
@@ -50,8 +74,11 @@ def test_indices_say_what_is_there(tmp_path: Path, segment_bytes: int, seed: int
     for number in range(1500):
         now += rng.choice((0, 1, 5, SECOND, -SECOND, -3))
         body = b"%d" % number + b"." * rng.choice((0, 7, 50, 300, 1500))
-        if rng.random() < 0.9:
+        if rng.random() < 0.6:
             put_one(log, body, now)
+            said.append(body)
+        elif rng.random() < 0.8:
+            put_labelled(log, labelled(rng, body), now)
             said.append(body)
         else:
             more = [body, *(b"%d" % each for each in range(rng.randrange(40)))]

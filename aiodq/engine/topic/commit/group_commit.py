@@ -207,7 +207,7 @@ class GroupCommit:
         now = self._monotonic()
         if not gave_way and now >= self._turns.until and self._turns.over(now):
             return GIVE_WAY
-        return self._stage_now(columns, cost, now, atomic=True)
+        return self._stage_now(columns, cost, now)
 
     def put_labelled_now(self, message: Accepted, body: bytes, *, gave_way: bool = False) -> int:
         """Do as `put_now`, for a checked message with more than a body."""
@@ -222,19 +222,34 @@ class GroupCommit:
                 return NOT_NOW
         elif now >= self._turns.until and not gave_way and self._turns.over(now):
             return GIVE_WAY
-        offset = self._stage_now(columns_of_one(message, body), cost, now, atomic=False)
+        offset = self._append_now(columns_of_one(message, body), cost, now)
         if offset >= 0 and not offset % _LONGEST_RUN:
             self._turns.until = now
         return offset
 
-    def _stage_now(self, columns: Columns, cost: int, now: float, *, atomic: bool) -> int:
-        """Write messages at once while `inline`; return the first offset, or `NOT_NOW`."""
+    def _append_now(self, columns: Columns, cost: int, now: float) -> int:
+        """Do as `_stage_now`, for one message with more than a body."""
+        log, engine = self._log, self._engine
+        if log is None or (self._bounded and not engine.put_buffer.has_room(1, cost)):
+            return NOT_NOW
+        time_ns = self._now_ns()
+        try:
+            offset = log.append(columns.bodies[0], time_ns, labelled=columns)
+        except BaseException as error:
+            self._failed(log, error)
+            raise
+        if offset >= 0:
+            self._show(Batch(offset, time_ns, columns), cost, now)
+        return offset
+
+    def _stage_now(self, columns: Columns, cost: int, now: float) -> int:
+        """Write messages at once while `inline`, all or none; return the first offset, or `NOT_NOW`."""
         log, engine, messages = self._log, self._engine, len(columns.bodies)
         if log is None or not log.ready or (self._bounded and not engine.put_buffer.has_room(messages, cost)):
             return NOT_NOW
         time_ns = self._now_ns()
         try:
-            span = log.stage(columns, time_ns, atomic=atomic)
+            span = log.stage(columns, time_ns, atomic=True)
             if span is None:
                 return NOT_NOW
             log.flush()
@@ -242,15 +257,20 @@ class GroupCommit:
         except BaseException as error:
             self._failed(log, error)
             raise
+        self._show(Batch(span[0], time_ns, columns), cost, now)
+        return span[0]
+
+    def _show(self, batch: Batch, cost: int, now: float) -> None:
+        """Publish messages that were written at once."""
+        engine = self._engine
         try:
-            engine.visible = span[1]
+            engine.visible = stop = batch.stop
             self._retention.written_at = now
-            if span[1] > self._count_from:
-                self._count(engine, span[1])
-            engine.publisher.show_many(Batch(span[0], time_ns, columns), cost)
+            if stop > self._count_from:
+                self._count(engine, stop)
+            engine.publisher.show_many(batch, cost)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and all waiters are failed
             self._stop(error)
-        return span[0]
 
     def put_now(self, body: object, *, gave_way: bool = False) -> int:  # noqa: C901, PLR0911, PLR0912 - a call costs more than a branch
         """Write a message at once; return its offset, or `NOT_NOW` or `GIVE_WAY`.
@@ -407,22 +427,18 @@ class GroupCommit:
         if self.lone:
             self._sync_lone(engine, log, part)
             return True
-        try:
-            engine.visible = stop = part.stop
-            self._retention.written_at = self._monotonic()
-            if stop > self._count_from:
-                self._count(engine, stop)
-            engine.publisher.show_many(Batch(part.first, part.time_ns, columns), part.cost)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the store stops and all waiters are failed
-            self._stop(error)
+        self._show(Batch(part.first, part.time_ns, columns), part.cost, self._monotonic())
         part.resolve()
         return True
 
     def _written_at_once(self, log: TopicLog, part: Part) -> int:
         """Write a part, all or none; return its first offset, or `NOT_NOW`."""
         columns, origin = part.columns, part.origin
-        if len(columns.bodies) == 1 and columns.plain:
-            return log.append(columns.bodies[0], part.time_ns, zeros_ahead=self.lone, origin=origin)
+        if len(columns.bodies) == 1:
+            return log.append(
+                columns.bodies[0], part.time_ns, zeros_ahead=self.lone, origin=origin,
+                labelled=None if columns.plain else columns,
+            )  # fmt: skip
         span = log.stage(columns, part.time_ns, atomic=part.atomic, origin=origin) if log.ready else None
         if span is None:
             return NOT_NOW
