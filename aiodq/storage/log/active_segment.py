@@ -278,7 +278,7 @@ class ActiveSegment:
         put = PutOf(origin.producer, origin.sequence, self.next, messages, FRAME_START.unpack_from(frame)[1])
         return encode_put(put, self.segment.context, watermark, time_ns)
 
-    def append(  # noqa: C901, PLR0912 - in one function: each call less counts for a put
+    def append(  # noqa: C901 - in one function: each call less counts for a put
         self, body: bytes, limit: int, watermark: int, time_ns: int, origin: Origin | None = None, *,
         labelled: Columns | None = None,
     ) -> int:  # fmt: skip
@@ -304,12 +304,8 @@ class ActiveSegment:
         segment, offset, position = self.segment, self.next, self._position
         if position >= self._fits_until:
             return -1  # a frame has no room for an offset far behind the segment's first
-        flags, raw_bytes = 0, len(body)
-        frame: BytesLike
-        if labelled is None:
-            frame = encode_compact(body, segment.context, offset, watermark, time_ns)
-        else:
-            frame, flags, raw_bytes = encode_labelled(labelled, segment.context, offset, watermark, time_ns)
+        encoded = None if labelled is None else encode_labelled(labelled, segment.context, offset, watermark, time_ns)
+        frame = encode_compact(body, segment.context, offset, watermark, time_ns) if encoded is None else encoded[0]
         if origin is not None:
             control = self._before(frame, origin, watermark, time_ns)
             if control is None:
@@ -332,9 +328,7 @@ class ActiveSegment:
                 raise storage_error(cause, segment.path, position) from cause
             raise
         self._position, self.next = end, offset + 1
-        if flags & ~segment.flags:
-            segment.flags |= flags
-            self._index.flags |= flags
+        raw_bytes = len(body) if encoded is None else self._noted(encoded)
         if origin is not None or position >= self._opens_at or time_ns < segment.newest_ns:
             self._note(position, offset, time_ns, raw_bytes, of_other=origin is not None)
         else:
@@ -376,6 +370,13 @@ class ActiveSegment:
         footer = footer_bytes(self._indexed + 1)
         records = MAX_RELATIVE - (self.next - segment.base)
         self._fits_until = min(self._limit - footer, self._position + records * COMPACT_MIN)
+
+    def _noted(self, encoded: tuple[bytes, int, int]) -> int:
+        """Note the flags of a frame that was just written; return the size of its payload."""
+        _, flags, raw_bytes = encoded
+        self.segment.flags |= flags
+        self._index.flags |= flags
+        return raw_bytes
 
     def _note(self, position: int, offset: int, time_ns: int, raw_bytes: int, *, of_other: bool) -> None:
         """Index a record that was just written, and the control frame before it, if any."""
