@@ -249,6 +249,8 @@ def column_places(size: int, count: int, flags: int) -> ColumnPlaces:
 def _decode(view: memoryview, count: int, flags: int) -> Columns:
     if not flags and _LENGTH * count <= len(view):  # nothing but bodies
         return Columns(_bodies(view, _LENGTH * count, struct.unpack_from(f"<{count}I", view)))
+    if count == 1:
+        return _decode_one(view.tobytes(), flags)
     places = column_places(len(view), count, flags)
     transaction = _NUMBER.unpack_from(view)[0] if flags & _TRANSACTION else None
     times, dues, expiries = (
@@ -274,6 +276,65 @@ def _decode(view: memoryview, count: int, flags: int) -> Columns:
     )
 
 
+def _decode_one(data: bytes, flags: int) -> Columns:
+    """Do as `_decode` for a single record, as a put of one message with more than a body leaves it: it is quicker."""
+    fields = _fields_of_one(flags)
+    values = iter(fields.unpack_from(data))
+    columns, cursor = Columns([]), fields.size
+    if flags & _TRANSACTION:
+        columns.transaction = next(values)
+    if flags & _TIMES:
+        columns.times = [next(values)]
+    if flags & _DUES:
+        columns.dues = [next(values)]
+    if flags & _EXPIRIES:
+        columns.expiries = [next(values)]
+    length = next(values)
+    if flags & _TAGS:
+        tag, cursor = _value(data, cursor, next(values))
+        columns.tags = [None if tag is None else tag.decode()]
+    if flags & _KEYS:
+        key, cursor = _value(data, cursor, next(values))
+        columns.keys = [key]
+    if flags & _HEADERS:
+        blob, cursor = _value(data, cursor, next(values))
+        columns.headers = [decode_headers(blob)]
+    if length != len(data) - cursor:
+        message = f"bodies of {length} bytes in {len(data) - cursor}"
+        raise ValueError(message)
+    columns.bodies.append(data[cursor:])
+    return columns
+
+
+@lru_cache(maxsize=256)
+def _fields_of_one(flags: int) -> struct.Struct:
+    """Return the fixed fields of one record's payload.
+
+    Raises:
+        ValueError: a flag is unknown.
+    """
+    if flags & ~_KNOWN_FLAGS:
+        message = f"unknown flags {flags:#x}"
+        raise ValueError(message)
+    numbers = sum(bool(flags & flag) for flag in (_TIMES, _DUES, _EXPIRIES))
+    lengths = 1 + sum(bool(flags & flag) for flag in (_TAGS, _KEYS, _HEADERS))
+    return struct.Struct(f"<{'Q' if flags & _TRANSACTION else ''}{numbers}q{lengths}I")
+
+
+def _value(data: bytes, start: int, length: int) -> tuple[bytes | None, int]:
+    if length == NULL_LENGTH:
+        return None, start
+    end = start + length
+    _check_within(end, length, len(data))
+    return data[start:end], end
+
+
+def _check_within(end: int, length: int, size: int) -> None:
+    if end > size:
+        message = f"a value of {length} bytes reaches past the end"
+        raise ValueError(message)
+
+
 def _bodies(view: memoryview, start: int, lengths: Sequence[int]) -> list[bytes]:
     data = view[start:].tobytes()
     if (total := sum(lengths)) != len(data):
@@ -291,9 +352,7 @@ def _cut(view: memoryview, start: int, lengths: Sequence[int] | None) -> tuple[l
             items.append(None)
             continue
         end = start + length
-        if end > len(view):
-            message = f"a value of {length} bytes reaches past the end"
-            raise ValueError(message)
+        _check_within(end, length, len(view))
         items.append(view[start:end].tobytes())
         start = end
     return items, start
