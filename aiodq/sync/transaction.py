@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 from weakref import ref
@@ -49,11 +50,18 @@ class Transaction(Uncopied):
     for one message. More: `aiodq.Transaction`.
     """
 
+    _begun = False
+
     def __init__(self, loop_thread: LoopThread, inner: transaction.Transaction) -> None:
         """Made by `Store.transaction` and `Message.transaction`."""
         self._loop_thread = loop_thread
         self._transaction = inner
         self._over = False
+
+    def __del__(self) -> None:
+        """Drop everything, where Ctrl-C came instead of the end of the block, before the first line of `__exit__`."""
+        if self._begun and not self._over:
+            self._loop_thread.post(partial(_abandon, self._transaction))
 
     def __repr__(self) -> str:
         """Show its state and contents."""
@@ -158,7 +166,8 @@ class Transaction(Uncopied):
                 "this thread is in a transaction of this store already, and transactions do not nest: use that one, or "
                 "begin the other in a thread of its own"
             )
-        self._loop_thread.take(self._transaction.__aenter__, self._leave)
+        self._loop_thread.take(self._transaction.__aenter__, _abandon)
+        self._begun = True
         transactions.begun = this
         return self
 
@@ -186,11 +195,6 @@ class Transaction(Uncopied):
         elif not self._loop_thread.inherited:
             self._loop_thread.leave(self._transaction.__aexit__, kind, error, trace)
 
-    async def _leave(self, _: object) -> None:
-        """End a transaction that an interrupted caller has not begun."""
-        interruption = CancelledError()
-        await self._transaction.__aexit__(CancelledError, interruption, None)
-
     # --- what the thread and a message's own block ask
 
     @property
@@ -216,6 +220,11 @@ class Transaction(Uncopied):
             raise
         if error is not None:
             message._given_back(error)  # noqa: SLF001 - as above
+
+
+async def _abandon(inner: transaction.Transaction) -> None:
+    """End a transaction whose block an interrupted caller has not begun, or has left without its end."""
+    await inner.__aexit__(CancelledError, CancelledError(), None)
 
 
 def inner_messages(messages: Iterable[Held]) -> list[message.Message]:

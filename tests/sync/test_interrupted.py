@@ -214,6 +214,33 @@ def test_a_transaction_is_undone(tmp_path: Path) -> None:
             tx.put("done", b"a")
 
 
+def test_a_transaction_is_undone_though_the_interruption_comes_before_the_first_line_of_its_end(tmp_path: Path) -> None:
+    ends = aiodq.sync.Transaction.__exit__.__code__
+
+    def interrupt(frame: FrameType, _event: str, _: object) -> None:
+        if frame.f_code is ends:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    with aiodq.sync.open(tmp_path) as store:
+        jobs = store.queue("jobs")
+        jobs.put(b"a")
+
+        def work() -> None:
+            with store.transaction() as tx, jobs.get():
+                tx.put("done", b"a")
+                sys.settrace(interrupt)
+
+        before = sys.gettrace()
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            work()
+        sys.settrace(before)
+        del interrupted
+        gc.collect()
+        assert jobs.get(timeout=WATCHDOG).attempts == 1
+        assert store.topics() == ["jobs"]
+
+
 def test_closing_goes_on(tmp_path: Path) -> None:
     jobs = aiodq.sync.open_queue(tmp_path)
     closing, go_on = threading.Event(), threading.Event()
