@@ -44,6 +44,7 @@ __all__ = [
     "check_bounds",
     "cut_for_all",
     "deleted_in",
+    "deleted_ranges",
     "first_since",
     "gaps_in",
     "is_wanted",
@@ -203,9 +204,14 @@ def gaps_in(view: LogView) -> Ranges:
 
 def deleted_in(log: LogSnapshot, first: int, stop: int, known: Ranges = ()) -> tuple[int, int] | None:
     """Return the first range between two offsets that was deleted between others, and is not known; None if none."""
+    return next(iter(deleted_ranges(log, first, stop, known)), None)
+
+
+def deleted_ranges(log: LogSnapshot, first: int, stop: int, known: Ranges = ()) -> Ranges:
+    """Return all the ranges of which `deleted_in` returns the first."""
     gaps = ((max(low, first), min(high, stop)) for low, high in gaps_in(log.view))
     missing = ((gap.first, gap.stop) for gap in log.gaps)
-    return next(iter(without(((low, high) for low, high in gaps if low < high), (*known, *missing))), None)
+    return without(((low, high) for low, high in gaps if low < high), (*known, *missing))
 
 
 def _unless_deleted(

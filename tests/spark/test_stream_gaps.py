@@ -9,8 +9,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import aiodq
+from aiodq.spark.stream.lag import lag
 from aiodq.spark.stream.stream_gaps import gaps_of
 from tests.spark.support import read, reader_of
+from tests.spark.test_lag import checkpoint_of
 from tests.storage.logs import segments
 
 if TYPE_CHECKING:
@@ -125,3 +127,10 @@ async def test_a_topic_that_comes_later_is_read_with_the_gaps_that_it_has_then(
 @pytest.mark.parametrize("said", [None, [], {"u": 5}, {"u": [5]}, {"u": [[1, "2"]]}, {"u": [[1]]}, {"u": [[1, None]]}])
 def test_gaps_that_were_spoilt_by_hand_are_none(said: object) -> None:
     assert gaps_of({"gaps": said}, "u") == ()
+
+
+async def test_the_lag_counts_no_messages_that_were_deleted_between_others(topic: aiodq.Topic, tmp_path: Path) -> None:
+    first, stop = await settle(topic, tmp_path)
+    for taken, waiting in ((5, first - 5 + 100 - stop), (first + 1, 100 - stop), (stop + 1, 99 - stop)):
+        place = checkpoint_of(tmp_path.with_name(f"checkpoint {taken}"), {"v": 1, "topics": {"orders": taken}})
+        assert [each.lag for each in lag(place, tmp_path)] == [waiting]

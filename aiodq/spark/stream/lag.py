@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiodq.errors import CorruptionError, InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem, full_path
-from aiodq.spark.planning import snapshot
+from aiodq.spark.planning import deleted_ranges, snapshot
 from aiodq.spark.stream.stream_topics import are_offsets, are_whole
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.os_errors import storage_error
+from aiodq.storage.segments.offset_ranges import total
 from aiodq.storage.store_layout import check_store_directory, has_topic
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def _of(fs: FileSystem, store: str, topic: str, taken: int, known: str) -> Topic
     log = snapshot(fs, store, topic, walk=False)
     if known and log.described and known != str(log.meta.uuid):
         taken = 0
-    end = log.view.stop
-    return TopicLag(store, topic, taken, end, max(end - max(taken, log.begin), 0))
+    end, first = log.view.stop, max(taken, log.begin)
+    return TopicLag(store, topic, taken, end, max(end - first - total(deleted_ranges(log, first, end)), 0))
 
 
 def _said(store: str | os.PathLike[str] | None) -> str:
