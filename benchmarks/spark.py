@@ -225,7 +225,7 @@ class Held:
 
 def held(store: Path) -> list[Held]:
     """Return all frames of a store's topic, as much at a time as a reader takes."""
-    view = aiodq.open_reader(store).topic("t").view()
+    view = aiodq.open_reader(store).topic("t").refresh()
     found = []
     for segment in view.segments:
         content = Path(segment.path).read_bytes()
