@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from aiodq import message
 from aiodq.consuming import deferred
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import DeliveryError, StoreFailedError
+from aiodq.errors import AiodqError, DeliveryError, StoreFailedError
 from aiodq.storage.read.stored_message import StoredMessage
 from aiodq.sync.loop_thread import LoopThread, OpenTransaction
 from aiodq.sync.transaction import Transaction
@@ -209,6 +210,18 @@ class Message(Uncopied, StoredMessage):
         In a transaction's block of the same thread, `tx.ack` replaces the ack, and an exception ends the
         transaction. An exception in a child that was forked in the block leaves the message to the parent.
         """
+        try:
+            self._leave(kind, error, trace)
+        except AiodqError:
+            raise
+        except BaseException:
+            # If the interruption came before the loop was asked for anything, the message would stay in flight.
+            self._loop_thread.post(partial(_release, self._message))
+            raise
+
+    def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         transaction, self._joined = self._joined, None
         if error is not None and self._loop_thread.inherited:
             return
@@ -240,6 +253,11 @@ class DeferredMessage(Message):
         """Made by the channel."""
         super().__init__(loop_thread, inner)
         self.due: datetime = inner.due
+
+
+async def _release(inner: message.Message) -> None:
+    """Release a message whose block ended without settling it."""
+    inner._given_back(None)  # noqa: SLF001 - as above
 
 
 def give_back(messages: Iterable[Message]) -> None:

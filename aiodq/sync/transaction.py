@@ -59,8 +59,8 @@ class Transaction(Uncopied):
         self._over = False
 
     def __del__(self) -> None:
-        """Drop everything, where Ctrl-C came instead of the end of the block, before the first line of `__exit__`."""
-        if self._begun and not self._over:
+        """Drop everything, where Ctrl-C came instead of the end of the block, before that was asked of the loop."""
+        if self._begun:
             self._loop_thread.post(partial(_abandon, self._transaction))
 
     def __repr__(self) -> str:
@@ -194,6 +194,7 @@ class Transaction(Uncopied):
             self._loop_thread.run(self._transaction.__aexit__, None, None, None)
         elif not self._loop_thread.inherited:
             self._loop_thread.leave(self._transaction.__aexit__, kind, error, trace)
+        self._begun = False
 
     # --- what the thread and a message's own block ask
 

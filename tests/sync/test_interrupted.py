@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -197,6 +197,29 @@ def test_an_interrupted_block_gives_the_message_back_uncounted(tmp_path: Path) -
             entered.set()
             threading.Event().wait(WATCHDOG)
         assert jobs.get().attempts == 1
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SoftTimeLimitError])
+def test_a_message_goes_back_if_the_interruption_comes_as_its_block_ends(
+    tmp_path: Path, error: type[BaseException], joins: bool
+) -> None:
+    """Before the loop is asked for the ack, or whether it joins a transaction."""
+    asked = Turn.__init__.__code__
+
+    def interrupt(frame: FrameType, _event: str, _: object) -> None:
+        if frame.f_code is asked:
+            sys.settrace(None)
+            raise error
+
+    with aiodq.sync.open(tmp_path) as store:
+        jobs = store.queue("jobs")
+        jobs.put(b"a")
+        before = sys.gettrace()
+        with pytest.raises(error), store.transaction() if joins else nullcontext(), jobs.get():
+            sys.settrace(interrupt)
+        sys.settrace(before)
+        assert jobs.get(timeout=WATCHDOG).attempts == 1
 
 
 def test_a_transaction_is_undone(tmp_path: Path) -> None:
