@@ -457,9 +457,11 @@ def _pattern(options: Mapping[str, str]) -> str | None:
     value = options.get("subscribePattern")
     if value is None:
         return None
+    if not value:
+        raise InvalidOptionError("subscribePattern is empty, which no topic matches: leave it out for all of them")
     try:
         re.compile(value)
-    except re.error as cause:
+    except (re.error, OverflowError, RecursionError) as cause:
         raise InvalidOptionError(f"subscribePattern is a regular expression, not {value!r} ({cause})") from cause
     return value
 

@@ -413,6 +413,16 @@ def test_an_archive_that_was_moved_is_known_by_its_log(tmp_path: Path, written: 
         refuse_moved(str(here))
 
 
+@pytest.mark.parametrize("line", [b"no JSON", b"\xff\xfe", b"{}", b"[]", b"5"])
+def test_an_archive_whose_log_is_spoilt_says_so(tmp_path: Path, line: bytes) -> None:
+    log = tmp_path / "_spark_metadata" / "0"
+    log.parent.mkdir()
+    log.write_bytes(b"v1\n" + line + b"\n")
+    with pytest.raises(aiodq.CorruptionError, match="Spark's log of the archive's files cannot be read") as caught:
+        refuse_moved(str(tmp_path))
+    assert caught.value.path == str(log)
+
+
 def test_a_directory_with_a_batch_that_the_checkpoint_does_not_know_is_another_s(tmp_path: Path) -> None:
     """By the latest of each; of what Spark writes beside them nothing counts."""
     log, offsets = tmp_path / "out" / "_spark_metadata", tmp_path / "checkpoint" / "offsets"

@@ -17,6 +17,7 @@ from aiodq.spark.planning import some_of
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import os_errors
+from aiodq.storage.state.json_file import taking_apart
 from aiodq.storage.store_layout import refuse_inside_store
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def refuse_moved(archive: str) -> None:
 
     Raises:
         InvalidOptionError: it was moved or copied.
+        CorruptionError: Spark's log of its files cannot be read.
         StorageError: as mapped from the system's error.
     """
     log = os.path.join(archive, _LOG)
@@ -117,15 +119,16 @@ def refuse_moved(archive: str) -> None:
         names = os.listdir(log) if os.path.isdir(log) else []
     for name in sorted(name for name in names if name.partition(".")[0].isdecimal()):
         path = os.path.join(log, name)
-        with os_errors(path), open(path, encoding="utf-8") as file:
+        with os_errors(path), open(path, "rb") as file:
             lines = file.read().splitlines()[1:]
         for line in lines[:1]:
-            _refuse_elsewhere(archive, json.loads(line)["path"])
+            _refuse_elsewhere(archive, line, path)
             return
 
 
-def _refuse_elsewhere(archive: str, written: str) -> None:
-    url = urlsplit(written)
+def _refuse_elsewhere(archive: str, line: bytes, log: str) -> None:
+    with taking_apart(log, "Spark's log of the archive's files"):
+        url = urlsplit(str(json.loads(line)["path"]))
     place = unquote(url.path).partition(f"/{_TOPIC}")[0]
     if url.scheme in {"", "file"} and os.path.realpath(place) != os.path.realpath(archive):
         raise InvalidOptionError(

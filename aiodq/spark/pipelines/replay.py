@@ -81,10 +81,10 @@ def replay(  # noqa: PLR0913 - what there is to say
             know the bounds of the topics that it is of.
 
     Raises:
-        AnalysisException: Spark's: there is no such directory.
         StoreNotFoundError, NotAStoreError: there are no files, or none of a topic; or the store cannot be created.
         InvalidOptionError: a time without a zone; an end before the beginning; a moved archive; an invalid name.
-        PySparkException: Spark's, with the cause in its text.
+        CorruptionError: Spark's log of the archive's files cannot be read.
+        PySparkException: Spark's, with the cause in its text; if there is no such directory, an `AnalysisException`.
     """
     began, path, archived = time.monotonic(), full_path(os.fspath(store)), full_path(os.fspath(source))
     check_range(first, stop, since, until)
@@ -122,6 +122,7 @@ def check_places(
         InvalidOptionError: it is to read a store, or an archive that was moved; a wrong name; nothing is written there.
         InvalidNameError: no topic can have that name.
         StoreNotFoundError, NotAStoreError: there is no place for the store.
+        CorruptionError: Spark's log of the archive's files cannot be read.
     """
     archived, path = full_path(os.fspath(source)), full_path(os.fspath(store))
     refuse_store(archived, "replay reads what archive wrote")
