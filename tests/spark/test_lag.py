@@ -50,6 +50,24 @@ def test_it_is_what_the_last_finished_batch_has_not_taken_in(store: Path, tmp_pa
     assert b"8" in ok("spark", "lag", place, store).out
 
 
+@pytest.mark.parametrize("source", ["0", "orders_of_a_shop"])
+def test_sources_may_have_names(store: Path, tmp_path: Path, source: str) -> None:
+    """Spark writes them so in version 2 of its log of offsets, for queries whose sources may come and go."""
+    place = checkpoint_of(tmp_path / "checkpoint", {"v": 1, "topics": {"a": 4}})
+    written = place / "offsets" / "0"
+    _, metadata, offsets = written.read_text().splitlines()
+    written.write_text(f"v2\n{metadata}\nx:-\n{source}:{offsets}")
+    assert lag(place, store) == [TopicLag(str(store), "a", 4, 12, 8)]
+
+
+@pytest.mark.parametrize("content", ["", "v1", "v2", "v2\n"])
+def test_offsets_that_were_cut_off_are_of_no_source(store: Path, tmp_path: Path, content: str) -> None:
+    place = checkpoint_of(tmp_path / "checkpoint", {"v": 1, "topics": {"a": 4}})
+    (place / "offsets" / "0").write_text(content)
+    with pytest.raises(aiodq.InvalidOptionError, match="reads nothing of aiodq"):
+        lag(place, store)
+
+
 async def test_what_was_deleted_is_not_waited_for(tmp_path: Path) -> None:
     async with aiodq.open(tmp_path / "store", aiodq.StoreOptions(retention=KEEP)) as store:
         await store.topic("a").put_many([b"x"] * 10)

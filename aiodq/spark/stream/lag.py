@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.errors import CorruptionError, InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem, full_path
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["TopicLag", "lag"]
+
+_NAMED: Final = "v2"
+"""The version of Spark's offsets in which each source's come after its name, or its number, and a colon."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,9 @@ def _sources(fs: FileSystem, checkpoint: str) -> Iterator[dict[str, Any]]:
     if data is None:
         raise CorruptionError("the offsets of a batch that is finished are missing", path, 0)
     ours = False
-    for line in data.decode(errors="replace").splitlines()[2:]:
+    lines = data.decode(errors="replace").splitlines()
+    for said in lines[2:]:
+        line = said.partition(":")[2] if lines[0] == _NAMED else said
         offsets = _decoded(line)
         if offsets is None:
             continue
