@@ -7,8 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import aiodq
+from aiodq.shared.connection.link import Link
 from aiodq.shared.requests import made_changes
 from aiodq.shared.requests.made_changes import MadeChanges
+from aiodq.storage.log.producer_table import MOST_PENDING
 from tests.shared.support import PATIENCE, QUICK, two
 
 if TYPE_CHECKING:
@@ -79,3 +81,22 @@ async def test_an_owner_forgets_old_changes_without_a_look_at_all(monkeypatch: p
     never.set()
     await first
     assert (tries, found.looks) == ([1, 2, 3, 4, 5, 3], 0)
+
+
+async def test_calls_behind_queued_puts_ask_an_owner_once_for_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(PATIENCE), two(tmp_path / "s", QUICK) as (_, client):
+        queue, names = client.queue("jobs"), list[str]()
+        await queue.refresh()
+        plain = Link.call
+
+        async def call(link: Link, name: str, *given: Any, **named: Any) -> Any:
+            names.append(name)
+            return await plain(link, name, *given, **named)
+
+        monkeypatch.setattr(Link, "call", call)
+        calls = 10 * MOST_PENDING
+        await asyncio.gather(*(one for _ in range(calls) for one in (queue.put(b"x"), queue.refresh())))
+        assert (names.count("refresh"), queue.qsize()) == (calls, calls)
+        assert names.count("view") < MOST_PENDING

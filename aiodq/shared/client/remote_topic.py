@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -19,7 +20,6 @@ from aiodq.shared.encoding.stats_json import blank_topic, read_channel_stats, re
 from aiodq.wire.packets import Figures
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Coroutine, Mapping
 
     from aiodq.clock import Clock
@@ -122,6 +122,7 @@ class RemoteTopic:
         self._uuid: str | None = None
         self._orderly = False
         self._known = Known()
+        self._turns = asyncio.Lock()
         self.put_buffer: RemotePuts = RemotePuts(self)
         self.group_commit: ShortCut = ShortCut(self.put_buffer)
         self.link.open(name, "", {} if options is None else topic_options(options), self)
@@ -395,9 +396,13 @@ class RemoteTopic:
             return
         puts = self.link.puts(self.name)
         stop = puts.sequence + len(puts.queued)
-        while puts.queued and puts.sequence < stop:
-            if await self._waiting_for_room():
-                return  # and so do those after it
+        if not puts.queued:
+            return
+        # One at a time asks the owner, in order of the calls: what it waits for, those behind it wait for as well.
+        async with self._turns:
+            while puts.queued and puts.sequence < stop:
+                if await self._waiting_for_room():
+                    return  # and so do those after it
 
     async def _waiting_for_room(self) -> bool:
         """Wait until the owner has answered the puts sent before that need not wait for room; return whether any do."""
