@@ -557,8 +557,8 @@ class Lending:
 
     def figures(self) -> Figures:
         """Return the channel's counts."""
-        channel, log = self._channel, self.engine.log
-        numbers = channel.qsize(), channel.in_flight(), channel.deferred()
+        state, log = self._channel._state(), self.engine.log  # noqa: SLF001 - as above
+        numbers = (0, 0, 0) if state is None else (state.ready, state.flying, len(state.deferred))
         return Figures(self._handle, *numbers, log.begin, log.end, log.durable)
 
     def had(self, *, for_sure: bool) -> int:
