@@ -122,9 +122,7 @@ class Backup:
                     fs.make_directory(path)
                 with suppress(StoreNotFoundError):  # another that is given up has just removed it
                     self._lock = self._locked(path)
-            for name in fs.listdir(path):
-                if name != LOCK_NAME:
-                    self._remove(os.path.join(path, name))
+            self._empty()
         self._directories[path] = None
 
     def _locked(self, path: str) -> Lock:
@@ -143,19 +141,24 @@ class Backup:
         if not directory_exists(fs, os.path.dirname(target)):
             raise NotAStoreError("there is no directory in which to make the backup", target)
         left = self._unfinished
-        if name_exists(fs, left) and not (directory_exists(fs, left) and self._is_left(left)):
+        if name_exists(fs, left) and not self._is_left(left) and name_exists(fs, left):  # else it was just removed
             raise NotAStoreError("this is where the backup is made at first, and something else is there", left)
 
     def _is_left(self, path: str) -> bool:
         """Return whether an earlier backup left this directory: it locked it before it put anything there."""
+        if not directory_exists(self._fs, path):
+            return False
         names = list_own(self._fs, path)
         return not names or LOCK_NAME in names
 
-    def _remove(self, path: str) -> None:
-        if self._fs.is_directory(path):
-            remove_tree(self._fs, path)
-        else:
-            self._fs.remove(path)
+    def _empty(self) -> None:
+        """Remove everything but `LOCK`, by which the directory is known as a backup's, also if this is interrupted."""
+        for name in self._fs.listdir(self._unfinished):
+            path = os.path.join(self._unfinished, name)
+            if self._fs.is_directory(path):
+                remove_tree(self._fs, path)
+            elif name != LOCK_NAME:
+                self._fs.remove(path)
 
     # --- what is small: while nothing of it changes
 
@@ -335,6 +338,7 @@ class Backup:
         """Remove the unfinished backup as far as the system allows it; the next backup to that place does the rest."""
         if self._lock is not None:
             with suppress(OSError, StorageError):
+                self._empty()
                 remove_tree(self._fs, self._unfinished)
             self._release()
 

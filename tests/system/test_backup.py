@@ -237,6 +237,30 @@ def test_a_backup_that_another_one_overtakes_on_its_way_into_a_place_is_told_so(
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_given_up_is_known_as_a_backups_until_it_is_gone(tmp_path: Path) -> None:
+    target, unfinished = str(tmp_path / "b"), tmp_path / "b.aiodq-tmp"
+    looks = list[str]()
+
+    class Looking(OsFileSystem):
+        def listdir(self, path: str) -> list[str]:
+            return sorted(super().listdir(path))  # `LOCK` before the others
+
+        def remove(self, path: str) -> None:
+            super().remove(path)
+            looks.append(path)
+            with pytest.raises(aiodq.StoreLockedError, match="another backup"):
+                Backup(OsFileSystem(), str(tmp_path / "s"), target, lambda: None).begin()
+
+    first = Backup(Looking(), str(tmp_path / "s"), target, lambda: None)
+    first.begin()
+    (unfinished / "jobs").mkdir()
+    for name in ("#store", "jobs/topic.json", "old"):
+        (unfinished / name).touch()
+    first.discard()
+    assert len(looks) == 4
+    assert not list(tmp_path.iterdir())
+
+
 async def test_puts_acks_and_transactions_go_on_while_logs_are_copied(tmp_path: Path, held: Held) -> None:
     async with aiodq.open(tmp_path / "s", SMALL) as store:
         jobs = store.queue("jobs")
