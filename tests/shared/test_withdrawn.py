@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
+from aiodq.shared.consuming import remote_channel
 from aiodq.wire.packets import Deliver, Packet, Ping, Range, Release, Want
 from tests.shared.support import PATIENCE, RawClient, owned, until
 from tests.shared.test_resume import Owner, queue_of
@@ -85,6 +86,27 @@ async def test_one_of_several_getters_waits_for_no_more_goes_to_another_process_
             await queue.put_many([b"0", b"1", b"2"])
             got = {(await staying).body, (await mine).body}
             assert (got, (await queue.get()).body) == ({b"0", b"1"}, b"2")
+
+
+async def test_what_was_asked_for_in_vain_is_not_left_to_come_though_another_getter_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_channel, "_KEPT", 0.02)
+    async with owned(tmp_path / "s") as (store, owner), asyncio.timeout(PATIENCE):
+        queue = store.queue("jobs")
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            theirs = client.queue("jobs")
+            await theirs.refresh()
+            waiting = asyncio.create_task(theirs.get())
+            await asyncio.sleep(0)
+            with pytest.raises(asyncio.QueueEmpty):
+                theirs.get_nowait()
+            await until(lambda: owner.clients and any(each._wanted == 2 for each in owner.clients[0].shares))
+            await until(lambda: not any(each._wanted == 2 for each in owner.clients[0].shares))
+            mine = asyncio.create_task(queue.get())
+            await asyncio.sleep(0)
+            await queue.put_many([b"0", b"1"])
+            assert {(await waiting).body, (await mine).body} == {b"0", b"1"}
 
 
 @pytest.mark.parametrize("turns", range(12))

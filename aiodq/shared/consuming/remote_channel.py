@@ -383,8 +383,7 @@ class RemoteChannel(RemoteSettlement):
 
     def _return(self) -> None:
         self._returning = None
-        if not self._waiting:
-            self._withdraw()
+        self._withdraw_more()
 
     def take_run(self, most: int, store_ref: object) -> list[Message]:
         """Hand out up to `most` messages that are here already."""
