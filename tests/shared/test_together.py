@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
@@ -16,6 +17,7 @@ from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.consuming import remote_channel
 from aiodq.shared.server.inside import Inside
 from aiodq.storage.state.transactions.transaction_log import TransactionFile
+from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Ack, Done, Fail, Gone, Hello, Ping, Put, Range, Want
 from tests.shared.support import PATIENCE, QUICK, RawClient, counts, owned, two, until
 
@@ -400,6 +402,29 @@ async def test_who_takes_quickly_has_messages_sent_ahead_and_what_is_not_taken_g
                 got += found
         assert sorted(message.offset for message in got) == list(range(taken, taken + left))
         assert {message.attempts for message in got} == {1}
+
+
+async def test_who_goes_on_more_slowly_keeps_no_more_than_he_takes_soon_and_the_rest_goes_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(remote_channel, "time", SimpleNamespace(monotonic=lambda: now))
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue, other = client.queue("jobs"), owner.queue("jobs")
+        await other.put_many([b"x"] * 1000)
+        ready = queue._remote._ready  # type: ignore[attr-defined]  # it is one of a store that is shared
+        for message in await queue.get_many(10 * PREFETCHED):
+            message.ack_nowait()
+        now += 0.01
+        (await queue.get()).ack_nowait()
+        await until(lambda: len(ready) >= 5 * PREFETCHED)
+        now += 0.01
+        for _ in range(PREFETCHED):
+            queue.get_nowait().ack_nowait()
+        taken = 11 * PREFETCHED + 1
+        await until(lambda: len(ready) == PREFETCHED // 2)
+        assert (await other.get()).offset == taken + PREFETCHED // 2
+        assert (await queue.get()).offset == taken
 
 
 async def test_who_takes_several_wants_no_more_than_these(tmp_path: Path, sent: list[Packet]) -> None:

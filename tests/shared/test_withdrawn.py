@@ -109,6 +109,31 @@ async def test_what_was_asked_for_in_vain_is_not_left_to_come_though_another_get
             assert {(await waiting).body, (await mine).body} == {b"0", b"1"}
 
 
+async def test_only_one_message_is_kept_for_get_nowait_and_none_for_getters_that_were_cancelled_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_channel, "_KEPT", 10 * PATIENCE)
+    async with owned(tmp_path / "s") as (store, owner), asyncio.timeout(PATIENCE):
+        queue = store.queue("jobs")
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            theirs = client.queue("jobs")
+            await theirs.refresh()
+            leaving = [asyncio.create_task(theirs.get()) for _ in range(3)]
+            await asyncio.sleep(0)
+            with pytest.raises(asyncio.QueueEmpty):
+                theirs.get_nowait()
+            await until(lambda: owner.clients and any(each._wanted == 4 for each in owner.clients[0].shares))
+            for getting in leaving:
+                getting.cancel()
+            await asyncio.wait(leaving)
+            await until(lambda: not any(each._wanted == 4 for each in owner.clients[0].shares))
+            mine = [asyncio.create_task(queue.get()) for _ in range(2)]
+            await asyncio.sleep(0)
+            await queue.put_many([b"0", b"1", b"2"])
+            got = {(await theirs.get()).body, *[(await getting).body for getting in mine]}
+            assert got == {b"0", b"1", b"2"}
+
+
 @pytest.mark.parametrize("turns", range(12))
 async def test_what_an_owner_has_taken_for_who_wants_no_more_is_not_sent_before_what_comes_back(
     tmp_path: Path, turns: int

@@ -313,14 +313,14 @@ class RemoteChannel(RemoteSettlement):
             self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
 
     def _look_ahead(self) -> None:
-        """Check whether prefetched messages are still taken as quickly; otherwise give them back."""
+        """Check whether prefetched messages are still taken as quickly; otherwise give back what are too many."""
         self._looking_ahead = None
         self._look_how_quick()
-        if self._ahead:
-            if self._looking_ahead is None:
-                self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
-        elif not self._returning:
-            self._withdraw(self._waiting)
+        if self._ahead and self._looking_ahead is None:
+            self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
+        # The pace is never quite the same: only what would take more than twice the time is given back.
+        if self._wanted - self._got + len(self._ready) > self._waiting + 2 * self._ahead:
+            self._withdraw_more()
 
     def wake(self, *, everybody: bool = False) -> None:
         """Wake as many getters as there are messages for them."""
@@ -474,14 +474,14 @@ class RemoteChannel(RemoteSettlement):
     def _waits_no_more(self) -> None:
         if not (self._waiting or self._ahead):
             asyncio.get_running_loop().call_soon(self._withdraw_unless_wanted)
-        elif self._wanted > self._got - len(self._ready) + self._waiting and not self._ahead:
+        elif not self._ahead and self._wanted > self._got - len(self._ready) + self._waiting + bool(self._returning):
             # One of several was cancelled: what comes for it is the next message, and would wait here for nobody.
             asyncio.get_running_loop().call_soon(self._withdraw_more)
 
     def _withdraw_unless_wanted(self) -> None:
         """Give back messages without a waiting getter; one that asks for its next message has had a turn for that."""
-        if not (self._waiting or self._returning or self._ahead):
-            self._withdraw()
+        if not (self._waiting or self._ahead):
+            self._withdraw(bool(self._returning))  # one is kept for the next `get_nowait`
 
     def _withdraw(self, waiting: int = 0) -> None:
         """Keep messages for `waiting` getters; give others back, also those still on their way."""
@@ -504,8 +504,7 @@ class RemoteChannel(RemoteSettlement):
 
     def _withdraw_more(self) -> None:
         """Continue giving back, unless the messages are wanted by now."""
-        if not (self._ahead or self._returning):
-            self._withdraw(self._waiting)
+        self._withdraw(self._waiting + (self._ahead or bool(self._returning)))
 
     # --- the end
 
