@@ -111,6 +111,7 @@ class RemoteChannel(RemoteSettlement):
         self._ahead = 0
         self._taken = 0
         self._since = 0.0
+        self._slower = False
         self._looking_ahead: asyncio.TimerHandle | None = None
         self._ends: asyncio.Task[None] | None = None
 
@@ -318,8 +319,11 @@ class RemoteChannel(RemoteSettlement):
         self._look_how_quick()
         if self._ahead and self._looking_ahead is None:
             self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
-        # The pace is never quite the same: only what would take more than twice the time is given back.
-        if self._wanted - self._got + len(self._ready) > self._waiting + 2 * self._ahead:
+        # The pace is never quite the same: only what would take more than twice the time is given back, if this is so
+        # again at the next look, as a process that had to wait for the processor once goes on as quickly.
+        before, here = self._slower, self._wanted - self._got + len(self._ready)
+        self._slower = here > self._waiting + 2 * self._ahead
+        if self._slower and (before or not self._ahead):
             self._withdraw_more()
 
     def wake(self, *, everybody: bool = False) -> None:
