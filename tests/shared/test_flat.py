@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import aiodq
+from aiodq.shared.client import remote_puts
 from aiodq.shared.connection.link import Link
+from aiodq.shared.connection.sent_puts import TopicPuts
 from aiodq.shared.requests import made_changes
 from aiodq.shared.requests.made_changes import MadeChanges
 from aiodq.storage.log.producer_table import MOST_PENDING
@@ -100,3 +103,29 @@ async def test_calls_behind_queued_puts_ask_an_owner_once_for_all_of_them(
         await asyncio.gather(*(one for _ in range(calls) for one in (queue.put(b"x"), queue.refresh())))
         assert (names.count("refresh"), queue.qsize()) == (calls, calls)
         assert names.count("view") < MOST_PENDING
+
+
+async def test_a_process_does_not_look_through_all_its_puts_for_each_that_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_puts, "_SHARE", 1e9)
+    looks = list[bool]()
+    give_up = TopicPuts.give_up
+
+    def giving_up(puts: TopicPuts, *, queued: bool = True) -> list[int]:
+        looks.append(queued)
+        return give_up(puts, queued=queued)
+
+    monkeypatch.setattr(TopicPuts, "give_up", giving_up)
+    async with asyncio.timeout(PATIENCE), two(tmp_path / "s", replace(QUICK, max_messages=1)) as (_, client):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        putting = [asyncio.create_task(queue.put(b"x")) for _ in range(3 * MOST_PENDING)]
+        await asyncio.sleep(0)
+        for one in putting:
+            one.cancel()
+            await asyncio.wait([one])
+        assert (sum(looks), len(looks)) == (1, len(putting))
+        await (await queue.get()).ack()
+        await queue.put(b"y")
+        assert (await queue.get()).body == b"y"  # none of the cancelled ones is stored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from asyncio import _get_running_loop
 from collections import deque
 from copy import copy
@@ -42,6 +43,9 @@ _MOST_WAITING: Final = 100_000
 _AT_ONCE: Final = 1000
 _PUT_BYTES: Final = 1 << 20
 """Most messages and bytes of one packet: the messages of one turn of the loop are sent together, each its own put."""
+
+_SHARE: Final = 10
+"""Looking through the puts that are not sent yet for cancelled ones takes at most one part in so many of the time."""
 
 
 class ShortCut:
@@ -149,6 +153,8 @@ class RemotePuts(Acceptance):
         self._number = 0
         self._under_way: dict[int, None] = {}
         self._withdrawing = False
+        self._sweep_at = 0.0
+        self._sweeping: asyncio.TimerHandle | None = None
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     # --- accepting
@@ -288,7 +294,23 @@ class RemotePuts(Acceptance):
 
     def _withdraw(self) -> None:
         self._withdrawing = False
+        left = self._sweep_at - time.monotonic()
+        if left <= 0:
+            self._sweep()
+            return
+        self._topic.link.give_up_puts(self._topic.name, queued=False)
+        if self._sweeping is None:
+            self._sweeping = self._loop.call_later(left, self._sweep)
+
+    def _sweep(self) -> None:
+        """Drop cancelled puts that are not sent yet, too: they would take room until it is their turn."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        began = time.monotonic()
         self._topic.link.give_up_puts(self._topic.name)
+        ended = time.monotonic()
+        self._sweep_at = ended + _SHARE * (ended - began)
 
     # --- sending
 

@@ -230,9 +230,9 @@ class Link:
             packet = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
             self._send(packet, partial(self._topics[topic].answered, sequence))
 
-    def give_up_puts(self, topic: str) -> None:
-        """Have the owner not store puts that wait for room and that nobody waits for any more."""
-        sequences = self.puts(topic).give_up()
+    def give_up_puts(self, topic: str, *, queued: bool = True) -> None:
+        """Have the owner not store puts that wait for room and that nobody waits for; see `TopicPuts.give_up`."""
+        sequences = self.puts(topic).give_up(queued=queued)
         if sequences and (self._ready or topic in self._repeated):
             arguments = {"sequences": sequences, "handle": self._handle(topic, "")}
             self._ask(Call("withdraw", arguments), patient=True)

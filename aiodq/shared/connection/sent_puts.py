@@ -119,11 +119,18 @@ class TopicPuts:
         self._send(self.sequence, put)
 
     def _send_more(self) -> None:
-        """Send what was queued, as far as the window allows."""
+        """Send what was queued and is not cancelled, as far as the window allows."""
+        ended = list[SentPut]()
         while self.queued and len(self.pending) < MOST_PENDING:
+            put = self.queued.popleft()
+            if put.cancelled():
+                ended.append(put)
+                continue
             self.sequence += 1
-            put = self.pending[self.sequence] = self.queued.popleft()
+            self.pending[self.sequence] = put
             self._send(self.sequence, put)
+        for put in ended:
+            put.on_done(WithdrawnError(_WITHDRAWN))
 
     def answered(self, sequence: int, answer: Packet) -> None:
         """Handle an owner's answer."""
@@ -158,9 +165,12 @@ class TopicPuts:
         for put in ended:
             put.on_done(WithdrawnError(_WITHDRAWN))
 
-    def give_up(self) -> list[int]:
-        """Drop queued puts that are given up; return the sequences of those already sent, each once."""
-        ended = [put for put in self.queued if put.given_up()]
+    def give_up(self, *, queued: bool = True) -> list[int]:
+        """Drop queued puts that are given up; return the sequences of those already sent, each once.
+
+        With `queued` false, those that are queued are left: cancelled ones are dropped when it is their turn.
+        """
+        ended = [put for put in self.queued if put.given_up()] if queued else []
         if ended:
             self.queued = deque(put for put in self.queued if not put.given_up())
         sequences = [each for each, put in self.pending.items() if each not in self._given_up and put.given_up()]
