@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import re
+import select
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-__all__ = ["Output", "printable", "read_or_not", "whole_output"]
+__all__ = ["Output", "check_read", "printable", "read_or_not", "whole_output"]
 
 _STEERING: Final = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters that steer a terminal, or turn the direction of what comes after them; not a newline, nor a tab."""
@@ -59,6 +60,18 @@ def read_or_not() -> Iterator[None]:
     with suppress(BrokenPipeError):
         yield
         sys.stdout.flush()
+
+
+def check_read() -> None:
+    """Raise if nobody can read standard output any more, which a command that waits would notice only as it writes.
+
+    Raises:
+        BrokenPipeError: the other end of the pipe, the socket or the terminal is closed.
+    """
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # errors are told in any case
+    if any(found & (select.POLLERR | select.POLLHUP) for _, found in poll.poll(0)):
+        raise BrokenPipeError
 
 
 class _Whole(io.RawIOBase):

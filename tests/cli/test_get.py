@@ -167,6 +167,22 @@ def test_follow_up_to_a_number(tmp_path: Path) -> None:
     assert ok("get", tmp_path, "t").lines == [b"c"]
 
 
+@pytest.mark.drawn("topic")
+@pytest.mark.parametrize("topic", ["t", "missing"])
+def test_follow_ends_as_it_waits_once_nobody_reads(tmp_path: Path, topic: str) -> None:
+    fill(tmp_path, "t", [b"a"])
+    with Running("get", tmp_path, topic, "--follow") as get:
+        assert get.process.stderr is not None
+        if topic == "t":
+            assert get.line() == b"a\n"
+        else:
+            assert get.process.stderr.readline().startswith(b"aiodq: waiting: ")
+        get.out.close()
+        assert get.process.wait() == 0
+        assert get.process.stderr.read() == b""
+    assert not_acked(tmp_path) == (topic == "missing")
+
+
 def test_follow_waits_for_an_owner_to_go(tmp_path: Path) -> None:
     with Owner(tmp_path, "t") as owner:
         owner.does(b"put a")

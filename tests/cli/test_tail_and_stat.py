@@ -89,6 +89,16 @@ def test_tail_to_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
         assert tail.process.stderr.read() == b""
 
 
+def test_tail_ends_as_it_waits_once_nobody_reads(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a"])
+    with Running("tail", tmp_path, "t", "--follow") as tail:
+        assert tail.line() == b"a\n"
+        tail.out.close()
+        assert tail.process.wait() == 0
+        assert tail.process.stderr is not None
+        assert tail.process.stderr.read() == b""
+
+
 def test_tail_steps_over_damage(tmp_path: Path) -> None:
     fill(tmp_path, "t", [b"a", b"b", b"c"])
     flip(only_segment(tmp_path, "t"), 64 + 40 + 30)

@@ -20,6 +20,7 @@ from aiodq.cli.exits import DONE, CommandError, complain
 from aiodq.cli.loop import Aside, run_command
 from aiodq.cli.names import known_channel, known_topic
 from aiodq.cli.opening import open_store
+from aiodq.cli.output import check_read
 from aiodq.cli.show import body_form, message_fields
 from aiodq.engine.queue_errors import QueueEmpty
 from aiodq.errors import StoreLockedError
@@ -144,7 +145,7 @@ class _Getting:
                 self._tell(error)
             else:
                 return
-            await asyncio.sleep(_POLL)
+            await _pause()
 
     def _tell(self, error: Exception) -> None:
         if not self._told:
@@ -172,10 +173,20 @@ class _Getting:
     async def _until_more(self) -> None:
         topic = open_reader(self._store).topic(self._topic)
         while topic.end_offset <= self._seen:
-            await asyncio.sleep(_POLL)
+            await _pause()
             topic.refresh()
         # The process that put it may still own the store.
-        await asyncio.sleep(_POLL)
+        await _pause()
+
+
+async def _pause() -> None:
+    """Wait for the next look.
+
+    Raises:
+        BrokenPipeError: nobody reads the output any more.
+    """
+    await asyncio.sleep(_POLL)
+    check_read()
 
 
 async def _ready(channel: Channel, limit: int) -> list[Message]:

@@ -11,6 +11,7 @@ from cyclopts import Parameter, validators
 from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE
 from aiodq.cli.names import known_topic
+from aiodq.cli.output import check_read
 from aiodq.cli.show import body_form, message_fields
 from aiodq.storage.read.stored_message import StoredMessage
 
@@ -38,7 +39,7 @@ def tail(
         store: the store's directory.
         topic: the topic's name.
         number: how many offsets before the end to begin.
-        follow: go on with messages that are put later.
+        follow: go on with messages that are put later, until a signal or until nobody reads the output.
         json: write each message as a line of JSON, with its offset, time, tag, key and headers.
     """
     reader = known_topic(store, topic)
@@ -48,6 +49,7 @@ def tail(
     at = max(_write(reader.scan(at, end), at, json=json), end)
     while follow:
         time.sleep(_POLL)
+        check_read()
         at = _write(reader.scan(at), at, json=json)
     return DONE
 
