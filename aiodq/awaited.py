@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from aiodq.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
-__all__ = ["Awaited", "UnderWay", "mark_retrieved", "shielded"]
+__all__ = ["Awaited", "UnderWay", "mark_retrieved", "shielded", "twice"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -62,6 +63,17 @@ def mark_retrieved(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
+def twice(schedule: Callable[[Callable[P, object]], object], callback: Callable[P, object]) -> None:
+    """Schedule a callback twice, as Ctrl-C may come instead of a call, before its first line: it is then forgotten.
+
+    Args:
+        schedule: has the loop call what it is given, as `add_done_callback` of a future does.
+        callback: finds nothing to do when it is called again.
+    """
+    schedule(callback)
+    schedule(callback)
+
+
 def shielded(awaited: asyncio.Future[T]) -> asyncio.Future[T]:
     """Return a future that ends as `awaited` does; if it is cancelled, `awaited` goes on.
 
@@ -82,7 +94,7 @@ def shielded(awaited: asyncio.Future[T]) -> asyncio.Future[T]:
         else:
             waiter.set_result(awaited.result())
 
-    awaited.add_done_callback(end)
+    twice(awaited.add_done_callback, end)
     waiter.add_done_callback(lambda _: awaited.remove_done_callback(end))
     return waiter
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, twice
 from aiodq.engine.batch.put_batch import columns_of
 from aiodq.engine.committing.reserved_room import ReservedRoom
 from aiodq.engine.loop.futures import settle
@@ -164,7 +164,7 @@ class Letters(Entry):
         super().__init__([], done, None, ReservedRoom(Counter(), pressing=True))
         self._target, self._size = target, 0
         self._letters: list[Letter] = []
-        done.add_done_callback(self._tell)
+        twice(done.add_done_callback, self._tell)
 
     def add(self, letter: Letter, largest: int) -> bool:
         """Add a letter, unless there are many or they would have more bytes than `largest`; return whether it was."""

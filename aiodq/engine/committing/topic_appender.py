@@ -9,6 +9,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
+from aiodq.awaited import twice
 from aiodq.engine.batch.put_batch import columns_cost
 from aiodq.engine.loop.futures import release, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
@@ -111,7 +112,7 @@ class TopicAppender:
             waiter = self._engine.put_buffer.accept_committed(item.columns, item.cost)
             if item.tried is not None:  # on a retry it stays counted: in between, other puts would take its room
                 self._count_no_longer(item)
-            waiter.add_done_callback(self._engine.guarded(partial(self._ended, number, item)))
+            twice(waiter.add_done_callback, self._engine.guarded(partial(self._ended, number, item)))
 
     def _ended(self, number: int, item: _Item, waiter: asyncio.Future[range]) -> None:
         self._under_way -= 1
@@ -135,7 +136,7 @@ class TopicAppender:
             return
         self._tell_all()
         if isinstance(error, AiodqError) and not isinstance(error, (StoreFailedError, QueueShutDown)):
-            asyncio.get_running_loop().call_later(_RETRY, self._engine.guarded(self._start))
+            twice(partial(asyncio.get_running_loop().call_later, _RETRY), self._engine.guarded(self._start))
         release(self._idlers)
 
     def _tell_all(self) -> None:

@@ -38,7 +38,7 @@ class ClockTimer:
         at: that moment, in monotonic nanoseconds; None while silent.
     """
 
-    __slots__ = ("_clock", "_gave_way", "_handle", "_ring", "_unwatch", "at")
+    __slots__ = ("_clock", "_gave_way", "_handles", "_ring", "_unwatch", "at")
 
     def __init__(self, clock: Clock, ring: Callable[[], int | None]) -> None:
         """Start silent.
@@ -51,7 +51,7 @@ class ClockTimer:
         self._ring = ring
         self.at: int | None = None
         self._gave_way = False
-        self._handle: asyncio.TimerHandle | None = None
+        self._handles: tuple[asyncio.TimerHandle, ...] = ()
         watch: Callable[[Callable[[], None]], Callable[[], None]] | None = getattr(clock, "watch", None)
         self._unwatch: Callable[[], None] | None = None if watch is None else watch(self._look)
 
@@ -64,19 +64,26 @@ class ClockTimer:
             if moment <= monotonic_ns(self._clock):
                 asyncio.get_running_loop().call_soon(self._look)
             return
-        if self._handle is not None:
-            self._handle.cancel()
-        wait = min(max(moment - monotonic_ns(self._clock), 0) / _SECOND, _LONGEST)
-        self._handle = asyncio.get_running_loop().call_later(wait, self._look)
+        self._wait(min(max(moment - monotonic_ns(self._clock), 0) / _SECOND, _LONGEST))
 
     def stop(self) -> None:
         """Stop the timer."""
         self.at = None
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        self._cancel()
         if self._unwatch is not None:
             self._unwatch()
+
+    def _wait(self, seconds: float) -> None:
+        self._cancel()
+        loop = asyncio.get_running_loop()
+        # Twice: Ctrl-C may come instead of a call, and is raised before its first line. Without one that follows, what
+        # is delayed or in flight would wait for ever.
+        self._handles = loop.call_later(seconds, self._look), loop.call_later(seconds, self._look)
+
+    def _cancel(self) -> None:
+        for handle in self._handles:
+            handle.cancel()
+        self._handles = ()
 
     def _look(self) -> None:
         moment = self.at
@@ -85,9 +92,13 @@ class ClockTimer:
         now = monotonic_ns(self._clock)
         if self._unwatch is None and now > moment + _HELD_UP and not self._gave_way:
             self._gave_way = True
-            self._handle = asyncio.get_running_loop().call_later(_MOMENT, self._look)
+            self._wait(_MOMENT)
             return
         self.at, self._gave_way = None, False
-        following = self._ring() if now >= moment else moment
+        try:
+            following = self._ring() if now >= moment else moment
+        except KeyboardInterrupt:
+            self.set(moment)
+            raise
         if following is not None:
             self.set(following)

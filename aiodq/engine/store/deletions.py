@@ -88,6 +88,9 @@ class Deletions:
         except StorageError as error:
             await self._keep(engine.name, error)
             raise
+        except KeyboardInterrupt as error:
+            self._host.fail(error)  # the topic may be half deleted, and closing would wait for its end
+            raise
 
     async def _keep(self, name: str, error: StorageError) -> None:
         """Make a half-deleted topic unusable until it is deleted again, or the store is opened again."""

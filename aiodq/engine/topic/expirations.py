@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from aiodq.awaited import twice
 from aiodq.delivery.end_times import EndTimes
 from aiodq.delivery.range_set import RangeSet
 from aiodq.engine.loop.clock_timer import ClockTimer, monotonic_ns
@@ -58,7 +59,10 @@ class Expirations:
 
     @cached_property
     def _timer(self) -> ClockTimer:
-        return ClockTimer(self._engine.clock, self._engine.guarded(self._ring))
+        return ClockTimer(self._engine.clock, self._rung)
+
+    def _rung(self) -> None:
+        self._engine.guarded(self._ring)()
 
     def opened(self) -> None:
         """Check the topic's new log for times to live."""
@@ -80,12 +84,12 @@ class Expirations:
         """Do some work of a channel in a later turn of the loop: one channel in each turn, however many there are."""
         self._works.append(work)
         if len(self._works) == 1:
-            asyncio.get_running_loop().call_soon(self._engine.guarded(self._work))
+            twice(asyncio.get_running_loop().call_soon, self._engine.guarded(self._work))
 
     def _work(self) -> None:
         work = self._works.pop(0)
         if self._works:
-            asyncio.get_running_loop().call_soon(self._engine.guarded(self._work))
+            twice(asyncio.get_running_loop().call_soon, self._engine.guarded(self._work))
         work()
 
     def stop(self) -> None:
@@ -108,7 +112,7 @@ class Expirations:
             left -= entered
         if self._to_enter:
             self._entering = True
-            asyncio.get_running_loop().call_soon(self._engine.guarded(self._enter))
+            twice(asyncio.get_running_loop().call_soon, self._engine.guarded(self._enter))
         else:
             self._read()
         self._ring()

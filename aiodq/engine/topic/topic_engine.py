@@ -524,11 +524,18 @@ class TopicEngine:
         tell_all(error, [*parts, *own, self._persister.fail, *channel_engines, *stop])
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
-        """Return `function` as a callback for the event loop: an exception stops the store, and so does Ctrl-C."""
+        """Return `function` as a callback for the event loop: an exception stops the store, and so does Ctrl-C.
+
+        Only the first call counts, so that it may be scheduled twice: Ctrl-C may come instead of one of them.
+        """
+        called = False
 
         def callback(*args: P.args, **kwargs: P.kwargs) -> None:
+            nonlocal called
             try:
-                function(*args, **kwargs)
+                if not called:
+                    called = True
+                    function(*args, **kwargs)
             except BaseException as error:
                 self._host.fail(error)
                 if not isinstance(error, Exception):

@@ -97,7 +97,7 @@ class WholeTopic(Protocol):
         ...
 
     def guarded(self, function: Callable[P, object]) -> Callable[P, None]:
-        """Return `function` as a callback for the event loop: an exception stops the store."""
+        """Return `function` as a callback for the event loop, called once: an exception stops the store."""
         ...
 
     def opened(self, *, ready: bool = False) -> None:

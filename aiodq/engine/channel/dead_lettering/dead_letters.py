@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, twice
 from aiodq.engine.batch.put_batch import Accepted, accepted_cost
 from aiodq.engine.channel.addressed import FOR
-from aiodq.engine.loop.futures import begin_later, settle, tell_all
+from aiodq.engine.loop.futures import as_failure, begin_later, settle, tell_all
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.errors import AiodqError, StorageError
 
@@ -128,7 +128,7 @@ class LetterBox(Protocol):
 class DeadLetterOffice:
     """Has dead letters put into their topics, and waits for room if there is none."""
 
-    def __init__(self, clock: Clock, fail: Callable[[Exception], None]) -> None:
+    def __init__(self, clock: Clock, fail: Callable[[BaseException], None]) -> None:
         """Start with no dead letters; `fail` stops the store."""
         self._clock = clock
         self._fail = fail
@@ -151,7 +151,7 @@ class DeadLetterOffice:
         task = begin_later(self._put(letter, put_buffer, commit))
         self._under_way.add(task)
         self._waiting.add(task)
-        task.add_done_callback(partial(self._ended, letter, done))
+        twice(task.add_done_callback, partial(self._ended, letter, done))
 
     async def _put(
         self, letter: DeadLetter, put_buffer: LetterBox, commit: Callable[[Accepted, bytes, int], Awaitable[None]]
@@ -165,6 +165,8 @@ class DeadLetterOffice:
 
     def _ended(self, letter: DeadLetter, done: Callable[[Exception | None], None], task: asyncio.Task[None]) -> None:
         """Report the outcome, also of a task that was cancelled before its first step."""
+        if task not in self._under_way:
+            return
         self._under_way.discard(task)
         self._waiting.discard(task)
         if task.cancelled():
@@ -175,8 +177,8 @@ class DeadLetterOffice:
             done(_refused(letter, error))
         elif error is None or isinstance(error, AiodqError):
             done(error)
-        elif isinstance(error, Exception):  # whatever it is, the store stops and all waiters are failed
-            tell_all(error, [self._fail, done])
+        else:  # whatever it is, Ctrl-C too, the store stops and all waiters are failed
+            tell_all(as_failure(error), [lambda _: self._fail(error), done])
 
     async def close(self) -> None:
         """Stop. A message whose dead letter still waits for room is redelivered after the next open."""

@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from aiodq.awaited import twice
 from aiodq.engine.channel.addressed import addressed_in
 from aiodq.engine.loop.futures import MOST_AT_ONCE
 from aiodq.engine.topic.whole_topic import WholeTopic
@@ -168,7 +169,7 @@ class Publisher:
             del self._untold[0]
         if self._untold:
             engine.group_commit.stop_inline()
-            engine.loop.call_soon(engine.guarded(self._note_others))
+            twice(engine.loop.call_soon, engine.guarded(self._note_others))
 
     def _note_others(self) -> None:
         if self._untold and not self._engine.stopped:
