@@ -82,6 +82,7 @@ async def use(store: aiodq.Store) -> None:
         ("DeadLetterOffice._ended", False),
         ("DeadLetterOffice._put", True),
         ("Deletions._delete", True),
+        ("StoreEngine._run", True),
     ],
 )
 def test_ctrl_c_instead_of_a_callback_leaves_nobody_waiting(tmp_path: Path, name: str, *, stops: bool) -> None:
@@ -103,6 +104,43 @@ def test_ctrl_c_instead_of_a_callback_leaves_nobody_waiting(tmp_path: Path, name
         assert isinstance(errors[-1], KeyboardInterrupt) or stops
         assert all(isinstance(error, aiodq.StoreFailedError) for error in run(loop, close()))
         assert not store.health().ok or not stops
+    finally:
+        sys.setprofile(None)
+        loop.close()
+
+
+@pytest.mark.pure("the names of what is called are seen")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ClientPuts._put_in",
+        "ClientPuts.put.<locals>.<lambda>",
+        "Lending._run",
+        "PacketProtocol._go_on",
+        "RequestsInProgress._answered",
+        "StoreEngine._run",
+    ],
+)
+def test_ctrl_c_instead_of_a_callback_in_the_owner_leaves_no_process_waiting(tmp_path: Path, name: str) -> None:
+    async def opened() -> tuple[aiodq.Store, aiodq.Store]:
+        path = tmp_path / "s"
+        return await aiodq.open(path, mode="shared"), await aiodq.open(path, mode="client")
+
+    async def close() -> None:
+        await client.aclose()
+        await owner.aclose()
+
+    loop = asyncio.new_event_loop()
+    interrupting = Interrupting(name)
+    try:
+        owner, client = loop.run_until_complete(opened())
+        sys.setprofile(interrupting)
+        errors = run(loop, use(client))
+        sys.setprofile(None)
+        assert interrupting.raised
+        # What the owner had lent may be delivered again by the next one.
+        assert {type(error) for error in errors} <= {KeyboardInterrupt, aiodq.NotInFlightError}
+        assert not run(loop, close())
     finally:
         sys.setprofile(None)
         loop.close()

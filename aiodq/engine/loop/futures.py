@@ -16,6 +16,7 @@ __all__ = [
     "as_failure",
     "begin_later",
     "ended",
+    "first_of",
     "ready_to_wake",
     "release",
     "settle",
@@ -128,6 +129,11 @@ def settle_all(waiters: Sequence[asyncio.Future[None]], error: Exception | None 
             waiter.set_result(None)
         else:
             waiter.set_exception(error)
+
+
+def first_of(error: BaseException) -> BaseException:
+    """Return the first error in a group of errors, or in groups of groups; an error that is no group itself."""
+    return first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def as_failure(error: BaseException, path: str = "") -> StoreFailedError:

@@ -17,7 +17,7 @@ from aiodq.engine.committing.entries import HeldRun, Letter
 from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.live_stores import LIVE, closing_of, release_dead
 from aiodq.engine.lock_wait import running_loop
-from aiodq.engine.loop.futures import as_failure, tell_all
+from aiodq.engine.loop.futures import as_failure, first_of, tell_all
 from aiodq.engine.loop.home_loop import HomeLoop
 from aiodq.engine.loop.loop_turns import LoopTurns
 from aiodq.engine.loop.sync_backend import SyncBackend, SystemSyncs
@@ -422,8 +422,10 @@ class StoreEngine:
                     for engine in (*self.topics.values(), *self.deletions.ending):
                         ended += engine.io_loop.end()
                 tasks.cancel_scope.cancel()
-        except Exception as error:  # noqa: BLE001 - as in `_guarded`
-            self.fail(error)
+        except (Exception, BaseExceptionGroup) as error:
+            self.fail(first_of(error))  # Ctrl-C, too: the processes of a shared store find another owner
+            if not isinstance(error, Exception):
+                raise
         finally:
             if ended:
                 with anyio.CancelScope(shield=True):

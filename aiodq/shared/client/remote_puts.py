@@ -10,6 +10,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from aiodq.awaited import twice
 from aiodq.engine.batch.acceptance import Acceptance
 from aiodq.engine.batch.put_batch import (
     OVERHEAD,
@@ -290,7 +291,7 @@ class RemotePuts(Acceptance):
         if self._under_way and not self._withdrawing:
             self._withdrawing = True
             # Once for all that are cancelled in this turn of the loop.
-            self._loop.call_soon(self._withdraw)
+            twice(self._loop.call_soon, self._withdraw)
 
     def _withdraw(self) -> None:
         self._withdrawing = False

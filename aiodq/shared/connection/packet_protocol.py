@@ -6,8 +6,10 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.awaited import twice
 from aiodq.errors import ProtocolError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.wire.stream import PacketReader
@@ -42,6 +44,7 @@ class PacketProtocol(asyncio.Protocol, ABC):
         self._monotonic = monotonic
         self._transport: Any = None
         self._rest: Iterator[Received] | None = None
+        self._left = 0
 
     @abstractmethod
     def _break_off(self, error: ProtocolError) -> None:
@@ -80,10 +83,11 @@ class PacketProtocol(asyncio.Protocol, ABC):
         # INVARIANT: nothing is read meanwhile: the rest comes before it.
         self._pause_reading()
         self._rest = packets
-        asyncio.get_running_loop().call_soon(self._go_on)
+        self._left += 1
+        twice(asyncio.get_running_loop().call_soon, partial(self._go_on, self._left))
 
-    def _go_on(self) -> None:
-        if self._rest is not None:
+    def _go_on(self, left: int) -> None:
+        if left == self._left and self._rest is not None:
             self._handle(self._rest)
         self._resume_reading()
 

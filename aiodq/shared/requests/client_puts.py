@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiodq.awaited import mark_retrieved, shielded
+from aiodq.awaited import mark_retrieved, shielded, twice
 from aiodq.engine.batch.put_batch import Part, columns_cost
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.format.columns import Columns
@@ -77,7 +77,7 @@ class ClientPuts:
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._moving[moved] = engine.name
         answering = self._start(self._place_in_turn(engine, key, columns, moved), request)
-        answering.add_done_callback(lambda _: self._moved(moved))
+        twice(answering.add_done_callback, lambda _: self._moved(moved))
 
     def _join(self, engine: TopicEngine) -> None:
         """Have the puts of others wait briefly for this client's, if it usually puts again soon."""

@@ -99,6 +99,7 @@ class Lending:
         self._getting: asyncio.Task[Any] | None = None
         self._withdrawn = False
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ran)
 
     @property
     def name(self) -> str:
@@ -175,6 +176,10 @@ class Lending:
                     continue
                 await self._wire.writable()
                 await asyncio.sleep(0)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and isinstance(error := task.exception(), KeyboardInterrupt):
+            self._owner.engine.fail(error)  # the client gets its messages from the next owner
 
     def _report(self, error: Exception) -> None:
         """Report to the client why it gets no message now; `look` reports a deleted channel."""

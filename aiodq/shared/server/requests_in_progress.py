@@ -72,9 +72,14 @@ class RequestsInProgress:
             returning: whether it tells a new owner what an earlier one knew.
         """
         task = self.run(self._answered(doing, request), settling=settling, returning=returning)
-        # A task that is cancelled before its first turn has not begun to await it.
-        task.add_done_callback(lambda _: doing.close())
+        task.add_done_callback(partial(self._over, doing))
         return task
+
+    def _over(self, doing: Coroutine[Any, Any, Done], task: asyncio.Task[None]) -> None:
+        doing.close()  # a task that was cancelled before its first turn has not begun to await it
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Ctrl-C: `_answered` answers all else. The client is not left waiting: the next owner answers.
+            self._owner.engine.fail(error)
 
     async def _answered(self, doing: Awaitable[Done], request: int) -> None:
         try:
