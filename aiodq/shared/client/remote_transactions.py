@@ -13,7 +13,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
-from aiodq.awaited import shielded
+from aiodq.awaited import shielded, twice
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, MessageSizeError, ProtocolError
 from aiodq.shared.encoding.remote_errors import error_of, is_lost
@@ -156,7 +156,7 @@ class RemoteCommitter:
         asked = self._begin(settlements, frames)
         asking = asyncio.get_running_loop().create_task(self._decided(asked))
         self._asking.add(asking)
-        asking.add_done_callback(partial(self._over, asked))
+        twice(asking.add_done_callback, partial(self._over, asked))
         try:
             await shielded(asking)
         except asyncio.CancelledError:
@@ -182,6 +182,8 @@ class RemoteCommitter:
         return asked
 
     def _over(self, asked: _Asked, asking: asyncio.Task[None]) -> None:
+        if asking not in self._asking:
+            return
         self._asking.discard(asking)
         asked.leave(settled=_error_of(asking) is None)
         heappush(self._free, asked.lane)

@@ -114,12 +114,18 @@ class ClientConnection(PacketProtocol):
         self._early.end()
         self._writable.set()
         self._ending = asyncio.get_running_loop().create_task(self._end())
+        self._ending.add_done_callback(self._has_ended)
 
     async def _end(self) -> None:
         try:
             await self.session.end()
         finally:
             self._gone(self)
+            self._ended.set()
+
+    def _has_ended(self, ending: asyncio.Task[None]) -> None:
+        if not ending.cancelled() and isinstance(error := ending.exception(), KeyboardInterrupt):
+            self._owner.engine.fail(error)  # what the client held is for the next owner to give back
             self._ended.set()
 
     async def ended(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from aiodq.awaited import twice
 from aiodq.errors import ProtocolError, StoreFailedError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.server.session import Session
@@ -128,7 +129,7 @@ class Inside:
         self._link = link
         monotonic = owner.engine.clock.monotonic
         self._there, self._back = _Direction(self.other.take, monotonic), _Direction(self._take, monotonic)
-        self._ending = False
+        self._ending = self._over = False
 
     def _take(self, received: Received) -> None:
         self._link.note_alive()
@@ -166,9 +167,12 @@ class Inside:
     def _end_soon(self) -> None:
         if not self._ending:
             self._ending = True
-            asyncio.get_running_loop().call_soon(self._end)
+            twice(asyncio.get_running_loop().call_soon, self._end)
 
     def _end(self) -> None:
+        if self._over:
+            return
+        self._over = True
         self._there.flush()
         self._back.flush()
         self._link.lost(self)
@@ -237,12 +241,18 @@ class OwnEnd:
             self._ended.set()
             return
         self._ending = asyncio.get_running_loop().create_task(self._end())
+        self._ending.add_done_callback(self._has_ended)
 
     async def _end(self) -> None:
         try:
             await self.session.end()
         finally:
             self._gone(self)
+            self._ended.set()
+
+    def _has_ended(self, ending: asyncio.Task[None]) -> None:
+        if not ending.cancelled() and isinstance(error := ending.exception(), KeyboardInterrupt):
+            self._owner.engine.fail(error)  # what was held is for the next owner to give back
             self._ended.set()
 
     async def ended(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.awaited import twice
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError
 from aiodq.names import check_name, check_topic_name
@@ -345,7 +346,7 @@ class Session:
 
     async def _settled_in(self, handle: int, lending: Lending) -> Done:
         await lending.settled_in()
-        asyncio.get_running_loop().call_soon(lending.told)  # once this is sent
+        twice(asyncio.get_running_loop().call_soon, lending.told)  # once this is sent
         return Done(None, self._sent_states.note(handle, lending.state))
 
     def _put(self, packet: Put, request: int) -> None:
