@@ -11,7 +11,7 @@ from aiodq.uncopied import Uncopied
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
-__all__ = ["Awaited", "UnderWay", "mark_retrieved", "shielded", "twice"]
+__all__ = ["Awaited", "UnderWay", "interruption_of", "mark_retrieved", "shielded", "twice"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,6 +61,18 @@ def mark_retrieved(done: asyncio.Future[Any]) -> None:
     """Mark the error of a future as retrieved, if it has one: asyncio warns of errors that were never retrieved."""
     if not done.cancelled():
         done.exception()
+
+
+def interruption_of(task: asyncio.Task[Any]) -> KeyboardInterrupt | None:
+    """Return the Ctrl-C that ended a task, or None.
+
+    Raises:
+        BaseException: what else it ended with, for the loop to report.
+    """
+    error = None if task.cancelled() else task.exception()
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return error
+    raise error
 
 
 def twice(schedule: Callable[[Callable[P, object]], object], callback: Callable[P, object]) -> None:

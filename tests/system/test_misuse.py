@@ -363,7 +363,7 @@ def test_keyboard_interrupt_during_put(loop: str, manner: str, tmp_path: Path) -
 
 
 INTERRUPTED: dict[str, tuple[str, Literal["os", "always"]]] = {
-    "a put": ("aiodq.storage.log.active_segment.ActiveSegment._enter", "os"),
+    "a put": ("aiodq.storage.log.active_segment.ActiveSegment._noted", "os"),
     "the start of a sync": ("aiodq.engine.monitoring.metrics.SyncTimer.began", "always"),
     "a turn": ("aiodq.engine.topic.commit.publisher.Publisher.written", "always"),
 }

@@ -294,6 +294,8 @@ class RemotePuts(Acceptance):
             twice(self._loop.call_soon, self._withdraw)
 
     def _withdraw(self) -> None:
+        if not self._withdrawing:
+            return
         self._withdrawing = False
         left = self._sweep_at - time.monotonic()
         if left <= 0:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.awaited import shielded
+from aiodq.awaited import interruption_of, shielded
 from aiodq.engine.channel.dead_lettering.failure_causes import Cause
 from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.monitoring.log import Log
@@ -178,7 +178,7 @@ class Lending:
                 await asyncio.sleep(0)
 
     def _ran(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and isinstance(error := task.exception(), KeyboardInterrupt):
+        if (error := interruption_of(task)) is not None:
             self._owner.engine.fail(error)  # the client gets its messages from the next owner
 
     def _report(self, error: Exception) -> None:

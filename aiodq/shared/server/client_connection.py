@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from aiodq.awaited import interruption_of
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import StoreFailedError
 from aiodq.shared.connection.packet_protocol import PacketProtocol
@@ -124,7 +125,7 @@ class ClientConnection(PacketProtocol):
             self._ended.set()
 
     def _has_ended(self, ending: asyncio.Task[None]) -> None:
-        if not ending.cancelled() and isinstance(error := ending.exception(), KeyboardInterrupt):
+        if (error := interruption_of(ending)) is not None:
             self._owner.engine.fail(error)  # what the client held is for the next owner to give back
             self._ended.set()
 

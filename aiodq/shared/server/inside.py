@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from aiodq.awaited import twice
+from aiodq.awaited import interruption_of, twice
 from aiodq.errors import ProtocolError, StoreFailedError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.server.session import Session
@@ -251,7 +251,7 @@ class OwnEnd:
             self._ended.set()
 
     def _has_ended(self, ending: asyncio.Task[None]) -> None:
-        if not ending.cancelled() and isinstance(error := ending.exception(), KeyboardInterrupt):
+        if (error := interruption_of(ending)) is not None:
             self._owner.engine.fail(error)  # what was held is for the next owner to give back
             self._ended.set()
 
