@@ -146,14 +146,14 @@ class World:
         """Put one message."""
         name, body = self.message(producer, size)
         self.note(Putting(_name(topic), (name,)))
-        offset = await topic.put(body)
+        offset = await topic.put(body, key=_key_of(name))
         self.note(Put(_name(topic), (name,), (offset,)))
 
     async def write(self, topic: aiodq.Topic | aiodq.Queue, producer: object, size: int | None = None) -> None:
         """Put one message that nobody is promised before `sync`."""
         name, body = self.message(producer, size)
         self.note(Putting(_name(topic), (name,)))
-        offset = await topic.put(body)
+        offset = await topic.put(body, key=_key_of(name))
         self.note(Outliving(_name(topic), Put(_name(topic), (name,), (offset,))))
         self._written.append((name, offset))
 
@@ -390,8 +390,10 @@ class World:
 
     @staticmethod
     def name_of(message: aiodq.Message) -> str:
-        """Return a message's name."""
-        return name_in(message.body)
+        """Return a message's name. Its key has to be the one that it was put with, if it was put with one."""
+        name = name_in(message.body)
+        assert message.key in {None, _key_of(name)}, f"{name} was delivered with the key {message.key!r}"
+        return name
 
     async def rest(self) -> None:
         """Let a little time go by, or a few turns of the loop."""
@@ -406,6 +408,11 @@ def name_in(body: bytes) -> str:
     name = id_of(body)
     assert name is not None, f"wrong bytes were delivered: {body!r}"
     return name
+
+
+def _key_of(name: str) -> bytes | None:
+    """Return the key of a message that is put alone: every third has one, and so another kind of frame."""
+    return None if int(name.rpartition(":")[2]) % 3 else name.encode()
 
 
 def _name(topic: aiodq.Topic | aiodq.Queue) -> str:
