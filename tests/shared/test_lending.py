@@ -243,7 +243,8 @@ async def test_those_out_of_order_are_settled_by_one_call(tmp_path: Path, seed: 
             channel.ack_many([*given, given[3]])
         assert not any(message.settled for message in messages)
         done: Any = channel.ack_many(given)
-        assert len(done.those) <= len({message._run for message in given})
+        # One more if the first of them is the last of its lease: it is settled as a run of its own.
+        assert len(done.those) <= len({message._run for message in given}) + 1
         assert sum(message.settled for message in messages) == 1000
         await done
         assert await counts(channel) == (0, 1000, 0)
