@@ -111,6 +111,7 @@ class InlineOffload:
     def __init__(self, loop: asyncio.AbstractEventLoop, workers: int, fail: object = None) -> None:
         self._loop = loop
         self.workers, self.fail = workers, fail
+        self._outstanding = 0
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         done = self._loop.create_future()
@@ -133,6 +134,7 @@ class InlineOffload:
         _then: Callable[[], None] | None = None,
     ) -> None:
         # Nobody is told of anything before the loop is: it does all of this itself.
+        self._outstanding += 1
         self._loop.call_soon(self._work, function, report)
 
     def _work(self, function: Callable[[], Any], report: Callable[[Any, BaseException | None], None]) -> None:
@@ -141,7 +143,12 @@ class InlineOffload:
             result = function()
         except Exception as raised:  # noqa: BLE001 - handed on whatever it is, as `WorkerThreads` does
             error = raised
+        self._outstanding -= 1
         self._loop.call_soon(report, result, error)
+
+    async def over(self) -> None:
+        while self._outstanding:
+            await asyncio.sleep(0)
 
     def tell_ended(self) -> None:
         """Nothing ends but on the loop."""

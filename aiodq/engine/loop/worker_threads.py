@@ -75,6 +75,7 @@ class WorkerThreads:
         self._executor: Executor | ThreadPool = executor or ThreadPool(_WORKERS, "aiodq")
         self._ended: queue.SimpleQueue[Report] = queue.SimpleQueue()  # by its module, as in `ThreadPool`
         self._outstanding = 0
+        self._all_done: asyncio.Future[None] | None = None
         self._nudging = False
         self._spent = 0.0
 
@@ -150,6 +151,8 @@ class WorkerThreads:
             except queue.Empty:
                 return False  # it was reported while the loop was blocked for it
             self._outstanding -= 1
+            if not self._outstanding and self._all_done is not None:
+                settle(self._all_done, None, None)
             self._spent = time.thread_time()
             tell(result, error)
         except BaseException as raised:
@@ -182,6 +185,15 @@ class WorkerThreads:
             self._spent = spent
             time.sleep(_PAUSE)
         self._loop.call_later(_NUDGE_SECONDS, self._nudge)
+
+    async def over(self) -> None:
+        """Wait until all work has ended that was started; `shutdown` then blocks for nothing.
+
+        Cancellation: nothing changes.
+        """
+        while self._outstanding:
+            self._all_done = self._loop.create_future()
+            await self._all_done
 
     def shutdown(self, *, wait: bool = True) -> None:
         """End the threads once all their work is done: closing files is part of it."""

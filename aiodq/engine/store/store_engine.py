@@ -208,10 +208,9 @@ class StoreEngine:
     async def _start(self, opened: OpenedStore, kind: type[InFlight]) -> None:
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self.locked = self.path
-            self._files.stay(opened.lock.in_place)
             lock = opened.lock
-            removed = partial(lock.removed, opened.identity.ruined)
-            self._watch.stay(removed, lock.displaced, lock.missing, lock.unlinked)
+            self._files.stay(lock.in_place)
+            self._watch.stay(partial(lock.removed, opened.identity.ruined), lock.displaced, lock.missing, lock.unlinked)
         timer = SyncTimer(self.metrics, None)
         self._committer = Committer(opened.transactions, self.threads, self.clock, timer, self.fail)
         turn_end = self.loop.time() + _LONGEST_TURN
@@ -422,6 +421,7 @@ class StoreEngine:
                     for engine in (*self.topics.values(), *self.deletions.ending):
                         ended += engine.io_loop.end()
                 tasks.cancel_scope.cancel()
+            await self.threads.over()  # a read that nobody waits for any more may take long
         except (Exception, BaseExceptionGroup) as error:
             self.fail(first_of(error))  # Ctrl-C, too: the processes of a shared store find another owner
             if not isinstance(error, Exception):
