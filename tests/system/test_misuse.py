@@ -463,7 +463,7 @@ def test_keyboard_interrupt_instead_of_a_callback_leaves_nobody_waiting(
 async def get_what_is_due(store: aiodq.Store) -> None:
     queue = store.queue("queue")
     await queue.get_many(1)
-    await queue.put(b"1", delay=0.01)
+    await queue.put(b"1", delay=0.3)  # longer than the put takes: it is to come due while it is waited for
     await queue.get()
 
 
