@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.errors import CorruptionError
 from aiodq.format.checksum import crc32, crc32_of_few
-from aiodq.format.columns import Columns
+from aiodq.format.columns import CONTINUED, CONTINUES, Columns
 from aiodq.format.footer import IndexEntry
-from aiodq.format.frame import Batch, check_frame, decode_frame, read_prefix
+from aiodq.format.frame import Batch, check_frame, decode_frame, holds, read_prefix
+from aiodq.format.labelled import labelled_frames
 from aiodq.format.layout import (
     ALIGNMENT,
+    BATCH_COUNTS,
+    BATCH_MIN,
     COMPACT_MIN,
     CONTROL_KINDS,
     FRAME_PREFIX,
     FRAME_START,
+    KIND_BATCH,
     KIND_COMPACT,
     TRAILER,
     padded,
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from aiodq.format.footer import SegmentIndex
     from aiodq.format.frame import Frame, FrameContext
 
-__all__ = ["IndexSingles", "compact_frames", "decode_frames", "index_short", "index_singles", "whole_frame"]
+__all__ = ["IndexSingles", "compact_frames", "decode_frames", "index_apart", "index_singles", "whole_frame"]
 
 _START: Final = FRAME_START.size
 _PREFIX: Final = FRAME_PREFIX.size
@@ -45,6 +49,8 @@ _FEW: Final = 256
 
 _ROOMY: Final = COMPACT_MIN + ALIGNMENT
 """A compact frame of at least this many bytes has room for any padding."""
+
+_IN_A_RUN: Final = CONTINUES | CONTINUED
 
 _AT_ONCE: Final = 128 * 1024
 """Bytes of frames that are indexed at once: the shorter the records, the more memory they take."""
@@ -75,6 +81,8 @@ def decode_frames(
     try:
         while at < end:
             batch, at = compact_frames(data, at, end, context, position)
+            if batch is None:
+                batch, at = labelled_frames(data, at, end, context, position)
             if batch is not None:
                 if batch.stop > skip_below:
                     batches.append(batch)
@@ -189,38 +197,45 @@ def index_singles(
     return len(sizes), stop - at
 
 
-def index_short(
+def index_apart(
     index: SegmentIndex, data: bytes, at: int, context: FrameContext, *, position: int, first: int
 ) -> tuple[int, int]:
-    """Add the compact records and control frames from `data[at]` on to an index, up to the first other frame.
+    """Add the frames from `data[at]` on to an index, up to the first that is one of a run or that is not valid.
 
-    In a shared store, a control frame precedes each put of another process. Arguments and result are those of
-    `index_singles`, except that there may be bytes without a record.
+    So labelled messages that were put one by one are counted quickly; and in a shared store, a control frame precedes
+    each put of another process. Arguments and result are those of `index_singles`, except that there may be bytes
+    without a record.
     """
     view = memoryview(data)
-    unpack, trailing = FRAME_PREFIX.unpack_from, TRAILER.unpack_from
+    unpack, trailing, counts = FRAME_PREFIX.unpack_from, TRAILER.unpack_from, BATCH_COUNTS.unpack_from
     checksum, salt = context.checksum, context.salt
     end, relative = len(data), first
     start, last = at, end - COMPACT_MIN
     while at <= last:
-        length, crc, kind, padding, flags, named, _, time_ns = unpack(data, at)
+        length, crc, kind, detail, flags, named, _, time_ns = unpack(data, at)
         stop = at + length
         if (
-            flags
+            length % ALIGNMENT
             or named != relative
-            or padding >= ALIGNMENT
-            or length % ALIGNMENT
-            or length < COMPACT_MIN + padding
+            or length < COMPACT_MIN
             or stop > end
-            or not (kind == KIND_COMPACT or kind in CONTROL_KINDS)
             or trailing(data, stop - _TRAILER) != (length,)
             or checksum(view[at + _START : stop], salt) != crc
         ):
             break
-        if kind == KIND_COMPACT:
-            index.add_record(position + at - start, relative, time_ns, length - COMPACT_MIN - padding)
+        if kind == KIND_COMPACT and not flags and detail < ALIGNMENT and length >= COMPACT_MIN + detail:
+            index.add_record(position + at - start, relative, time_ns, length - COMPACT_MIN - detail)
             relative += 1
-        else:
+        elif kind == KIND_BATCH and not flags & _IN_A_RUN and length >= BATCH_MIN:
+            records, _, raw = counts(data, at + _PREFIX)
+            if not holds(length, records, raw):
+                break
+            entry = IndexEntry(position + at - start, relative, records, 1, time_ns)
+            index.add(entry, joined=False, flags=flags, raw_bytes=raw)
+            relative += records
+        elif kind in CONTROL_KINDS and not flags and detail < ALIGNMENT:
             index.add(IndexEntry(position + at - start, relative, 0, 1, time_ns), joined=False, flags=0, raw_bytes=0)
+        else:
+            break
         at = stop
     return relative - first, at - start

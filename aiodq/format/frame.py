@@ -14,6 +14,7 @@ from aiodq.format.codecs import CODEC_NONE, compress, decompress, raw_limit
 from aiodq.format.columns import CONTINUED, CONTINUES, Columns, column_parts, decode_columns
 from aiodq.format.layout import (
     ALIGNMENT,
+    BATCH_COUNTS,
     BATCH_HEADER,
     BATCH_MIN,
     COMPACT_MIN,
@@ -51,6 +52,7 @@ __all__ = [
     "encode_labelled",
     "encode_run",
     "frame_payload",
+    "holds",
     "read_prefix",
     "slice_frames",
 ]
@@ -62,7 +64,6 @@ _NO_HEADER: Final = bytes(BATCH_HEADER.size)
 _NO_END: Final = bytes(ALIGNMENT - 1 + TRAILER.size)
 _COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
 _BATCH_REST: Final = struct.Struct(BATCH_HEADER.format.replace("<II", "<", 1))
-_COUNTS: Final = struct.Struct("<III")
 _LARGE: Final = 512
 """Bytes of a frame's parts, on average, from which on they are not joined: joining takes longer than writing each of
 them, as the frame is new memory, which the system hands over page by page."""
@@ -390,9 +391,8 @@ def read_prefix(view: BytesLike, at: int, context: FrameContext, *, position: in
         if kind == KIND_COMPACT and detail < ALIGNMENT and length >= COMPACT_MIN + detail:
             count, raw = 1, length - COMPACT_MIN - detail
         elif kind == KIND_BATCH and length >= BATCH_MIN:
-            count, _, raw = _COUNTS.unpack_from(view, at + _PREFIX)
-            # Checked against the raw size, not the length: a compressed batch may well have more records than bytes.
-            if not 0 < count <= min(raw // 4, MAX_RECORDS) or raw > raw_limit(length):
+            count, _, raw = BATCH_COUNTS.unpack_from(view, at + _PREFIX)
+            if not holds(length, count, raw):
                 message = f"a batch of {count} records and {raw} raw bytes does not fit into {length} bytes"
                 raise CorruptionError(message, path, position)
         elif kind in CONTROL_KINDS and detail < ALIGNMENT:
@@ -406,6 +406,12 @@ def read_prefix(view: BytesLike, at: int, context: FrameContext, *, position: in
     first = context.base + relative
     watermark = 0 if lag == LAG_UNKNOWN else max(first - lag, 0)
     return Frame(position, length, crc, kind, detail, flags, first, watermark, time_ns, count, raw)
+
+
+def holds(length: int, count: int, raw: int) -> bool:
+    """Return whether a batch of `length` bytes may have so many records, and so many raw bytes."""
+    # Checked against the raw size, not the length: a compressed batch may well have more records than bytes.
+    return 0 < count <= min(raw // 4, MAX_RECORDS) and raw <= raw_limit(length)
 
 
 def check_frame(view: memoryview, at: int, frame: Frame, context: FrameContext, *, path: str = "") -> None:
@@ -476,7 +482,7 @@ def frame_payload(view: memoryview, at: int, frame: Frame, *, path: str) -> Byte
         FormatVersionError: it uses a codec this version does not know.
         MissingExtraError: it is compressed and the codec's package is not installed.
     """
-    _, stored, raw = _COUNTS.unpack_from(view, at + _PREFIX)
+    _, stored, raw = BATCH_COUNTS.unpack_from(view, at + _PREFIX)
     start, end = at + _BATCH, at + frame.length - TRAILER.size
     if not 0 <= end - start - stored < ALIGNMENT or raw > raw_limit(stored):
         message = f"a payload of {stored} bytes stored and {raw} raw does not fit a frame of {frame.length}"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALIGNMENT",
+    "BATCH_COUNTS",
     "BATCH_HEADER",
     "BATCH_MIN",
     "COMPACT_MIN",
@@ -65,6 +66,9 @@ FRAME_PREFIX: Final = struct.Struct("<IIBBHIIq")
 
 BATCH_HEADER: Final = struct.Struct("<IIBBHIIqIII")
 """The prefix, then count, stored bytes, raw bytes."""
+
+BATCH_COUNTS: Final = struct.Struct("<III")
+"""What a batch's header has more than the prefix."""
 
 TRAILER: Final = struct.Struct("<I")
 """length again, so that a file can be read backward."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.format.columns import CONTINUED
-from aiodq.format.decode import index_short, index_singles
+from aiodq.format.decode import index_apart, index_singles
 from aiodq.format.footer import IndexEntry, SegmentIndex
-from aiodq.format.layout import CONTROL_KINDS, FRAME_START, KIND_COMPACT, SEGMENT_HEADER
+from aiodq.format.layout import CONTROL_KINDS, FRAME_START, KIND_BATCH, KIND_COMPACT, SEGMENT_HEADER
 from aiodq.storage.segments.frame_scan import Bad, Unit, Window, scan_units
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ __all__ = ["Contents", "Lost", "examine", "examine_growing", "index_unit"]
 
 _WINDOW: Final = 1 << 20
 _AHEAD: Final = 128 * 1024
-_KIND_AT: Final = FRAME_START.size
-"""The position of the kind within a frame."""
+_HEAD: Final = struct.Struct("<BxH")
+"""The kind and the flags, which follow the start of a frame."""
 
 
 class Lost(NamedTuple):
@@ -100,14 +101,14 @@ def examine(
     asked = False
     while True:
         if pending is None:
-            _take_short(found, window, context, singles)
+            _take_apart(found, window, context, singles)
         for item in scan_units(
             file, context, path, limit=limit, start=found.data_end, expected=found.end, window=window
         ):
             if isinstance(item, Unit):
                 _take(found, item, pending, context.base)
                 pending = None
-                if _is_short(window, found.data_end):
+                if _is_apart(window, found.data_end):
                     break
                 continue
             if durable_end <= found.end and not item.cut_short and not asked:
@@ -159,9 +160,9 @@ def examine_growing(
     return contents
 
 
-def _take_short(found: Contents, window: Window, context: FrameContext, singles: IndexSingles) -> None:
-    """Count single puts quickly, up to the first frame that is neither one of those nor a control frame."""
-    for way in (singles, index_short):
+def _take_apart(found: Contents, window: Window, context: FrameContext, singles: IndexSingles) -> None:
+    """Count quickly what is not a run of frames, up to the first frame that is one of a run or not valid."""
+    for way in (singles, index_apart):
         while found.data_end < window.limit:
             at = window.at(found.data_end, min(_AHEAD, window.limit - found.data_end))
             first = found.end - context.base
@@ -172,10 +173,13 @@ def _take_short(found: Contents, window: Window, context: FrameContext, singles:
             found.data_end += length
 
 
-def _is_short(window: Window, position: int) -> bool:
-    """Return whether the frame there may be a single put or a control frame, as far as the window shows it."""
-    at = position - window.position + _KIND_AT
-    return at < len(window.data) and (window.data[at] == KIND_COMPACT or window.data[at] in CONTROL_KINDS)
+def _is_apart(window: Window, position: int) -> bool:
+    """Return whether the frame there may be a put of its own or a control frame, as far as the window shows it."""
+    at = position - window.position + FRAME_START.size
+    if at + _HEAD.size > len(window.data):
+        return False
+    kind, flags = _HEAD.unpack_from(window.data, at)
+    return kind == KIND_COMPACT or kind in CONTROL_KINDS or (kind == KIND_BATCH and not flags & CONTINUED)
 
 
 def _take(found: Contents, unit: Unit, bad: Bad | None, base: int) -> None:

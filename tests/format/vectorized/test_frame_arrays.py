@@ -205,7 +205,7 @@ def test_the_index_is_that_of_one_record_after_the_other(
 
 
 def test_only_what_follows_the_last_record_is_added() -> None:
-    for way in (decode.index_singles, decode.index_short, framearrays.index_singles):
+    for way in (decode.index_singles, decode.index_apart, framearrays.index_singles):
         index = SegmentIndex()
         assert way(index, SINGLES.data, 0, CONTEXT, position=START, first=1) == (0, 0)
         assert way(index, RUNS.data, 0, CONTEXT, position=START, first=0) == (0, 0)

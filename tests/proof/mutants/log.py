@@ -310,14 +310,14 @@ _SHORT = "tests/storage/log/test_recovery.py::test_messages_put_one_by_one_are_c
 
 change(
     "what other processes put one by one is counted without its checksum",
-    decode.index_short,
+    decode.index_apart,
     "or checksum(view[at + _START : stop], salt) != crc",
     "",
     test=_SHORT,
 )
 change(
     "what other processes put one by one is counted out of order",
-    decode.index_short,
+    decode.index_apart,
     "or named != relative",
     "",
     test="tests/format/vectorized/test_frame_arrays.py::test_only_what_follows_the_last_record_is_added",

@@ -517,6 +517,9 @@ def test_messages_put_one_by_one_are_counted_as_each_would_be(
         size = rng.choice([0, 5, 900, 9000, 300_000])
         for sequence in range(rng.choice([0, 1, 30])):  # as of other processes: each has a control frame
             assert log.stage(Columns([rng.randbytes(size % 907)]), START, atomic=True, origin=Origin(each, sequence))
+        for _ in range(rng.choice([0, 1, 30])):
+            columns = Columns([rng.randbytes(size % 907)], tags=["t"], expiries=[START] if rng.random() < 0.5 else None)
+            assert log.stage(columns, START + rng.randrange(100), atomic=True)
         log.flush()
         log.commit()
         if rng.random() < 0.8:
@@ -535,8 +538,8 @@ def test_messages_put_one_by_one_are_counted_as_each_would_be(
             )
             found = look(singles=rng.choice([index_singles, vectorized.index_singles]))
             with monkeypatch.context() as without:
-                without.setattr(storage_contents, "_take_short", lambda *_: None)
-                without.setattr(storage_contents, "_is_short", lambda *_: False)
+                without.setattr(storage_contents, "_take_apart", lambda *_: None)
+                without.setattr(storage_contents, "_is_apart", lambda *_: False)
                 assert look() == found
 
 
