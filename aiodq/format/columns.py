@@ -29,6 +29,7 @@ __all__ = [
     "column_places",
     "decode_columns",
     "decode_headers",
+    "encode_headers",
 ]
 
 T = TypeVar("T")
@@ -370,10 +371,11 @@ def _encoded_tags(tags: list[str | None] | None) -> list[bytes | None] | None:
 
 
 def _encoded_headers(headers: list[Mapping[str, str]] | None) -> list[bytes | None] | None:
-    return None if headers is None else [_encode_headers(mapping) for mapping in headers]
+    return None if headers is None else [encode_headers(mapping) for mapping in headers]
 
 
-def _encode_headers(headers: Mapping[str, str]) -> bytes | None:
+def encode_headers(headers: Mapping[str, str]) -> bytes | None:
+    """Encode the headers of one record; None if there are none."""
     if not headers:
         return None
     parts = [_HEADER_COUNT.pack(len(headers))]

@@ -49,12 +49,13 @@ __all__ = [
     "encode_compact",
     "encode_control",
     "encode_frames",
-    "encode_labelled",
     "encode_run",
     "frame_payload",
     "holds",
     "read_prefix",
     "slice_frames",
+    "too_large",
+    "watermark_lag",
 ]
 
 _START: Final = FRAME_START.size
@@ -263,7 +264,8 @@ def _fitting(sizes: list[int], total: int) -> int:
     return max(bisect_right(list(accumulate(sizes)), FRAME_BYTES), 1)
 
 
-def _lag(first: int, watermark: int) -> int:
+def watermark_lag(first: int, watermark: int) -> int:
+    """Return what a frame stores of the watermark: how far it is behind the first offset."""
     lag = first - watermark
     if 0 <= lag < LAG_UNKNOWN:
         return lag
@@ -275,28 +277,9 @@ def encode_compact(body: bytes, context: FrameContext, first: int, watermark: in
     pack, length, padding = _compact_shape(len(body))
     lag = first - watermark
     if not 0 <= lag < LAG_UNKNOWN:
-        lag = _lag(first, watermark)
+        lag = watermark_lag(first, watermark)
     covered: bytes = pack(KIND_COMPACT, padding, 0, first - context.base, lag, time_ns, body, length)
     return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
-
-
-def encode_labelled(
-    columns: Columns, context: FrameContext, first: int, watermark: int, time_ns: int
-) -> tuple[bytes, int, int]:
-    """Return the frame of one record that has more than a body, its flags and the size of its payload.
-
-    The frame is the one that `encode_frames` returns without a codec; a single put takes the shorter way.
-    """
-    flags, parts = column_parts(columns)
-    size = sum(map(len, parts))
-    length = padded(_BATCH + size + TRAILER.size)
-    if length > MAX_FRAME:
-        raise ValueError(_too_large(length))
-    rest = _BATCH_REST.pack(
-        KIND_BATCH, CODEC_NONE, flags, first - context.base, _lag(first, watermark), time_ns, 1, size, size
-    )
-    covered = b"".join((rest, *parts, bytes(length - _BATCH - size - TRAILER.size), TRAILER.pack(length)))
-    return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered, flags, size
 
 
 @lru_cache(maxsize=1024)
@@ -323,12 +306,13 @@ def encode_control(kind: int, body: bytes, context: FrameContext, first: int, *,
         time_ns: when it was written.
     """
     length = COMPACT_MIN + len(body)
-    rest = _COMPACT_REST.pack(kind, 0, 0, first - context.base, _lag(first, watermark), time_ns)
+    rest = _COMPACT_REST.pack(kind, 0, 0, first - context.base, watermark_lag(first, watermark), time_ns)
     covered = b"".join((rest, body, TRAILER.pack(length)))
     return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered
 
 
-def _too_large(length: int) -> str:
+def too_large(length: int) -> str:
+    """Return why a frame of that many bytes cannot be written, as text."""
     return f"a frame of {length} bytes is larger than the format can hold"
 
 
@@ -350,14 +334,14 @@ def _encode_batch(
     raw = size if raw is None else raw
     length = padded(_BATCH + size + TRAILER.size)
     if length > MAX_FRAME:
-        raise ValueError(_too_large(length))
+        raise ValueError(too_large(length))
     end = bytes(length - _BATCH - size - TRAILER.size) + TRAILER.pack(length)
     rest: list[BytesLike] = []
     if large:
         rest = [*parts, end]
     else:
         head[_BATCH + size :] = end
-    count, flags, lag = len(columns.bodies), flags | columns_flags, _lag(first, watermark)
+    count, flags, lag = len(columns.bodies), flags | columns_flags, watermark_lag(first, watermark)
     relative = first - context.base
     BATCH_HEADER.pack_into(head, 0, length, 0, KIND_BATCH, codec, flags, relative, lag, time_ns, count, size, raw)
     crc = context.checksum(memoryview(head)[_START:], context.salt)

@@ -1,4 +1,4 @@
-"""Decoding labelled messages that were put one by one: each has a frame of its own, and many have the same columns."""
+"""Labelled messages that are put one by one: each has a frame of its own, and many have the same columns."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from aiodq.format.checksum import crc32, crc32_of_few
 from aiodq.format.codecs import CODEC_NONE
-from aiodq.format.columns import Columns, Flags, decode_headers
-from aiodq.format.frame import Batch
-from aiodq.format.layout import ALIGNMENT, BATCH_HEADER, FRAME_START, KIND_BATCH, NULL_LENGTH, TRAILER
+from aiodq.format.columns import Columns, Flags, decode_headers, encode_headers
+from aiodq.format.frame import Batch, too_large, watermark_lag
+from aiodq.format.layout import (
+    ALIGNMENT,
+    BATCH_HEADER,
+    FRAME_START,
+    KIND_BATCH,
+    MAX_FRAME,
+    NULL_LENGTH,
+    TRAILER,
+    padded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiodq.format.frame import FrameContext
 
-__all__ = ["labelled_frames"]
+__all__ = ["encode_labelled", "labelled_frames"]
 
 _START: Final = FRAME_START.size
 _TRAILER: Final = TRAILER.size
@@ -49,10 +58,12 @@ class _Shape(NamedTuple):
         fields: what comes before the values: the header, with kind, detail and flags as one number; when the record is
             due and when it expires; the lengths of its body, tag, key and headers.
         head: that number.
+        rest: `fields` without the frame's start, and kind, detail and flags by themselves.
     """
 
     fields: struct.Struct
     head: int
+    rest: struct.Struct
     dues: bool
     expiries: bool
     tags: bool
@@ -67,9 +78,59 @@ _Row: TypeAlias = "tuple[bytes, int, int, int, str | None, bytes | None, Mapping
 @lru_cache(maxsize=2 * _LABELS)
 def _shape(flags: int) -> _Shape:
     dues, expiries, tags, keys, headers = (bool(flags & flag) for flag in (_DUES, _EXPIRIES, _TAGS, _KEYS, _HEADERS))
-    fields = struct.Struct(f"<IIIIIqIII{dues + expiries}q{1 + tags + keys + headers}I")
+    own = f"{dues + expiries}q{1 + tags + keys + headers}I"
     (head,) = struct.unpack("<I", _HEAD.pack(KIND_BATCH, CODEC_NONE, flags))
-    return _Shape(fields, head, dues, expiries, tags, keys, headers)
+    rest = struct.Struct(BATCH_HEADER.format.replace("<II", "<", 1) + own)
+    return _Shape(struct.Struct(f"<IIIIIqIII{own}"), head, rest, dues, expiries, tags, keys, headers)
+
+
+def encode_labelled(
+    columns: Columns, context: FrameContext, first: int, watermark: int, time_ns: int
+) -> tuple[bytes, int, int]:
+    """Return the frame of one record that has more than a body, its flags and the size of its payload.
+
+    The frame is the one that `encode_frames` returns without a codec; a single put takes the shorter way. The record
+    has no time of its own and is not of a transaction.
+    """
+    (body,) = columns.bodies
+    flags, lengths, parts = 0, [len(body)], [b""]
+    numbers: list[int] = []
+    if columns.dues is not None:
+        flags |= _DUES
+        numbers += columns.dues
+    if columns.expiries is not None:
+        flags |= _EXPIRIES
+        numbers += columns.expiries
+    if columns.tags is not None:
+        flags |= _TAGS
+        (tag,) = columns.tags
+        _add(None if tag is None else tag.encode(), lengths, parts)
+    if columns.keys is not None:
+        flags |= _KEYS
+        _add(columns.keys[0], lengths, parts)
+    if columns.headers is not None:
+        flags |= _HEADERS
+        _add(encode_headers(columns.headers[0]), lengths, parts)
+    parts.append(body)
+    size = 8 * len(numbers) + 4 * len(lengths) + sum(map(len, parts))
+    length = padded(_FRAME + size)
+    if length > MAX_FRAME:
+        raise ValueError(too_large(length))
+    lag = watermark_lag(first, watermark)
+    parts[0] = _shape(flags).rest.pack(
+        KIND_BATCH, CODEC_NONE, flags, first - context.base, lag, time_ns, 1, size, size, *numbers, *lengths
+    )
+    parts += bytes(length - _FRAME - size), TRAILER.pack(length)
+    covered = b"".join(parts)
+    return FRAME_START.pack(length, context.checksum(covered, context.salt)) + covered, flags, size
+
+
+def _add(value: bytes | None, lengths: list[int], parts: list[bytes]) -> None:
+    if value is None:
+        lengths.append(NULL_LENGTH)
+    else:
+        lengths.append(len(value))
+        parts.append(value)
 
 
 def labelled_frames(data: bytes, at: int, end: int, context: FrameContext, position: int) -> tuple[Batch | None, int]:

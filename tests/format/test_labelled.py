@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.errors import CorruptionError
+from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.columns import CONTINUED, CONTINUES, Columns, Flags
 from aiodq.format.decode import decode_frames
-from aiodq.format.frame import decode_frame, encode_labelled, read_prefix
+from aiodq.format.frame import decode_frame, encode_run, read_prefix
 from aiodq.format.layout import FRAME_PREFIX, TRAILER
 from tests.format.support import (
     BASE,
@@ -40,7 +41,10 @@ def stream_of(puts: list[Columns], skipped: tuple[int, ...] = ()) -> Stream:
     first = BASE
     for number, columns in enumerate(puts):
         first += number in skipped
-        frames.append(encode_labelled(columns, CONTEXT, first, BASE, TIME + number)[0])
+        (frame,) = encode_run(
+            columns, CONTEXT, first=first, watermark=BASE, time_ns=TIME + number, codec=CODEC_NONE, atomic=False
+        )
+        frames.append(b"".join(frame.parts))
         records.append(records_of(first, TIME + number, columns))
         first += 1
     return Stream(b"".join(frames), frames, records)

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiodq.format.footer import IndexEntry, SegmentIndex, footer_bytes
-from aiodq.format.frame import encode_compact, encode_labelled, encode_run, slice_frames
+from aiodq.format.frame import encode_compact, encode_run, slice_frames
+from aiodq.format.labelled import encode_labelled
 from aiodq.format.layout import COMPACT_MIN, FRAME_START, INDEX_ENTRY, INDEX_STRIDE, MAX_RELATIVE
 from aiodq.format.producers import PUT_FRAME_BYTES, Producer, PutOf, encode_producers, encode_put
 from aiodq.storage.io.durable_io import sync_directory, sync_failure, sync_file, write_all
