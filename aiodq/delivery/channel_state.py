@@ -554,9 +554,11 @@ class ChannelState:
         unjournaled = self._progress.unjournaled
         ops = unjournaled.take_settled(self._progress.floor, most)
         requeued, delivered = unjournaled.take_deliveries(most)
-        if requeued or delivered:
+        if requeued:
             requeued = sorted(filter(self._is_open, set(requeued)))
+        if requeued or delivered:
             ops += deliveries(requeued, delivered, self._attempts, self.orphans)
+        if requeued:
             # Last, because a delivery or requeue ends a deferral.
             ops += deferrals(requeued, self.deferred, self.orphans, wall, now)
         return ops

@@ -28,6 +28,9 @@ def deliveries(requeued: list[int], delivered: list[int], attempts: Attempts, su
         attempts: the deliveries of each.
         suspects: which of the others may have ended a process.
     """
+    if not requeued and len(delivered) == 1:  # as of each message that `async for` hands out
+        number = attempts.noted.get(delivered[0])
+        return [] if number is None else [Op(OpKind.REQUEUE, delivered[0], 1, number, in_hand=True)]
     ops: list[Op] = []
     noted, before = attempts.noted.among(chain(requeued, delivered)), attempts.before.among(requeued)
     # The last run of messages in flight: its start, its stop, and how often each was delivered.

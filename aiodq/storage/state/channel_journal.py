@@ -263,7 +263,11 @@ class ChannelJournal:
     def _write(self, batch: list[Op]) -> None:
         # CRASH: 18. Until the next sync any part of it may be missing.
         # A failed write leaves the end where it was, so that the next one overwrites whatever was written.
-        self._end = write_all(self._file, [encode_block(batch, self._generation)], self._end)
+        block, file, end, taken = encode_block(batch, self._generation), self._file, self._end, 0
+        if isinstance(file, PooledFile):
+            # INVARIANT: whoever writes the journal holds the mutex.
+            taken = max(file.write_alone(block, end), 0)
+        self._end = end + taken if taken == len(block) else write_all(file, [memoryview(block)[taken:]], end + taken)
         self._reserved = max(self._reserved, self._end)
 
     def sync(self) -> None:
