@@ -518,7 +518,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "get_many + ack_many of 1000, tags": Count(0.4, 0.45, 0, 0, 0),
     "get_many + ack_many of 1000, ttl": Count(0.41, 0.45, 0, 0, 0),
     "get_many + ack_many of 1000, redelivered": Count(2.54, 2.59, 0, 0, 0.12),
-    "ack_many of every other": Count(0.76, 1.33, 0, 0, 0.14),
+    "ack_many of every other": Count(0.22, 0.78, 0, 0, 0.14),
     "get_many, ack_many and put_many of 1000 in a transaction": Count(0.92, 1.15, 0.05, 0.05, 0.68),
     "async for + ack_nowait, max_attempts": Count(44, 47, 0, 0, 0.19),
     "await ack, os": Count(70, 110, 1, 2, 0),
