@@ -140,7 +140,10 @@ def test_ctrl_c_instead_of_a_callback_in_the_owner_leaves_no_process_waiting(tmp
     try:
         owner, client = loop.run_until_complete(opened())
         sys.setprofile(interrupting)
-        errors = run(loop, use(client))
+        errors: list[BaseException] = []
+        for _ in range(5):  # some are called only if others come at the right moment
+            if not interrupting.raised:
+                errors += run(loop, use(client))
         # What the owner had lent may be delivered again by the next one.
         assert {type(error) for error in errors} <= {KeyboardInterrupt, aiodq.NotInFlightError}
         errors = run(loop, close())
