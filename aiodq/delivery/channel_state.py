@@ -554,8 +554,7 @@ class ChannelState:
         unjournaled = self._progress.unjournaled
         ops = unjournaled.take_settled(self._progress.floor, most)
         requeued, delivered = unjournaled.take_deliveries(most)
-        if requeued:
-            requeued = sorted(filter(self._is_open, set(requeued)))
+        requeued = sorted(filter(self._is_open, set(requeued))) if requeued else requeued
         if requeued or delivered:
             ops += deliveries(requeued, delivered, self._attempts, self.orphans)
         if requeued:

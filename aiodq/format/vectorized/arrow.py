@@ -19,14 +19,14 @@ from aiodq.format.columns import column_places, decode_headers
 from aiodq.format.decode import whole_frame
 from aiodq.format.frame import check_frame, decode_frame, frame_payload
 from aiodq.format.layout import KIND_BATCH, NULL_LENGTH
-from aiodq.format.vectorized.frame_arrays import COMPACT, OTHER, PLAIN, FrameArrays, leading
+from aiodq.format.vectorized.frame_arrays import COMPACT, LABELLED, OTHER, PLAIN, FrameArrays, leading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from aiodq.format.frame import Frame, FrameContext
     from aiodq.format.layout import BytesLike
-    from aiodq.format.vectorized.frame_arrays import Array
+    from aiodq.format.vectorized.frame_arrays import Array, Values
 
 __all__ = ["COLUMNS", "Arrow", "ArrowDecoder", "ArrowRows", "joined", "schema_of"]
 
@@ -201,6 +201,8 @@ class ArrowDecoder:
         The rows are None if decoding one by one is faster, or the only way.
         """
         kind = frames.kinds[low]
+        if (frames.kinds[low:high] == LABELLED).any():
+            return self._singles(frames, low, high, context, position)
         high = frames.together(low, high)
         if kind == OTHER or (high - low < _FEW and (kind == PLAIN or self._verify)):
             return 0, None
@@ -222,6 +224,30 @@ class ArrowDecoder:
         stop, length = first + int(records.sum()), int(frames.ends[high - 1]) - at
         times = times if kind == COMPACT else np.repeat(times, records)
         return count, ArrowRows(first, stop, position + at, length, length, frames.run_flags(low, high), times, arrays)
+
+    def _singles(
+        self, frames: FrameArrays, low: int, high: int, context: FrameContext, position: int
+    ) -> tuple[int, ArrowRows | None]:
+        """Do as `_several` for records that have a frame each, some of them with more than a body."""
+        if self._verify and high - low < _FEW:
+            return 0, None
+        values, sound = frames.values(low, high)
+        count = leading(sound)
+        if count and self._verify:
+            count = frames.unchanged(low, low + count, context)
+        if not count:
+            return 0, None
+        arrays: dict[str, Arrow] = dict.fromkeys(("tag", "key", "headers"))
+        try:
+            for name in self._wanted & values.keys():
+                arrays[name] = _gathered(name, frames.view, values[name], count)
+        except (ValueError, struct.error):
+            # One of them is no text: what is before it is found by halves.
+            return self._singles(frames, low, low + count // 2, context, position)
+        first, at = context.base + frames.first(low), int(frames.starts[low])
+        length = int(frames.ends[low + count - 1]) - at
+        times = frames.times(low, low + count)
+        return count, ArrowRows(first, first + count, position + at, length, length, 0, times, arrays)
 
     def _frame(self, view: memoryview, at: int, frame: Frame, context: FrameContext, path: str) -> ArrowRows:
         times: Array | int = frame.time_ns
@@ -268,6 +294,37 @@ def _bodies(view: memoryview, offsets: Array, heads: Array, counts: Array) -> Ar
     return pa.chunked_array(map(all_of_it.slice, heads.tolist(), counts.tolist()), _TYPES["body"])
 
 
+def _gathered(name: str, view: memoryview, values: Values, count: int) -> Arrow:
+    """Return the first `count` values as an array; None if all are missing.
+
+    Raises:
+        ValueError, struct.error: one of them is not what was written.
+    """
+    missing = values.missing[:count]
+    if missing.all():
+        return None
+    kind = _TYPES[name] if name != "headers" else pa.binary()
+    places = pa.py_buffer(values.offsets[: 2 * count].astype(np.int32))
+    all_of_it = pa.Array.from_buffers(kind, 2 * count - 1, [None, places, pa.py_buffer(view)])
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    numbers = pa.py_buffer(np.arange(0, 2 * count, 2))
+    return _checked(name, all_of_it.take(pa.Array.from_buffers(pa.int64(), count, [valid, numbers])))
+
+
+def _checked(name: str, values: Arrow) -> Arrow:
+    """Return the values of a column, of headers those that their bytes mean, after checking what is text.
+
+    Raises:
+        ValueError, struct.error: one of them is not what was written.
+    """
+    if name == "headers":
+        decoded = [None if blob is None else list(decode_headers(blob).items()) for blob in values.to_pylist()]
+        return pa.array(decoded, _TYPES[name])
+    if name == "tag":
+        values.validate(full=True)  # UTF-8
+    return values
+
+
 def _columns(wanted: frozenset[str], payload: BytesLike, count: int, flags: int) -> tuple[Array, dict[str, Arrow]]:
     """Return the times, if records have their own, and the arrays."""
     places = column_places(len(payload), count, flags)
@@ -302,12 +359,5 @@ def _values(name: str, payload: BytesLike, offsets: Array, missing: Array) -> Ar
     nulls = 0 if missing is None else int(missing.sum())
     valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if nulls else None
     buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(payload)]
-    if name != "headers":
-        found = pa.Array.from_buffers(_TYPES[name], len(offsets) - 1, buffers, nulls)
-        if name == "tag":
-            found.validate(full=True)  # UTF-8
-        return found
-    blobs = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers, nulls)
-    return pa.array(
-        [None if blob is None else list(decode_headers(blob).items()) for blob in blobs.to_pylist()], _TYPES[name]
-    )
+    kind = _TYPES[name] if name != "headers" else pa.binary()
+    return _checked(name, pa.Array.from_buffers(kind, len(offsets) - 1, buffers, nulls))

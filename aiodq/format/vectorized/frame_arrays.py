@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from aiodq.format.checksum import crc32, crc32_link
-from aiodq.format.columns import CONTINUED, CONTINUES
+from aiodq.format.columns import CONTINUED, CONTINUES, Flags
 from aiodq.format.footer import IndexEntry
 from aiodq.format.layout import (
     ALIGNMENT,
@@ -21,6 +21,7 @@ from aiodq.format.layout import (
     KIND_BATCH,
     KIND_COMPACT,
     MAX_RECORDS,
+    NULL_LENGTH,
     TRAILER,
     words,
 )
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from aiodq.format.footer import SegmentIndex
     from aiodq.format.frame import FrameContext
 
-__all__ = ["COMPACT", "OTHER", "PLAIN", "Array", "FrameArrays", "index_singles", "leading"]
+__all__ = ["COMPACT", "LABELLED", "OTHER", "PLAIN", "Array", "FrameArrays", "Values", "index_singles", "leading"]
 
 Array: TypeAlias = Any
 """A numpy array: numpy's own type says neither what is in it nor how many dimensions it has."""
@@ -41,6 +42,8 @@ COMPACT: Final = 1
 """A plain compact record."""
 PLAIN: Final = 2
 """An uncompressed batch of bodies only; it may be part of a run."""
+LABELLED: Final = 3
+"""An uncompressed batch of one record that has more than a body, as a put of one message leaves it; in no run."""
 
 _PREFIX: Final = FRAME_PREFIX.size
 _START: Final = FRAME_START.size
@@ -51,11 +54,27 @@ _ANY_FLAGS: Final = 0xFFFF00FF
 """The bits of a frame's third word that hold its kind and its flags; a plain compact record has no flags."""
 _RUN_FLAGS: Final = 0xFFFFFFFF ^ (CONTINUES | CONTINUED) << 16
 """The bits of a frame's third word that identify a plain batch: kind, codec, and all flags except a run's."""
+_DUES, _EXPIRIES = int(Flags.DUES), int(Flags.EXPIRIES)
+_LABELS: Final = {"tag": int(Flags.TAGS), "key": int(Flags.KEYS), "headers": int(Flags.HEADERS)}
+_LABEL_FLAGS: Final = 0xFFFFFFFF ^ (_DUES | _EXPIRIES | sum(_LABELS.values())) << 16
+"""The bits of a frame's third word that identify a labelled record: kind, codec, and the flags that it may not have."""
 _LARGEST: Final = 2**31 - 1
 """Most bytes that one array of `binary` can hold."""
 _ALL_BITS: Final = 0xFFFFFFFF
 _SHORT: Final = 2048
 """Average frame size, bytes, below which copying the frames for one checksum beats one checksum for each."""
+
+
+class Values(NamedTuple):
+    """One value of each of some records.
+
+    Attributes:
+        offsets: in the data, int64: where the value of each begins and where it ends, in turn.
+        missing: which of them have none; those end where they begin.
+    """
+
+    offsets: Array
+    missing: Array
 
 
 class FrameArrays:
@@ -68,8 +87,8 @@ class FrameArrays:
         view: the data.
         starts: where each begins, int64.
         ends: where each ends, int64.
-        kinds: `COMPACT`, `PLAIN` or `OTHER`.
-        records: the number of records of each, if it is `COMPACT` or `PLAIN`.
+        kinds: `COMPACT`, `PLAIN`, `LABELLED` or `OTHER`.
+        records: the number of records of each, unless it is `OTHER`.
     """
 
     def __init__(self, data: bytes, end: int) -> None:
@@ -90,13 +109,20 @@ class FrameArrays:
         )
         self.records: Array = np.ones(len(lengths), np.int64)
         self.records[plain] = self._table[self._word[plain] + _COUNT_AT]
+        labelled = fits & ~plain & (self._third & _LABEL_FLAGS == KIND_BATCH) & (lengths >= BATCH_MIN)
+        labelled[labelled] = self._table[self._word[labelled] + _COUNT_AT] == 1
+        self.kinds[labelled] = LABELLED
         self._relative = self._table[self._word + 3].astype(np.int64)
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """Yield (low, high) of groups of frames of one kind, each continuing where the previous one ended."""
+        """Yield (low, high) of groups of frames of one kind, each continuing where the previous one ended.
+
+        Labelled and compact records are of one kind, as they come in turn where only some messages have labels.
+        """
         going_on = self._continued[:-1] == self._continues[1:]
         adjacent = (self._relative + self.records)[:-1] == self._relative[1:]
-        linked = going_on & adjacent & (self.kinds[:-1] == self.kinds[1:]) & (self.kinds[1:] != OTHER)
+        kinds = np.where(self.kinds == LABELLED, COMPACT, self.kinds)
+        linked = going_on & adjacent & (kinds[:-1] == kinds[1:]) & (kinds[1:] != OTHER)
         breaks = (0, *(np.flatnonzero(~linked) + 1).tolist(), len(self.starts))
         return ((low, high) for low, high in pairwise(breaks) if low < high)
 
@@ -135,6 +161,40 @@ class FrameArrays:
         """
         offsets, heads, sound = (self._compact_bodies if self.kinds[low] == COMPACT else self._plain_bodies)(low, high)
         return offsets, heads, sound & self._framed(low, high)
+
+    def values(self, low: int, high: int) -> tuple[dict[str, Values], Array]:
+        """Locate the tags, keys, headers and bodies of labelled and compact records.
+
+        Returns:
+            The values by column. And for each frame, whether it can be valid; after the first that cannot, there are
+            no values, or they mean nothing.
+        """
+        labelled = self.kinds[low:high] == LABELLED
+        flags = np.where(labelled, self._third[low:high] >> 16, 0)
+        numbers = (flags & _DUES != 0) * 2 + (flags & _EXPIRIES != 0) * 2
+        at = self._word[low:high] + np.where(labelled, _BATCH // _WORD + numbers, _PREFIX // _WORD)
+        begins = at + labelled + sum(flags & flag != 0 for flag in _LABELS.values()) << 2
+        ends = self.ends[low:high] - TRAILER.size
+        sound = begins <= ends
+        known = leading(sound)
+        labelled, flags, at, begins, ends = (each[:known] for each in (labelled, flags, at, begins, ends))
+        body_lengths, at = self._table[at].astype(np.int64), at + labelled
+        found: dict[str, Values] = {}
+        for name, flag in _LABELS.items():
+            there = flags & flag != 0
+            lengths = np.where(there, self._table[at], NULL_LENGTH).astype(np.int64)
+            missing = lengths == NULL_LENGTH
+            stops = begins + np.where(missing, 0, lengths)
+            found[name] = Values(np.stack((begins, stops), 1).ravel(), missing)
+            at, begins = at + there, stops
+        starts, word = self.starts[low : low + known], np.where(labelled, self._word[low : low + known], 0)
+        padding = (self._third[low : low + known] >> 8 & 0xFF).astype(np.int64)
+        payloads = np.where(labelled, starts + _BATCH + self._table[word + _STORED_AT], ends - padding)
+        stops = np.where(labelled, begins + body_lengths, payloads)
+        found["body"] = Values(np.stack((begins, stops), 1).ravel(), np.zeros(known, np.bool_))
+        sound[:known] &= (stops == payloads) & (payloads >= begins) & (ends - payloads < ALIGNMENT) & (payloads <= ends)
+        sound[:known] &= ~labelled | (self._table[word + _RAW_AT] == self._table[word + _STORED_AT])
+        return found, sound & self._framed(low, high)
 
     def _compact_bodies(self, low: int, high: int) -> tuple[Array, Array, Array]:
         padding = (self._third[low:high] >> 8 & 0xFF).astype(np.int64)
@@ -206,7 +266,8 @@ def index_singles(
     """Do the same as `aiodq.format.decode.index_singles`, in a tenth of the time."""
     frames = FrameArrays(data[at:], len(data) - at)
     low, high = next(frames.groups(), (0, 0))
-    if low == high or frames.kinds[low] != COMPACT or frames.first(low) != first:
+    high = low + leading(frames.kinds[low:high] == COMPACT)
+    if low == high or frames.first(low) != first:
         return 0, 0
     offsets, _, sound = frames.bodies(low, high)
     count = frames.unchanged(low, leading(sound), context)

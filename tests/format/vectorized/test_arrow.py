@@ -115,6 +115,18 @@ def test_without_checksums_only_what_holds_the_frames_together_is_looked_at() ->
     assert found(patched(stream.data, trailer, b"\x01"), CONTEXT, stream.limit, verify=False) == ([], 0, START)
 
 
+@pytest.mark.parametrize("others", [0, 1, 9])
+def test_without_checksums_damage_is_read_beside_labelled_records_too(others: int) -> None:
+    labelled = [Put(Columns([b"c"], tags=["t"]))] * others
+    stream = encode_puts([Put(Columns([b"a" * 20])), *labelled, Put(Columns([b"b" * 20], tags=["u"]))])
+    for body in (b"a" * 20, b"b" * 20):
+        changed = patched(stream.data, stream.data.index(body), b"x")
+        rows, used, position = found(changed, CONTEXT, stream.limit, verify=False)
+        assert (len(rows), used, position) == (others + 2, len(stream.data), None)
+        assert b"x" + body[1:] in [row[-1] for row in rows]
+        assert found(changed, CONTEXT, stream.limit)[2] is not None
+
+
 def test_a_text_that_is_none() -> None:
     frame = encode_puts([Put(Columns([b"a"], tags=["tag"]))]).data
     bad = reseal(patched(frame, frame.index(b"tag"), b"\xff"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.format import decode
-from aiodq.format.columns import CONTINUED, CONTINUES, Columns
+from aiodq.format.columns import CONTINUED, CONTINUES, Columns, Flags
 from aiodq.format.decode import decode_frames
 from aiodq.format.footer import SegmentIndex
 from aiodq.format.frame import FrameContext
+from aiodq.format.layout import BATCH_HEADER, FRAME_PREFIX, KIND_BATCH, KIND_COMPACT, TRAILER
 from aiodq.format.vectorized import frame_arrays as framearrays
 from aiodq.format.vectorized.arrow import ArrowDecoder
 from tests.format.arrows import rows_expected, rows_of
@@ -24,6 +26,7 @@ from tests.format.support import (
     TIME,
     Put,
     Stream,
+    columns_strategy,
     control_frame,
     encode_puts,
     flipped,
@@ -36,6 +39,25 @@ if TYPE_CHECKING:
 
 STEP = 8
 SINGLES = encode_puts([Put(Columns([b"%d" % n * (n % 9)]), TIME + n * 7 % 11) for n in range(60)])
+
+
+def labelled(number: int) -> Columns:
+    """Return one record with some of what a message may have."""
+    columns = Columns([b"%d" % number * (number % 9)])
+    if number % 2:
+        columns.tags = [None if number % 3 == 0 else "tag\u00e9" * (number % 4)]
+    if number // 2 % 2:
+        columns.keys = [None if number % 5 == 0 else b"key" * (number % 3)]
+    if number // 4 % 2:
+        columns.headers = [{"name": f"{number}"} if number % 7 else {}]
+    if number // 8 % 2:
+        columns.dues = [TIME + number]
+    if number // 3 % 2:
+        columns.expiries = [TIME - number]
+    return columns
+
+
+LABELLED = encode_puts([Put(labelled(n), TIME + n * 7 % 11) for n in range(60)])
 
 
 def cut_up(count: int, start: int = 0, size: int = 9) -> Columns:
@@ -71,16 +93,23 @@ def both(data: bytes, limit: int | None = None, context: FrameContext = CONTEXT,
     assert (refusal and refusal.position) == (error and error.position)
 
 
-@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_any_wrong_bit_among_many_records_is_found_and_costs_only_what_follows(stride: int, seed: int) -> None:
-    for bit in range(seed % stride, len(SINGLES.data) * 8, stride):
-        both(flipped(SINGLES.data, bit))
+ONE_BY_ONE = pytest.mark.parametrize("stream", [SINGLES, LABELLED], ids=["plain", "labelled"])
 
 
-def test_two_wrong_bits(seed: int) -> None:
+@ONE_BY_ONE
+@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.slow)])
+def test_any_wrong_bit_among_many_records_is_found_and_costs_only_what_follows(
+    stream: Stream, stride: int, seed: int
+) -> None:
+    for bit in range(seed % stride, len(stream.data) * 8, stride):
+        both(flipped(stream.data, bit))
+
+
+@ONE_BY_ONE
+def test_two_wrong_bits(stream: Stream, seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(2000):
-        data = SINGLES.data
+    for _ in range(1000):
+        data = stream.data
         for _ in range(rng.randrange(2, 5)):
             data = flipped(data, rng.randrange(len(data) * 8))
         both(data)
@@ -175,6 +204,75 @@ def test_lengths_that_do_not_add_up_under_a_right_checksum(word: int, value: int
         # The header's count, stored and raw bytes; behind them the lengths of two bodies.
         frames[number] = reseal(patched(frames[number], 28 + 4 * word, value.to_bytes(4, "little")))
         both(b"".join(frames))
+
+
+@pytest.mark.parametrize("word", range(9))
+def test_fields_of_labelled_records_that_do_not_add_up_under_a_right_checksum(word: int) -> None:
+    for value in (0, 1, 2, 3, 2**16, 2**31, 2**32 - 1):
+        for number in (0, 7, 59):
+            frames = [*LABELLED.frames]
+            if 32 + 4 * word <= len(frames[number]):
+                frames[number] = reseal(patched(frames[number], 28 + 4 * word, value.to_bytes(4, "little")))
+            both(b"".join(frames))
+
+
+def batch_of_one(number: int, flags: Flags, payload: bytes, size: int) -> bytes:
+    """Return a batch that says of one record that its payload has `size` bytes."""
+    length = BATCH_HEADER.size + len(payload) + TRAILER.size
+    head = BATCH_HEADER.pack(length, 0, KIND_BATCH, 0, flags, number, 0, TIME, 1, size, size)
+    return reseal(head + payload + TRAILER.pack(length))
+
+
+def compact(number: int, body: bytes, padding: int) -> bytes:
+    length = FRAME_PREFIX.size + len(body) + TRAILER.size
+    head = FRAME_PREFIX.pack(length, 0, KIND_COMPACT, padding, 0, number, 0, TIME)
+    return reseal(head + body + TRAILER.pack(length))
+
+
+def test_what_does_not_fit_into_its_frame_under_a_right_checksum() -> None:
+    """With one in a place where only the first check that finds it wrong can be the reason."""
+
+    def wrong(number: int) -> list[bytes]:
+        tags = struct.pack("<II", 16, 3) + b"tag" + bytes(16)
+        return [
+            batch_of_one(number, Flags.TAGS, struct.pack("<II", 24, 3) + tags[8:] + bytes(1), 35),
+            batch_of_one(number, Flags.TAGS, struct.pack("<II", 4, 3) + tags[8:] + bytes(1), 15),
+            batch_of_one(number, Flags(0x3E), bytes(4), 4),
+            compact(number, b"", 4),
+            compact(number, bytes(16), 8),
+        ]
+
+    for number in (0, 30, 59):
+        for frame in wrong(number):
+            both(b"".join([*LABELLED.frames[:number], frame, *LABELLED.frames[number + 1 :]]))
+        good = batch_of_one(number, Flags.TAGS, struct.pack("<II", 16, 3) + b"tag" + bytes(17), 27)
+        data = b"".join([*LABELLED.frames[:number], good])
+        rows, used, error = ArrowDecoder()(data, CONTEXT, position=START, limit=START + len(data))
+        assert (rows_of(rows)[-1][2], error) == ("tag", None)
+        assert used == len(data)
+
+
+@pytest.mark.parametrize("text", [b"tag", b"name"])
+def test_a_text_that_is_none_among_many_records(text: bytes) -> None:
+    with_it = [number for number, frame in enumerate(LABELLED.frames) if text in frame]
+    assert with_it[0] < 9
+    assert with_it[-1] > 50
+    for number in with_it:
+        frame = LABELLED.frames[number]
+        bad = reseal(patched(frame, frame.index(text), b"\xff"))
+        both(b"".join([*LABELLED.frames[:number], bad, *LABELLED.frames[number + 1 :]]))
+
+
+@given(st.lists(st.tuples(columns_strategy(max_count=1), st.integers(1, 9)), max_size=5), st.integers(0, 20))
+def test_any_labelled_records(runs: list[tuple[Columns, int]], skipped: int) -> None:
+    both(encode_puts([Put(columns) for columns, times in runs for _ in range(times)]).data, skip_below=BASE + skipped)
+
+
+def test_labelled_records_are_decoded_together_with_the_plain_ones_between() -> None:
+    rows, used, error = ArrowDecoder()(LABELLED.data, CONTEXT, position=START, limit=LABELLED.limit)
+    assert (len(rows), used, error) == (1, len(LABELLED.data), None)
+    without = [number for number in range(60) if labelled(number).tags is None]
+    assert all(row[2] is None for number, row in enumerate(rows_of(rows)) if number in without)
 
 
 @given(
