@@ -54,9 +54,9 @@ _ANY_FLAGS: Final = 0xFFFF00FF
 """The bits of a frame's third word that hold its kind and its flags; a plain compact record has no flags."""
 _RUN_FLAGS: Final = 0xFFFFFFFF ^ (CONTINUES | CONTINUED) << 16
 """The bits of a frame's third word that identify a plain batch: kind, codec, and all flags except a run's."""
-_DUES, _EXPIRIES = int(Flags.DUES), int(Flags.EXPIRIES)
+_NUMBERS: Final = (int(Flags.TRANSACTION), int(Flags.DUES), int(Flags.EXPIRIES))
 _LABELS: Final = {"tag": int(Flags.TAGS), "key": int(Flags.KEYS), "headers": int(Flags.HEADERS)}
-_LABEL_FLAGS: Final = 0xFFFFFFFF ^ (_DUES | _EXPIRIES | sum(_LABELS.values())) << 16
+_LABEL_FLAGS: Final = 0xFFFFFFFF ^ (sum(_NUMBERS) + sum(_LABELS.values())) << 16
 """The bits of a frame's third word that identify a labelled record: kind, codec, and the flags that it may not have."""
 _LARGEST: Final = 2**31 - 1
 """Most bytes that one array of `binary` can hold."""
@@ -171,8 +171,8 @@ class FrameArrays:
         """
         labelled = self.kinds[low:high] == LABELLED
         flags = np.where(labelled, self._third[low:high] >> 16, 0)
-        numbers = (flags & _DUES != 0) * 2 + (flags & _EXPIRIES != 0) * 2
-        at = self._word[low:high] + np.where(labelled, _BATCH // _WORD + numbers, _PREFIX // _WORD)
+        numbers = sum(flags & flag != 0 for flag in _NUMBERS)
+        at = self._word[low:high] + np.where(labelled, _BATCH // _WORD + 2 * numbers, _PREFIX // _WORD)
         begins = at + labelled + sum(flags & flag != 0 for flag in _LABELS.values()) << 2
         ends = self.ends[low:high] - TRAILER.size
         sound = begins <= ends

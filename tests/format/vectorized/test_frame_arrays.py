@@ -50,6 +50,8 @@ def labelled(number: int) -> Columns:
         columns.keys = [None if number % 5 == 0 else b"key" * (number % 3)]
     if number // 4 % 2:
         columns.headers = [{"name": f"{number}"} if number % 7 else {}]
+    if number % 11 == 0:
+        columns.transaction = number
     if number // 8 % 2:
         columns.dues = [TIME + number]
     if number // 3 % 2:
