@@ -89,6 +89,36 @@ def test_transactions_under_way_are_cancelled_and_no_error_of_them_is_reported(
     assert not reported
 
 
+@pytest.mark.parametrize("end", ["closing", "failed"])
+def test_it_does_not_end_before_what_clients_held_is_given_back(
+    tmp_path: Path, kept: list[aiodq.Store], end: str
+) -> None:
+    """A task that was begun since all others were cancelled would be destroyed, and asyncio print that."""
+
+    def joined() -> aiodq.sync.Store:
+        client = aiodq.sync.open(tmp_path, QUICK, mode="shared")
+        client.queue("jobs").get(timeout=WATCHDOG)
+        return client
+
+    async def program() -> tuple[asyncio.AbstractEventLoop, aiodq.sync.Store]:
+        await _left_open(tmp_path, kept)
+        client = await asyncio.to_thread(joined)
+        engine = kept[0]._store_engine
+        owner = engine.owner  # type: ignore[attr-defined]  # of a store that is shared
+        if end == "closing":
+            kept.append(asyncio.create_task(kept[0].aclose()))  # type: ignore[arg-type]  # it is only to be kept
+        else:
+            owner.engine.fail(RuntimeError("of this test"))
+            owner.failed()
+        while not owner.closing:
+            await asyncio.sleep(0)
+        return asyncio.get_running_loop(), client
+
+    loop, client = asyncio.run(program())
+    with client:
+        assert not asyncio.all_tasks(loop)
+
+
 @pytest.mark.parametrize("owns", [True, False])
 def test_a_handler_that_ends_the_program_ends_it(tmp_path: Path, owns: bool) -> None:
     store: aiodq.Store

@@ -289,6 +289,13 @@ class Owner:
         self._hold_back(under_way=True)
         if self._reclaiming is not None:
             self._reclaiming.cancel()
+        try:
+            await self._leave_clients()
+        except asyncio.CancelledError:
+            await self._abandon()
+            raise
+
+    async def _leave_clients(self) -> None:
         regular = [task for task in (self._watching, self._telling) if task is not None]
         for task in regular:
             task.cancel()
@@ -315,17 +322,22 @@ class Owner:
         except asyncio.CancelledError:
             # In a forked child, the socket's name and the clients are the parent's.
             if listening is self._listening and not self.closing and self.pid == os.getpid():
-                self._abandon(listening)
+                await self._abandon()
             raise
 
-    def _abandon(self, listening: Listening) -> None:
+    async def _abandon(self) -> None:
         """Leave the clients to another owner, as the event loop ends with the store open, and the store is released."""
         self.closing = True
         # INVARIANT: nothing can answer any more. A client that could still connect would take the owner for stalled.
-        self._end_listening(listening)
+        if self._listening is not None:
+            self._end_listening(self._listening)
         for connection in list(self._connections):
             connection.session.leave()
             connection.abort()
+        # INVARIANT: the loop, which waits for what it has cancelled, does not end before their messages are given back.
+        ending = [asyncio.ensure_future(connection.ended()) for connection in list(self._connections)]
+        for each in (await asyncio.wait(ending, timeout=_LONGEST_END))[1] if ending else ():
+            each.cancel()
 
     def _hang_up(self) -> None:
         """Leave the clients to another owner, as the store is released, perhaps with its event loop closed."""
