@@ -168,6 +168,27 @@ async def test_of_very_many_deferred_elsewhere_not_all_are_looked_at(
         assert looked == [4, 4] * 3  # for each of the three
 
 
+@pytest.mark.skipif(is_compiled(deferrals), reason="compiled code cannot be patched")
+async def test_a_channel_that_is_being_created_does_not_look_at_each_of_very_many_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, deferred = list[int](), deferrals.Deferrals.__iter__
+
+    def counted(self: deferrals.Deferrals) -> Iterator[tuple[int, int]]:
+        looked.append(len(self))
+        return deferred(self)
+
+    async with machine.store() as store:
+        topic = store.topic("t")
+        old = [topic.channel(f"old-{number}") for number in range(150)]
+        await topic.put(b"later", delay=HOUR)
+        for each in old:
+            await each.refresh()
+        monkeypatch.setattr(deferrals.Deferrals, "__iter__", counted)
+        assert counts(named(topic)) == (0, 0, 1)
+        assert looked == [1] * 100 * 3  # for each of the three
+
+
 async def test_several_at_once(machine: Machine) -> None:
     async with machine.store() as store:
         topic, other = store.topic("t"), store.topic("other")

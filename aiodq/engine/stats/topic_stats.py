@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiodq.delivery.channel_state import ChannelState
@@ -22,6 +22,9 @@ __all__ = ["BacklogFigures", "backlogs", "channel_standing", "channel_stats", "s
 
 _MOST_DEFERRED: Final = 10_000
 """The most deferred messages of other channels to go through, as the event loop waits meanwhile."""
+
+_MOST_CHANNELS: Final = 100
+"""The most other channels to go through: a thousand that are being created would each look at a thousand."""
 
 
 class BacklogFigures(NamedTuple):
@@ -221,10 +224,10 @@ def _deferred_in_tail(
 
 
 def _deferred_elsewhere(engine: TopicEngine) -> dict[int, int]:
-    """Return the delayed messages that channels know, and when they are due; of very many, not all."""
+    """Return the delayed messages that the oldest channels know, and when they are due; of very many, not all."""
     found: dict[int, int] = {}
     left = _MOST_DEFERRED
-    for channel_engine in list(engine.channel_engines.values()):
+    for channel_engine in islice(engine.channel_engines.values(), _MOST_CHANNELS):
         state = channel_engine.state
         if state is not None and 0 < (number := len(state.deferred)) <= left:
             left -= number
