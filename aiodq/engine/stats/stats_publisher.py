@@ -69,8 +69,19 @@ class StatsPublisher:
                     await self._threads.call(write_figures, self._fs, self._path, figures)
                     self._shown = figures
 
+    async def withdraw(self) -> None:
+        """Wait until no thread works for the store any more, as one may be writing the figures; then withdraw them.
+
+        Cancellation: `end` does it.
+        """
+        await self._threads.over()
+        if self._there:
+            with suppress(AiodqError, QueueShutDown):  # there is no thread for it
+                await self._threads.call(self.end)
+                self._there = False
+
     def end(self) -> None:
-        """Withdraw the figures. Blocking."""
+        """Withdraw the figures if they are there still. Blocking."""
         if self._there:
             with suppress(OSError):  # readers see that the owner is gone
                 remove_figures(self._fs, self._path)

@@ -421,7 +421,7 @@ class StoreEngine:
                     for engine in (*self.topics.values(), *self.deletions.ending):
                         ended += engine.io_loop.end()
                 tasks.cancel_scope.cancel()
-            await self.threads.over()  # a read that nobody waits for any more may take long
+            await self._stats_publisher.withdraw()  # after work in threads that nobody waits for any more
         except (Exception, BaseExceptionGroup) as error:
             self.fail(first_of(error))  # Ctrl-C, too: the processes of a shared store find another owner
             if not isinstance(error, Exception):

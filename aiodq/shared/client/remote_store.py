@@ -143,10 +143,10 @@ class RemoteStore:
                     # This makes anyio load what its task groups need: about 10 ms, better spent before others wait.
                     anyio.create_task_group()
             if not self._create:
-                self._check_there()
+                await self._check_there()
             elif not may_own:
                 with suppress(StoreNotFoundError):  # an owner creates it, and this waits for that
-                    self._check_there()
+                    await self._check_there()
             release_dead(self.path)
             await self._find_owner()
             if self._given is not None:
@@ -166,7 +166,7 @@ class RemoteStore:
             await self.link.start()
         except OwnerLostError as error:
             if not self._may_own:
-                raise self._nobody_serves(error) from error
+                raise await self._nobody_serves(error) from error
             if self._locked is None:
                 raise
             text = (
@@ -176,14 +176,14 @@ class RemoteStore:
         finally:
             warning.cancel()
 
-    def _nobody_serves(self, error: OwnerLostError) -> StorageError:
+    async def _nobody_serves(self, error: OwnerLostError) -> StorageError:
         """Return the error for a client that has found no owner.
 
         Raises:
             StorageError: as `_check_there`, of anything but a missing store.
         """
         try:
-            self._check_there()
+            await self._check_there()
         except StoreNotFoundError as missing:
             text = f'{missing.message}, and none was created meanwhile: a process in mode "client" never creates one'
             return StoreNotFoundError(
@@ -199,17 +199,14 @@ class RemoteStore:
         )
         return StoreLockedError(text, self.path, pid=holder and holder.pid)
 
-    def _check_there(self) -> None:
+    async def _check_there(self) -> None:
         """Raise if there is no store.
 
         Raises:
             StoreNotFoundError: there is none.
             NotAStoreError: the directory holds something else.
         """
-        fs = self._seams.fs
-        check_store_directory(fs, self.path)
-        if not fs.listdir(self.path):
-            raise StoreNotFoundError("there is no store in this directory, which is empty", self.path)
+        await self.threads.call(_check_there, self._seams.fs, self.path)
 
     async def _own(self) -> bool:
         """Own the store if no process does, and serve it; return whether this process owns it now."""
@@ -549,6 +546,12 @@ async def _close(owner: Owner) -> None:
     """Leave a store's clients to others, and release it."""
     await owner.close()
     await owner.engine.close()
+
+
+def _check_there(fs: FileSystem, path: str) -> None:
+    check_store_directory(fs, path)
+    if not fs.listdir(path):
+        raise StoreNotFoundError("there is no store in this directory, which is empty", path)
 
 
 def _is_over(what: str, known: RemoteTopic | RemoteChannel, options: Options | None, how: str) -> bool:
