@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,3 +47,23 @@ async def test_an_owner_that_cannot_delete_its_socket_lets_its_clients_go(
         monkeypatch.undo()
         async with aiodq.open(path, QUICK, mode="shared") as again:
             assert (await again.queue("jobs").get()).body == b"a"
+
+
+async def test_of_a_store_that_has_failed_no_channel_is_said_to_be_asked_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next owner is: one line says so of the store, and not another one of each channel that somebody waits for."""
+    owner = await aiodq.open(tmp_path, QUICK, mode="shared")
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path, QUICK, mode="shared") as other:
+        queues = [other.queue(name) for name in "abc"]
+        getting = [asyncio.create_task(queue.get()) for queue in queues]
+        for queue in queues:
+            await queue.refresh()
+        owner._store_engine.owner.engine.fail(RuntimeError("of this test"))  # type: ignore[attr-defined]  # it is shared
+        for queue in queues:
+            await queue.put(b"a")
+        assert [(await each).body for each in getting] == [b"a"] * 3
+        with suppress(aiodq.StoreFailedError):
+            await owner.aclose()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(said) == 1, said

@@ -15,7 +15,7 @@ from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import AiodqError, NotInFlightError, not_in_flight
+from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, not_in_flight
 from aiodq.options import ChannelOptions
 from aiodq.shared.encoding.number_runs import GONE
 from aiodq.shared.encoding.options_json import State
@@ -161,7 +161,7 @@ class Lending:
                 try:
                     if not await self._give():
                         break
-                except QueueShutDown as error:
+                except (QueueShutDown, StoreFailedError) as error:  # of a failed store, the next owner is asked
                     self._report(error)
                     break
                 except AiodqError as error:
