@@ -29,6 +29,7 @@ EXTRAS = {
 MAY_IMPORT_EXTRAS = (
     "aiodq.cli",
     "aiodq.format.vectorized.arrow",
+    "aiodq.format.vectorized.encode",
     "aiodq.format.codecs",
     "aiodq.format.vectorized.frame_arrays",
     "aiodq.spark",

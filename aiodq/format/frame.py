@@ -46,6 +46,7 @@ __all__ = [
     "FrameContext",
     "check_frame",
     "decode_frame",
+    "encode_batch",
     "encode_compact",
     "encode_control",
     "encode_frames",
@@ -216,7 +217,10 @@ def encode_run(
         if atomic:
             flags = (CONTINUES if number else 0) | (CONTINUED if number < last else 0)
         part = columns if last == 0 else columns.slice(start, stop)
-        yield _encode_batch(part, context, first + start, watermark, time_ns, codec=codec, flags=flags)
+        columns_flags, parts = column_parts(part)
+        yield encode_batch(
+            parts, stop - start, context, first + start, watermark, time_ns, codec=codec, flags=flags | columns_flags
+        )
 
 
 def _worth_compressing(body: bytes, codec: int) -> bool:
@@ -316,10 +320,25 @@ def too_large(length: int) -> str:
     return f"a frame of {length} bytes is larger than the format can hold"
 
 
-def _encode_batch(
-    columns: Columns, context: FrameContext, first: int, watermark: int, time_ns: int, *, codec: int, flags: int
-) -> Encoded:
-    columns_flags, parts = column_parts(columns)
+def encode_batch(  # noqa: PLR0917 - what the frame says of itself
+    parts: list[bytes], count: int, context: FrameContext, first: int, watermark: int, time_ns: int, *, codec: int,
+    flags: int,
+) -> Encoded:  # fmt: skip
+    """Return a batch.
+
+    Args:
+        parts: its payload, in pieces that are to be joined.
+        count: the number of its records.
+        context: the segment's.
+        first: the first record's absolute offset.
+        watermark: everything below this offset is known to be durable.
+        time_ns: the batch's time.
+        codec: see `aiodq.format.codecs`.
+        flags: its `Flags`: of the columns in the payload, and its place in a run.
+
+    Raises:
+        ValueError: it is larger than the format can hold.
+    """
     raw = None
     if codec != CODEC_NONE:
         payload = b"".join(parts)
@@ -341,8 +360,7 @@ def _encode_batch(
         rest = [*parts, end]
     else:
         head[_BATCH + size :] = end
-    count, flags, lag = len(columns.bodies), flags | columns_flags, watermark_lag(first, watermark)
-    relative = first - context.base
+    lag, relative = watermark_lag(first, watermark), first - context.base
     BATCH_HEADER.pack_into(head, 0, length, 0, KIND_BATCH, codec, flags, relative, lag, time_ns, count, size, raw)
     crc = context.checksum(memoryview(head)[_START:], context.salt)
     for part in rest:

@@ -17,12 +17,13 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from aiodq.clock import SystemClock
-from aiodq.engine.batch.validation import check_headers, check_labels
+from aiodq.engine.batch.validation import LONGEST_KEY, LONGEST_TAG, check_headers, check_labels
 from aiodq.engine.store.opening import adopt_without_owner
 from aiodq.errors import (
     AiodqError,
@@ -35,6 +36,7 @@ from aiodq.errors import (
 from aiodq.format.checksum import crc32
 from aiodq.format.codecs import codec_number
 from aiodq.format.columns import Columns
+from aiodq.format.vectorized.encode import ArrowColumns
 from aiodq.options import StoreOptions
 from aiodq.spark.options import check_topic
 from aiodq.spark.worker import spare_collections
@@ -159,9 +161,9 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
     content = None if options.name is None else 0
     try:
         for batch in batches:
-            for topic, columns in columns_by_topic(batch, options.topic, options.repeated):
-                _check_sizes(topic, columns.bodies, kept(topic), options.new_topics)
-                content = None if content is None else content + _content(topic, columns.bodies)
+            for topic, bodies, columns in columns_by_topic(batch, options.topic, options.repeated):
+                _check_sizes(topic, bodies, kept(topic), options.new_topics)
+                content = None if content is None else content + _content(topic, bodies)
                 writer.put(topic, columns)
         staged = StagedByTask(writer.finish(), content)
     except BaseException:
@@ -171,9 +173,9 @@ def stage(options: WriteOptions, name: str, batches: Iterator[Any]) -> StagedByT
     return staged
 
 
-def _content(topic: str, bodies: Sequence[bytes]) -> int:
+def _content(topic: str, bodies: pa.BinaryArray) -> int:
     """Return a fingerprint of messages. Those of all tasks make a sum that is the same however rows are divided."""
-    return crc32(topic.encode()) * len(bodies) + sum(map(crc32, bodies))
+    return crc32(topic.encode()) * len(bodies) + sum(map(crc32, bodies.to_pylist()))
 
 
 def kept_options(fs: FileSystem, store: str, topic: str) -> StoreOptions | None:
@@ -194,7 +196,7 @@ def kept_options(fs: FileSystem, store: str, topic: str) -> StoreOptions | None:
     return StoreOptions() if stored is None else stored.options
 
 
-def _check_sizes(topic: str, bodies: Sequence[bytes], kept: StoreOptions | None, new: StoreOptions) -> None:
+def _check_sizes(topic: str, bodies: pa.BinaryArray, kept: StoreOptions | None, new: StoreOptions) -> None:
     """Make sure that a put would take bodies of these sizes.
 
     Raises:
@@ -202,12 +204,13 @@ def _check_sizes(topic: str, bodies: Sequence[bytes], kept: StoreOptions | None,
     """
     bounds = kept or new
     least, most = bounds.min_message_bytes, bounds.max_message_bytes
-    sizes = list(map(len, bodies))
-    if not sizes or (min(sizes) >= least and max(sizes) <= most):
+    sizes = pc.binary_length(bodies)
+    found = pc.min_max(sizes)
+    if found["min"].as_py() >= least and found["max"].as_py() <= most:
         return
-    number = next(number for number, size in enumerate(sizes) if not least <= size <= most)
+    body = next(body for body in bodies.to_pylist() if not least <= len(body) <= most)
     raise MessageSizeError(
-        f"a row for the topic {topic!r} has a body of {sizes[number]} bytes, {_begins(bodies[number])}; it takes "
+        f"a row for the topic {topic!r} has a body of {len(body)} bytes, {_begins(body)}; it takes "
         f"{least} to {most} (min_message_bytes, max_message_bytes): leave such rows out, or "
         + (
             "give the topic other bounds by its configure()"
@@ -223,8 +226,8 @@ def _begins(body: bytes) -> str:
 
 def columns_by_topic(
     batch: pa.RecordBatch, into: str | None, repeated: str | None = None
-) -> Iterator[tuple[str, Columns]]:
-    """Yield a batch's rows by topic, in their order.
+) -> Iterator[tuple[str, pa.BinaryArray, Columns | ArrowColumns]]:
+    """Yield a batch's rows by topic, in their order: the bodies of each, and all that is to be put.
 
     Args:
         batch: the rows.
@@ -240,33 +243,56 @@ def columns_by_topic(
     names = set(batch.schema.names)
     if into is not None:
         check_topic(into)
-        yield into, _columns(batch, names, repeated)
+        yield into, *_columns(batch, names, repeated)
         return
-    column = batch.column("topic")
-    topics = _values("topic", pc.unique(column))
-    for topic in topics:
+    column = batch.column("topic").dictionary_encode(null_encoding="encode")
+    topics, numbers = _values("topic", column.dictionary), column.indices.to_numpy()
+    if len(topics) > 1:
+        # Once for all topics: to look through the rows for each of them takes much longer where there are many.
+        batch = batch.take(pa.array(np.argsort(numbers, kind="stable")))
+    start = 0
+    for topic, count in zip(topics, np.bincount(numbers).tolist(), strict=True):
         if topic is None:
             raise InvalidMessageError(
                 "a row's topic is null: fill that column, or say by the option 'topic' where all rows go"
             )
         check_topic(topic)
-        yield topic, _columns(batch if len(topics) == 1 else batch.filter(pc.equal(column, topic)), names, repeated)
+        yield topic, *_columns(batch.slice(start, count), names, repeated)
+        start += count
 
 
-def _columns(rows: pa.RecordBatch, names: set[str], repeated: str | None) -> Columns:
+def _columns(
+    rows: pa.RecordBatch, names: set[str], repeated: str | None
+) -> tuple[pa.BinaryArray, Columns | ArrowColumns]:
     bodies = rows.column("body")
     if bodies.null_count:
         raise InvalidMessageError("a row's body is null: a message has at least an empty one")
-    columns = Columns(bodies.cast(pa.binary()).to_pylist())
-    if "tag" in names:
-        columns.tags = _unless_null("tag", rows.column("tag"))
-    if "key" in names:
-        columns.keys = _unless_null("key", rows.column("key").cast(pa.binary()))
-    if "headers" in names and (headers := _unless_null("headers", rows.column("headers"))):
-        columns.headers = [_headers(row, repeated) for row in headers]
+    bodies = bodies.cast(pa.binary())
+    tags, keys, headers = (
+        rows.column(name) if name in names and rows.column(name).null_count < len(rows) else None
+        for name in ("tag", "key", "headers")
+    )
+    keys = None if keys is None else keys.cast(pa.binary())
+    if headers is None and _are_labels(tags, LONGEST_TAG) and _are_labels(keys, LONGEST_KEY):
+        return bodies, ArrowColumns(bodies, tags, keys)
+    columns = Columns(bodies.to_pylist())
+    columns.tags = None if tags is None else _values("tag", tags)
+    columns.keys = None if keys is None else _values("key", keys)
+    columns.headers = None if headers is None else [_headers(row, repeated) for row in _values("headers", headers)]
     for tag, key in zip_longest(columns.tags or (), columns.keys or ()):
         check_labels(tag, key)
-    return columns
+    return bodies, columns
+
+
+def _are_labels(column: pa.Array | None, longest: int) -> bool:
+    """Return whether messages may have these tags or keys: text that is UTF-8, and none of it too long."""
+    if column is None:
+        return True
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return bool(pc.max(pc.binary_length(column)).as_py() <= longest)
 
 
 def _headers(row: Sequence[_Header | None] | None, repeated: str | None) -> Mapping[str, str]:
@@ -297,10 +323,6 @@ def _text(name: str, value: str | bytes) -> str:
         return value if isinstance(value, str) else value.decode()
     except UnicodeDecodeError as cause:
         raise InvalidMessageError(f"the value of a row's header {name!r} is no UTF-8: {cause}") from cause
-
-
-def _unless_null(name: str, column: pa.Array) -> list[Any] | None:
-    return None if column.null_count == len(column) else _values(name, column)
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:

@@ -28,6 +28,9 @@ from pyspark.sql.types import (
 )
 
 import aiodq
+from aiodq.format.codecs import CODEC_NONE
+from aiodq.format.columns import Columns
+from aiodq.format.decode import decode_frames
 from aiodq.spark.options import write_options
 from aiodq.spark.source import AiodqDataSource
 from aiodq.spark.writing import (
@@ -43,6 +46,7 @@ from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.offline.verify import verify_store
+from tests.format.support import BASE, CONTEXT, START, TIME
 from tests.spark.support import begun, fill, scanned
 
 if TYPE_CHECKING:
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from aiodq.format.vectorized.encode import ArrowColumns
     from aiodq.spark.writing import StagedByTask
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -296,6 +301,17 @@ def record_batch(*rows: str) -> Any:
     return pa.RecordBatch.from_pydict({"body": list(rows)})
 
 
+def values_of(columns: Columns | ArrowColumns) -> Columns:
+    """Return what is to be put, if it fits into one frame."""
+    if isinstance(columns, Columns):
+        return columns
+    (part,) = columns.parts()
+    frame = part.encode(CONTEXT, first=BASE, watermark=BASE, time_ns=TIME, codec=CODEC_NONE)
+    data = b"".join(frame.parts)
+    (batch,), _, _ = decode_frames(data, CONTEXT, position=START, limit=START + len(data))
+    return batch.columns
+
+
 class TestTheCommit:
     """Without Spark: what its driver and its tasks call, in the orders in which it may."""
 
@@ -490,11 +506,30 @@ class TestTheCommit:
             {"body": ["1", "2", "3", "4"], "topic": ["a", "b", None, "a"], "tag": [None, "x", None, None]}
         )
         named = batch.filter(pc.is_valid(batch["topic"]))
-        found = {topic: (columns.bodies, columns.tags) for topic, columns in columns_by_topic(named, None)}
-        assert found == {"a": ([b"1", b"4"], None), "b": ([b"2"], ["x"])}
+        found = {topic: values_of(columns) for topic, _, columns in columns_by_topic(named, None)}
+        assert found == {"a": Columns([b"1", b"4"]), "b": Columns([b"2"], tags=["x"])}
         with pytest.raises(aiodq.InvalidMessageError, match="a row's topic is null: fill that column, or say by"):
             list(columns_by_topic(batch, None))
         assert list(columns_by_topic(batch.slice(0, 0), "c")) == []
+
+    def test_rows_of_many_topics_keep_all_their_columns(self) -> None:
+        kinds = {"body": pa.binary(), "tag": pa.string(), "headers": pa.map_(pa.string(), pa.string())}
+        arrays = [
+            pa.array([b"%d" % number for number in range(90)], kinds["body"]),
+            pa.array([None if number % 4 else f"g{number}" for number in range(90)], kinds["tag"]),
+            pa.array([[("n", str(number))] if number % 5 else None for number in range(90)], kinds["headers"]),
+        ]
+        topics = pa.array([f"t{number * number % 7}" for number in range(100)]).slice(10)
+        batch = pa.RecordBatch.from_arrays([*arrays, topics], [*kinds, "topic"])
+        found = {
+            topic: (bodies.to_pylist(), values_of(columns)) for topic, bodies, columns in columns_by_topic(batch, None)
+        }
+        assert list(found) == list(dict.fromkeys(topics.to_pylist()))
+        for topic, (some, columns) in found.items():
+            numbers = [number for number in range(90) if f"t{(number + 10) ** 2 % 7}" == topic]
+            assert some == columns.bodies == [b"%d" % number for number in numbers]
+            assert columns.tags == [None if number % 4 else f"g{number}" for number in numbers]
+            assert columns.headers == [{"n": str(number)} if number % 5 else {} for number in numbers]
 
     def test_the_option_goes_before_the_column(self, spark: SparkSession, tmp_path: Path) -> None:
         """What was read of one topic and is to be written to another does not go back to the first."""
@@ -624,8 +659,9 @@ KAFKA = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 def headers_of(row: Sequence[dict[str, Any] | None] | None, **options: str) -> dict[str, str]:
     wanted = write_options({"path": "/s", "topic": "t", **options}, stream=False)
     batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([row], KAFKA)], ["body", "headers"])
-    ((_, columns),) = columns_by_topic(batch, wanted.topic, wanted.repeated)
-    return dict(columns.headers[0]) if columns.headers else {}
+    ((_, _, columns),) = columns_by_topic(batch, wanted.topic, wanted.repeated)
+    headers = values_of(columns).headers
+    return dict(headers[0]) if headers else {}
 
 
 class TestHeadersOfKafka:
@@ -646,8 +682,8 @@ class TestHeadersOfKafka:
         batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), maps], ["body", "headers"])
         with pytest.raises(aiodq.InvalidMessageError, match="the header 'a' twice"):
             list(columns_by_topic(batch, "t"))
-        ((_, columns),) = columns_by_topic(batch, "t", "last")
-        assert columns.headers == [{"a": "2"}]
+        ((_, _, columns),) = columns_by_topic(batch, "t", "last")
+        assert values_of(columns).headers == [{"a": "2"}]
 
     @pytest.mark.parametrize(
         ("header", "told"),

@@ -9,14 +9,17 @@ from uuid import UUID, uuid4
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
 from aiodq.format.codecs import CODEC_NONE
+from aiodq.format.columns import Columns
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.bulk.commits import STAGING, Staged, staging_directory
 from aiodq.storage.io.durable_io import ensure_directory
 from aiodq.storage.log.active_segment import WRITE_BYTES, ActiveSegment, cuts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aiodq.clock import Clock
-    from aiodq.format.columns import Columns
+    from aiodq.format.vectorized.encode import ArrowColumns, ArrowPart
     from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["StagingWriter"]
@@ -27,6 +30,13 @@ _NOBODY: Final = UUID(int=0)
 _TRIES: Final = 10
 _MOST_OPEN: Final = 100
 """Segments open at a time: each has a descriptor, of which a process has perhaps a thousand, and a buffer."""
+
+
+def _parts(columns: Columns | ArrowColumns) -> Iterable[Columns | ArrowPart]:
+    """Return the parts that may go to different segments."""
+    if not isinstance(columns, Columns):
+        return columns.parts()
+    return cuts(columns, atomic=False) if columns.bodies else ()
 
 
 class StagingWriter:
@@ -56,13 +66,13 @@ class StagingWriter:
         ensure_directory(fs, os.path.join(store, STAGING))
         ensure_directory(fs, self._directory)
 
-    def put(self, topic: str, columns: Columns) -> None:
+    def put(self, topic: str, columns: Columns | ArrowColumns) -> None:
         """Stage records in order.
 
         Raises:
             StorageError: as mapped from the system's error; call `discard`.
         """
-        for part in cuts(columns, atomic=False) if columns.bodies else ():
+        for part in _parts(columns):
             active = self._open.pop(topic, None) or self._begin(topic)
             self._open[topic] = active  # as the most recently used
             if not self._stage(active, part):
@@ -73,11 +83,11 @@ class StagingWriter:
             if active.staged_bytes >= WRITE_BYTES:
                 active.flush()
 
-    def _stage(self, active: ActiveSegment, part: Columns) -> bool:
-        time_ns = self._clock.now_ns()
-        return bool(
-            active.stage(part, self._segment_bytes, watermark=0, time_ns=time_ns, codec=self._codec, atomic=False)
-        )
+    def _stage(self, active: ActiveSegment, part: Columns | ArrowPart) -> bool:
+        limit, time_ns, codec = self._segment_bytes, self._clock.now_ns(), self._codec
+        if isinstance(part, Columns):
+            return bool(active.stage(part, limit, watermark=0, time_ns=time_ns, codec=codec, atomic=False))
+        return active.stage_part(part, limit, watermark=0, time_ns=time_ns, codec=codec)
 
     def finish(self) -> dict[str, list[Staged]]:
         """Make everything durable; return `staged`.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aiodq.format.frame import Encoded
     from aiodq.format.layout import BytesLike
     from aiodq.format.segment import SegmentHeader
+    from aiodq.format.vectorized.encode import ArrowPart
     from aiodq.storage.io.filesystem import File, FileSystem
     from aiodq.storage.log.producer_table import Origin, ProducerTable
     from aiodq.storage.segments.segment_files import Segment
@@ -203,6 +204,28 @@ class ActiveSegment:
             if origin is not None or (producers is not None and producers.puts)
             else []
         )
+        if not self._add(controls, frames, limit, time_ns):
+            return None
+        self.next = first + len(columns.bodies)
+        if origin is not None:
+            self._of_others += 1
+            self._known.append(Producer(origin.producer, origin.sequence, first, len(columns.bodies), time_ns))
+        return first, self.next
+
+    def stage_part(self, part: ArrowPart, limit: int, *, watermark: int, time_ns: int, codec: int) -> bool:
+        """Stage one frame of records in Arrow arrays, as `stage` would; return whether the segment had room for it."""
+        if limit != self._limit:
+            self._keep_within(limit)
+        if self._is_full(part.records, of_other=False):
+            return False
+        frame = part.encode(self.segment.context, first=self.next, watermark=watermark, time_ns=time_ns, codec=codec)
+        if not self._add([], [frame], limit, time_ns):
+            return False
+        self.next += frame.records
+        return True
+
+    def _add(self, controls: list[bytes], frames: list[Encoded], limit: int, time_ns: int) -> bool:
+        """Stage frames of the records from `next` on, with control frames before them, if there is room for all."""
         staged: list[BytesLike] = [*controls]
         for frame in frames:
             staged += frame.parts
@@ -213,18 +236,14 @@ class ActiveSegment:
             if begins >= opens_at:
                 indexed, opens_at = indexed + 1, begins + INDEX_STRIDE
             begins += length
-        if position + size + footer_bytes(indexed) > limit and first > self.segment.base:
-            return None
+        if position + size + footer_bytes(indexed) > limit and self.next > self.segment.base:
+            return False
         self._indexed, self._opens_at = indexed, opens_at
         self._enter(controls, frames, position, time_ns)
         self._staged += staged
         self._staged_bytes += size
         self._fits_until = 0
-        self.next = first + len(columns.bodies)
-        if origin is not None:
-            self._of_others += 1
-            self._known.append(Producer(origin.producer, origin.sequence, first, len(columns.bodies), time_ns))
-        return first, self.next
+        return True
 
     def _enter(self, controls: list[bytes], frames: list[Encoded], position: int, time_ns: int) -> None:
         """Prepare index entries for what is staged from `position` on; `commit` adds them."""
