@@ -9,13 +9,14 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from aiodq.errors import CorruptionError
-from aiodq.format.columns import column_places, decode_headers
+from aiodq.format.columns import CONTINUED, CONTINUES, Columns, column_places, decode_headers
 from aiodq.format.decode import whole_frame
 from aiodq.format.frame import check_frame, decode_frame, frame_payload
 from aiodq.format.layout import KIND_BATCH, NULL_LENGTH
@@ -24,7 +25,7 @@ from aiodq.format.vectorized.frame_arrays import COMPACT, LABELLED, OTHER, PLAIN
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from aiodq.format.frame import Frame, FrameContext
+    from aiodq.format.frame import Batch, Frame, FrameContext
     from aiodq.format.layout import BytesLike
     from aiodq.format.vectorized.frame_arrays import Array, Values
 
@@ -48,7 +49,9 @@ COLUMNS: Final[tuple[str, ...]] = tuple(_TYPES)
 _FEW: Final = 4
 """Frames from which on decoding them together is faster than one by one."""
 _SMALL: Final = 64
-"""Average messages per batch below which they are gathered one by one, not batch by batch."""
+"""Messages of a batch, on average, below which they are gathered one by one, not batch by batch."""
+_SMALL_BYTES: Final = 16 * 1024
+"""Bytes of a payload below which a batch is decoded message by message if it has few: above, copying takes longer."""
 _LARGEST: Final = 2**31 - 1
 """Most bytes that one array of `binary` can hold."""
 
@@ -163,6 +166,7 @@ class ArrowDecoder:
     ) -> tuple[list[ArrowRows], int, CorruptionError | None]:
         """Decode whole frames from the start of `data`. Parameters and result are those of `decode_frames`."""
         found: list[ArrowRows] = []
+        few = _FewEach(found, self._wanted)
         end = min(len(data), limit - position)
         frames = FrameArrays(data, end)
         at = 0
@@ -181,16 +185,23 @@ class ArrowDecoder:
                             check_frame(frames.view, at, frame, context, path=path)
                             at += frame.length
                             continue
+                        if self._verify and _has_few(frame):
+                            few.add(decode_frame(frames.view, at, frame, context, path=path))
+                            at += frame.length
+                            continue
                         rows = self._frame(frames.view, at, frame, context, path)
                     low += several  # noqa: PLW2901 - likewise
                     at = rows.position - position + rows.length
                     if rows.stop > max(rows.first, skip_below):
+                        few.flush()
                         found.append(rows)
             if at < end:
                 # Incomplete, or not a frame: this tells which.
                 whole_frame(frames.view, at, context, position=position, limit=limit, path=path)
         except CorruptionError as error:
             return found, at, error
+        finally:
+            few.flush()
         return found, at, None
 
     def _several(
@@ -270,6 +281,46 @@ class ArrowDecoder:
         times = frame.time_ns if own is None else own
         size = len(payload)
         return ArrowRows(frame.first, frame.stop, frame.position, frame.length, size, frame.flags, times, arrays)
+
+
+class _FewEach:
+    """Batches of few records each, as small transactions put them: arrays are made of many at once."""
+
+    def __init__(self, found: list[ArrowRows], wanted: frozenset[str]) -> None:
+        """Add rows with these columns to `found`."""
+        self._found = found
+        self._wanted = wanted
+        self._batches: list[Batch] = []
+
+    def add(self, batch: Batch) -> None:
+        """Add a batch."""
+        if self._batches and self._batches[-1].stop != batch.first:
+            self.flush()
+        self._batches.append(batch)
+
+    def flush(self) -> None:
+        """Make arrays of what was added."""
+        batches, self._batches = self._batches, []
+        if not batches:
+            return
+        first, last = batches[0], batches[-1]
+        times = [batch.columns.times or [batch.time_ns] * len(batch.columns.bodies) for batch in batches]
+        columns = Columns.joined([batch.columns for batch in batches])
+        headers = None if columns.headers is None else [list(one.items()) or None for one in columns.headers]
+        lists: dict[str, Sequence[Any] | None]
+        lists = {"tag": columns.tags, "key": columns.keys, "headers": headers, "body": columns.bodies}
+        arrays: dict[str, Arrow] = dict.fromkeys(("tag", "key", "headers"))
+        for name in self._wanted & lists.keys():
+            arrays[name] = None if lists[name] is None else pa.array(lists[name], _TYPES[name])
+        length = last.position + last.length - first.position
+        all_times = np.array([*chain.from_iterable(times)], np.int64)
+        self._found.append(ArrowRows(first.first, last.stop, first.position, length, length, 0, all_times, arrays))
+
+
+def _has_few(frame: Frame) -> bool:
+    """Return whether a frame is a small batch that is in no run."""
+    small = frame.records <= _SMALL and frame.raw <= _SMALL_BYTES
+    return small and frame.kind == KIND_BATCH and not frame.flags & (CONTINUES | CONTINUED)
 
 
 def _bodies(view: memoryview, offsets: Array, heads: Array, counts: Array) -> Arrow:

@@ -127,6 +127,24 @@ def test_without_checksums_damage_is_read_beside_labelled_records_too(others: in
         assert found(changed, CONTEXT, stream.limit)[2] is not None
 
 
+def test_small_batches_are_given_together_unless_they_are_of_a_run_or_an_offset_is_missing() -> None:
+    pairs = [
+        Put(Columns([b"a", b"b"], times=[n, n + 1] if n % 2 else None, tags=["t", None], transaction=n), n)
+        for n in range(9)
+    ]
+    with_headers = [Put(Columns([b"c", b"d"], headers=[{"name": "value"}, {}]), codec=CODEC_ZSTD)] * 2
+    run = Put(Columns([b"e" * 40_000] * 2, keys=[b"k", None]), atomic=True)
+    stream = encode_puts([*pairs, *with_headers, run, *pairs[:3]])
+    assert_alike(stream.data)
+    rows, _, _ = ArrowDecoder()(stream.data, CONTEXT, position=START, limit=stream.limit)
+    assert [one.stop - one.first for one in rows] == [22, 1, 1, 6]
+    assert (rows[0].position, rows[0].length) == (START, stream.positions[11])
+    missing = b"".join([*stream.frames[:3], *stream.frames[4:7]])
+    assert_alike(missing)
+    rows, _, _ = ArrowDecoder()(missing, CONTEXT, position=START, limit=START + len(missing))
+    assert [(one.first - BASE, one.stop - BASE) for one in rows] == [(0, 6), (8, 14)]
+
+
 def test_a_text_that_is_none() -> None:
     frame = encode_puts([Put(Columns([b"a"], tags=["tag"]))]).data
     bad = reseal(patched(frame, frame.index(b"tag"), b"\xff"))
