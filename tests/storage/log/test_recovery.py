@@ -513,8 +513,9 @@ def test_messages_put_one_by_one_are_counted_as_each_would_be(
     rng = random.Random(seed)
     log = open_log(tmp_path, segment_bytes=64 << 20)
     put_each(log, [bytes(number) for number in range(100)], sync=False)
+    put(log, [bytes(40_000)] * 3, atomic=True, sync=False)  # a run of three frames
     for each in range(rng.randrange(20, 40)):
-        size = rng.choice([0, 5, 900, 9000, 300_000])
+        size = rng.choice([0, 5, 900, 9000, 40_000, 300_000])
         for sequence in range(rng.choice([0, 1, 30])):  # as of other processes: each has a control frame
             assert log.stage(Columns([rng.randbytes(size % 907)]), START, atomic=True, origin=Origin(each, sequence))
         for _ in range(rng.choice([0, 1, 30])):
