@@ -176,7 +176,7 @@ class TestDeadLetters:
             machine.fs.mark("durable")
             await asyncio.gather(*(message.reject() for message in await jobs.get_many(2)))
         cuts = self._cuts(machine)
-        tried = random.Random(seed).sample(cuts, min(len(cuts), 14))
+        tried = random.Random(seed).sample(cuts, min(len(cuts), 40))
         found = [(number, sorted(await self._kept(files))) for number, files in tried]
         assert [cut for cut in found if cut[1] != [b"x", b"y", b"z"]] == []
 
