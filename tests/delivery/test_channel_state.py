@@ -412,6 +412,13 @@ def test_settled_all() -> None:
     assert not state.settled_all(5, 7)
 
 
+@pytest.mark.parametrize("in_hand", [False, True])
+def test_a_lease_holds_nothing_that_an_earlier_process_has_delivered(in_hand: bool) -> None:
+    noted = Op(OpKind.REQUEUE, 3, value=1, in_hand=in_hand)
+    state = restored_state(ChannelImage(0, [], {}, {}, 0), [noted], 10, 100, wall=5, now=0)
+    assert state.plain_run(0, 10) == 3
+
+
 class TestOrphans:
     """What was in hand when its process ended may have ended it."""
 
