@@ -147,23 +147,29 @@ async def test_for_statistics_of_many_the_others_are_looked_at_once(
         assert not looks
 
 
-@pytest.mark.skipif(is_compiled(deferrals), reason="compiled code cannot be patched")
-async def test_of_very_many_deferred_elsewhere_not_all_are_looked_at(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the size of each set of deferred messages that is gone through from now on."""
     looked, deferred = list[int](), deferrals.Deferrals.__iter__
 
     def counted(self: deferrals.Deferrals) -> Iterator[tuple[int, int]]:
         looked.append(len(self))
         return deferred(self)
 
+    monkeypatch.setattr(deferrals.Deferrals, "__iter__", counted)
+    return looked
+
+
+@pytest.mark.skipif(is_compiled(deferrals), reason="compiled code cannot be patched")
+async def test_of_very_many_deferred_elsewhere_not_all_are_looked_at(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(topic_stats, "_MOST_DEFERRED", 10)
     async with machine.store() as store:
         topic = store.topic("t")
         for number in range(8):
             topic.channel(f"old-{number}")
         await topic.put_many([b"later"] * 4, delay=HOUR)
-        monkeypatch.setattr(deferrals.Deferrals, "__iter__", counted)
+        looked = counting(monkeypatch)
         assert counts(named(topic)) == (0, 0, 4)
         assert looked == [4, 4] * 3  # for each of the three
 
@@ -172,19 +178,13 @@ async def test_of_very_many_deferred_elsewhere_not_all_are_looked_at(
 async def test_a_channel_that_is_being_created_does_not_look_at_each_of_very_many_others(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked, deferred = list[int](), deferrals.Deferrals.__iter__
-
-    def counted(self: deferrals.Deferrals) -> Iterator[tuple[int, int]]:
-        looked.append(len(self))
-        return deferred(self)
-
     async with machine.store() as store:
         topic = store.topic("t")
         old = [topic.channel(f"old-{number}") for number in range(150)]
         await topic.put(b"later", delay=HOUR)
         for each in old:
             await each.refresh()
-        monkeypatch.setattr(deferrals.Deferrals, "__iter__", counted)
+        looked = counting(monkeypatch)
         assert counts(named(topic)) == (0, 0, 1)
         assert looked == [1] * 100 * 3  # for each of the three
 
