@@ -82,7 +82,7 @@ async def use(store: aiodq.Store) -> None:
         ("DeadLetterOffice._ended", False),
         ("DeadLetterOffice._put", True),
         ("Deletions._delete", True),
-        ("StoreEngine._run", True),
+        ("StoreTasks._run", True),
     ],
 )
 def test_ctrl_c_instead_of_a_callback_leaves_nobody_waiting(tmp_path: Path, name: str, *, stops: bool) -> None:
@@ -123,7 +123,7 @@ def test_ctrl_c_instead_of_a_callback_leaves_nobody_waiting(tmp_path: Path, name
         "PacketProtocol._go_on",
         "RemoteCommitter._over",
         "RequestsInProgress._answered",
-        "StoreEngine._run",
+        "StoreTasks._run",
     ],
 )
 def test_ctrl_c_instead_of_a_callback_in_the_owner_leaves_no_process_waiting(tmp_path: Path, name: str) -> None:

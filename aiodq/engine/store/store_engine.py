@@ -17,7 +17,7 @@ from aiodq.engine.committing.entries import HeldRun, Letter
 from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.live_stores import LIVE, closing_of, release_dead
 from aiodq.engine.lock_wait import running_loop
-from aiodq.engine.loop.futures import as_failure, first_of, tell_all
+from aiodq.engine.loop.futures import as_failure, tell_all
 from aiodq.engine.loop.home_loop import HomeLoop
 from aiodq.engine.loop.loop_turns import LoopTurns
 from aiodq.engine.loop.sync_backend import SyncBackend, SystemSyncs
@@ -37,6 +37,7 @@ from aiodq.engine.store.emergency_flush import abandon, flush_accepted
 from aiodq.engine.store.opening import make_log
 from aiodq.engine.store.store_closing import StoreClosing
 from aiodq.engine.store.store_opening import StoreOpening
+from aiodq.engine.store.store_tasks import StoreTasks, Work
 from aiodq.engine.store.taking_over import take_over
 from aiodq.engine.store.watch import Watch
 from aiodq.engine.store_refs import StoreRefs
@@ -56,7 +57,7 @@ from aiodq.storage.state.topic.stored_options import holding
 from aiodq.storage.state.watermark import WATERMARK
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from concurrent.futures import Executor
 
     from aiodq.clock import Clock
@@ -155,9 +156,7 @@ class StoreEngine:
         self._opening = StoreOpening(self.fs, self.clock, path, options, self.threads)
         self._committer: Committer | None = None
         self._memory = MemoryFileSystem()
-        self._wanted: asyncio.Queue[TopicEngine | None] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-        self._unbegun: dict[Callable[[], Awaitable[None]], Coroutine[Any, Any, None]] = {}
+        self._tasks = StoreTasks(self.fail)
         self._closing = StoreClosing(self)
         self.store_ref: Callable[[], object] = StoreRefs(self._closing.dropped).get
         self._dead_letter_office = DeadLetterOffice(self.clock, self.fail)
@@ -193,7 +192,7 @@ class StoreEngine:
         began = self.clock.monotonic()
         try:
             with os_errors(self.path):
-                # This makes anyio load what `_run` needs: if that fails, as without a free descriptor, the store stops.
+                # This makes anyio load what the tasks need: if that fails, as without a descriptor, the store stops.
                 anyio.create_task_group()
             release_dead(self.path)
             if going := closing_of(self.path):
@@ -219,8 +218,18 @@ class StoreEngine:
                 await asyncio.sleep(0)
                 turn_end = self.loop.time() + _LONGEST_TURN
         self._opening.taken_over()
-        self._task = self.loop.create_task(self._run(), name=f"aiodq {self.path}")
+        self._tasks.start(self._work(), f"aiodq {self.path}")
         LIVE.add(self)
+
+    def _work(self) -> Work:
+        own = self.committer.run, self._adopting.run, self._stats_publisher.run, self._watch.run
+        alarms = (self.thresholds.run,) if self.options.alarms else ()
+        # Figures are withdrawn after work in threads that nobody waits for any more.
+        return Work((*own, *alarms), self._with_ending, self._stats_publisher.withdraw, self._end)
+
+    def _with_ending(self) -> list[TopicEngine]:
+        """The engines of all topics, of those that are being deleted too."""
+        return [*self.topics.values(), *self.deletions.ending]
 
     @property
     def committer(self) -> Committer:
@@ -279,10 +288,10 @@ class StoreEngine:
             engine.put_buffer.shut_down()
         deletion = self.deletions.under_way(engine.name)
         if deletion is None:
-            self._wanted.put_nowait(engine)
+            self._tasks.begin(engine)
         else:
             # Its files must not be created in a directory that is about to be deleted.
-            deletion.add_done_callback(lambda _: self._wanted.put_nowait(engine))
+            deletion.add_done_callback(lambda _: self._tasks.begin(engine))
         return engine
 
     def fs_of(self, *names: str) -> FileSystem:
@@ -400,56 +409,9 @@ class StoreEngine:
         if self._cause is None or self.failure is not None:
             return
         failure = self.failure = as_failure(self._cause, self.path)
-        topics = [engine.fail for engine in (*self.topics.values(), *self.deletions.ending)]
+        topics = [engine.fail for engine in self._with_ending()]
         committer = [] if self._committer is None else [self._committer.fail]
         tell_all(failure, [*committer, *topics, self.backups.fail, lambda _: self.reporter.failed(failure)])
-
-    async def _run(self) -> None:
-        """Own the ioLoops until the store is closed. If cancelled, as the loop is ending, save what was accepted."""
-        ended: list[asyncio.Task[None]] = []
-        try:
-            async with anyio.create_task_group() as tasks:
-                for run in (self.committer.run, self._adopting.run, self._stats_publisher.run, self._watch.run):
-                    tasks.start_soon(self._noted, run)
-                if self.options.alarms:
-                    tasks.start_soon(self._noted, self.thresholds.run)
-                try:
-                    while (engine := await self._wanted.get()) is not None:
-                        self._begin(engine)
-                        await asyncio.sleep(0)  # of thousands of topics, not all begin in one turn of the loop
-                finally:
-                    for engine in (*self.topics.values(), *self.deletions.ending):
-                        ended += engine.io_loop.end()
-                tasks.cancel_scope.cancel()
-            await self._stats_publisher.withdraw()  # after work in threads that nobody waits for any more
-        except (Exception, BaseExceptionGroup) as error:
-            self.fail(first_of(error))  # Ctrl-C, too: the processes of a shared store find another owner
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            if ended:
-                with anyio.CancelScope(shield=True):
-                    await asyncio.wait(ended)
-            for coroutine in self._unbegun.values():
-                coroutine.close()  # else Python complains, at the end of a program that failed, that it was not awaited
-            self._end()
-
-    def _begin(self, engine: TopicEngine) -> None:
-        try:
-            engine.io_loop.begin()
-        except Exception as error:  # noqa: BLE001 - as in `_guarded`
-            self.fail(error)
-
-    def _noted(self, run: Callable[[], Awaitable[None]]) -> Coroutine[Any, Any, None]:
-        self._unbegun[run] = coroutine = self._guarded(run)
-        return coroutine
-
-    async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
-        del self._unbegun[run]
-        try:
-            await run()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store stops and all waiters are failed
-            self.fail(error)
 
     def _end(self) -> None:
         """Release everything, whatever its state. Blocking, as no task is left to wait for."""
@@ -467,7 +429,7 @@ class StoreEngine:
             ending.callback(self._stats_publisher.end)
             for end in self.at_end:
                 ending.callback(end)
-            for engine in (*self.topics.values(), *self.deletions.ending):
+            for engine in self._with_ending():
                 if not engine.closed:
                     ending.callback(self._flush_accepted, engine)
         self.reporter.end()
@@ -505,7 +467,7 @@ class StoreEngine:
     @property
     def cancelled(self) -> bool:
         """See `WholeStore.cancelled`."""
-        return self._task is not None and self._task.cancelling() > 0
+        return self._tasks.cancelled
 
     @property
     def live(self) -> bool:
@@ -536,7 +498,7 @@ class StoreEngine:
 
     def _stop_inline(self) -> None:
         """Have every put and get check whether the store may be used."""
-        for engine in (*self.topics.values(), *self.deletions.ending):
+        for engine in self._with_ending():
             engine.group_commit.hinder()
             for channel_engine in list(engine.channel_engines.values()):
                 channel_engine.halt()
@@ -581,10 +543,7 @@ class StoreEngine:
                 if not len(closings) % _CLOSED_AT_ONCE:
                     await asyncio.sleep(0)
             results += await asyncio.gather(*closings, return_exceptions=True)
-        self._wanted.put_nowait(None)
-        if self._task is not None:
-            await asyncio.wait([self._task])
-            results.append(None if self._task.cancelled() else self._task.exception())
+        results.append(await self._tasks.end())
         for result in results:
             # If the loop ended meanwhile, `_end` has written what was accepted: a topic is shut, and nothing is wrong.
             if isinstance(result, BaseException) and not isinstance(result, QueueShutDown):
