@@ -259,7 +259,7 @@ async def test_only_what_waits_is_withdrawn_and_by_who_put_it(tmp_path: Path) ->
 async def test_no_end_waits_for_the_room_that_a_dead_letter_waits_for(
     tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiodq.shared.consuming.remote_settlement._FOR_REJECTIONS", 0.1)
+    monkeypatch.setattr("aiodq.shared.consuming.sent_settlements._FOR_REJECTIONS", 0.1)
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         letters = owner.topic("dead", aiodq.StoreOptions(max_messages=1)).channel("read")
         await letters.refresh()

@@ -237,6 +237,44 @@ async def test_get_nowait_asks_for_the_next_one_as_soon_as_it_has_one(
         assert [message.attempts for message in found] == [1] * 9
 
 
+async def polled(queue: aiodq.Queue) -> list[aiodq.Message]:
+    """Take messages with `get_nowait` until the queue is shut down, and requeue the last one once."""
+    found = list[aiodq.Message]()
+    while True:
+        try:
+            message = queue.get_nowait()
+        except aiodq.QueueEmpty:
+            await asyncio.sleep(0.001)
+        except aiodq.QueueShutDown:
+            if found[-1].settled:
+                return found
+            await found[-1].nack()
+        else:
+            if found and not found[-1].settled:
+                await found[-1].ack()
+            found.append(message)
+            if message.attempts > 1:
+                await message.ack()
+
+
+@pytest.mark.parametrize("how", ["shutdown", "drain"])
+@pytest.mark.parametrize("whose", ["owner", "client"])
+async def test_who_polls_gets_what_is_ready_and_is_told_of_the_end(tmp_path: Path, whose: str, how: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        store = owner if whose == "owner" else client
+        queue = store.queue("jobs")
+        await queue.put_many([b"a", b"b", b"c"])
+        if how == "shutdown":
+            queue.shutdown()
+            found = await polled(queue)
+        else:
+            drained, found = await asyncio.gather(store.drain(), polled(queue))
+            assert drained
+        assert [(message.body, message.attempts) for message in found] == [(b"a", 1), (b"b", 1), (b"c", 1), (b"c", 2)]
+        with pytest.raises(aiodq.QueueShutDown):
+            queue.get_nowait()
+
+
 async def test_waits_shorter_than_the_way_to_the_owner_find_a_message(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         await owner.queue("jobs").put_many([b"x", b"y"])

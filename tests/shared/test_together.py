@@ -14,7 +14,7 @@ import aiodq
 from aiodq.shared.client import remote_store
 from aiodq.shared.client.remote_puts import RemotePuts
 from aiodq.shared.connection.socket_wire import SocketWire
-from aiodq.shared.consuming import remote_channel
+from aiodq.shared.consuming import pace, remote_channel
 from aiodq.shared.server.inside import Inside
 from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.wire.layout import PREFETCHED
@@ -382,8 +382,9 @@ async def test_who_takes_quickly_has_messages_sent_ahead_and_what_is_not_taken_g
     tmp_path: Path, sent: list[Packet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Any machine is quick by these.
-    monkeypatch.setattr(remote_channel, "_WINDOW", 0.1)
-    monkeypatch.setattr(remote_channel, "_AHEAD", 5.0)
+    for module in (pace, remote_channel):
+        monkeypatch.setattr(module, "WINDOW", 0.1)
+    monkeypatch.setattr(pace, "_AHEAD", 5.0)
     async with two(tmp_path / "s", QUICK) as (owner, client):
         queue, other = client.queue("jobs"), owner.queue("jobs")
         await other.put_many([b"ahead"] * 300)

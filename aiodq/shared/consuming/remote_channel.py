@@ -27,12 +27,12 @@ from aiodq.shared.connection.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
 from aiodq.shared.consuming.arrived import Arrived
 from aiodq.shared.consuming.holdings import portions
+from aiodq.shared.consuming.pace import MOST_AHEAD, WINDOW, Pace
 from aiodq.shared.consuming.remote_settlement import RemoteSettlement
 from aiodq.shared.encoding.answers import read_held, understood
 from aiodq.shared.encoding.options_json import read_channel_options
 from aiodq.shared.encoding.remote_errors import error_in, error_of, is_lost
 from aiodq.wire.frames import decode_messages
-from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Ping, Resume, Want
 
 if TYPE_CHECKING:
@@ -52,14 +52,6 @@ _LOOK: Final = 0.05
 
 _KEPT: Final = 1.0
 """Seconds for which a message is kept after `get_nowait` has asked for one in vain."""
-
-
-_WINDOW: Final = 0.01
-"""Seconds within which `PREFETCHED` messages are taken before more are, so that no getter waits for each."""
-
-_AHEAD: Final = 0.005
-_MOST_AHEAD: Final = 3000
-"""Seconds' worth of messages to prefetch, and the most messages: no other process can have prefetched ones."""
 
 _LOOKS: Final = 4
 """How often in the time of what is prefetched it is seen whether more is to be."""
@@ -104,13 +96,11 @@ class RemoteChannel(RemoteSettlement):
         self._opened = self._made_by = 0
         self._made: str | None = None
         self._is_fleeting = is_ephemeral(topic.name) or is_ephemeral(name)
-        self._through = False
+        self._through = self._drained = False
         self._idlers: dict[asyncio.Future[None], None] = {}
         self._returning: asyncio.TimerHandle | None = None
         self._last_withdrawn: asyncio.Future[Packet] | None = None
-        self._ahead = 0
-        self._taken = 0
-        self._since = 0.0
+        self._pace = Pace()
         self._slower = False
         self._looking_ahead: asyncio.TimerHandle | None = None
         self._ends: asyncio.Task[None] | None = None
@@ -173,6 +163,10 @@ class RemoteChannel(RemoteSettlement):
     def _has_nothing(self, error: Exception) -> None:
         """Raise an error in the next getter, or in all of them if nothing will ever come."""
         if isinstance(error, QueueShutDown):
+            self._drained = True
+            if self._returning is not None:
+                self._returning.cancel()
+                self._return()  # else a later `get_nowait` would find it asked for, and the owner not be asked again
             self._wait_queue.end(error)
         else:
             self._wait_queue.fail_next(error)
@@ -237,6 +231,7 @@ class RemoteChannel(RemoteSettlement):
             self._ready.add(lease, batch.columns.bodies, self._deaths(batch.columns.expiries))
             self._counted.add(lease, packet.delivery + batch.first - packet.first, packet.attempts, epoch)
             self._got += count
+            self._drained = False
             self.counts.delivered(count)
         self.wake()
         self._withdraw_unless_wanted()
@@ -257,7 +252,7 @@ class RemoteChannel(RemoteSettlement):
         """Start again with another owner, and give back the messages that were not taken here."""
         before, self._epoch, self._got, self._wanted = self._numbered, epoch, 0, 0
         self._opened += 1
-        self._resumed = False
+        self._resumed = self._drained = False
         # Claimed first, like taken messages: a killed owner has noted them as delivered, and that would count.
         self.give_back(self._ready.take_back())
         self.counts.reset()
@@ -295,35 +290,28 @@ class RemoteChannel(RemoteSettlement):
     def _want(self, more: int = 0) -> None:
         # INVARIANT: not before a new owner knows which messages are held here, and which were given back. Otherwise it
         # would redeliver messages that are held, or deliver newer ones before those.
-        wanted = self._got - len(self._ready) + self._waiting + self._ahead + more
+        wanted = self._got - len(self._ready) + self._waiting + self._pace.ahead + more
         if wanted > self._wanted and self._resumed:
             self._tell_owner(lambda handle: Want(handle, wanted))
             self._wanted = wanted  # not before it is sent, for which the stack may have no room
 
     def _look_how_quick(self) -> None:
-        """Adjust the prefetch: as many messages as are taken within `_AHEAD` seconds."""
-        now = time.monotonic()
-        elapsed = now - self._since
-        if elapsed < _WINDOW:
-            return
-        taken = self._ready.taken - self._taken
-        quick = taken >= PREFETCHED and not self.shut
-        self._ahead = min(int(taken * _AHEAD / elapsed), _MOST_AHEAD) if quick else 0
-        self._taken, self._since = self._ready.taken, now
-        if self._ahead and self._looking_ahead is None:
-            self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
+        """Adjust the prefetch."""
+        self._pace.look(time.monotonic(), self._ready.taken, shut=self.shut)
+        if self._pace.ahead and self._looking_ahead is None:
+            self._looking_ahead = asyncio.get_running_loop().call_later(WINDOW, self._look_ahead)
 
     def _look_ahead(self) -> None:
         """Check whether prefetched messages are still taken as quickly; otherwise give back what are too many."""
         self._looking_ahead = None
         self._look_how_quick()
-        if self._ahead and self._looking_ahead is None:
-            self._looking_ahead = asyncio.get_running_loop().call_later(_WINDOW, self._look_ahead)
+        if self._pace.ahead and self._looking_ahead is None:
+            self._looking_ahead = asyncio.get_running_loop().call_later(WINDOW, self._look_ahead)
         # The pace is never quite the same: only what would take more than twice the time is given back, if this is so
         # again at the next look, as a process that had to wait for the processor once goes on as quickly.
         before, here = self._slower, self._wanted - self._got + len(self._ready)
-        self._slower = here > self._waiting + 2 * self._ahead
-        if self._slower and (before or not self._ahead):
+        self._slower = here > self._waiting + 2 * self._pace.ahead
+        if self._slower and (before or not self._pace.ahead):
             self._withdraw_more()
 
     def wake(self, *, everybody: bool = False) -> None:
@@ -341,8 +329,8 @@ class RemoteChannel(RemoteSettlement):
 
     @property
     def finished(self) -> bool:
-        """Whether it is shut down with nothing ready, as far as known here."""
-        return self.shut and (self.shut_now or self._through)
+        """Whether it is shut down, or drained by its owner, with nothing ready as far as known here."""
+        return self.shut_now or ((self._through or self._drained) and not self._settling.requeueing)
 
     def take_next(self, store_ref: object) -> Message | None:
         """Hand out a message that is here already; None if there is none."""
@@ -350,21 +338,22 @@ class RemoteChannel(RemoteSettlement):
             self.give_back(dead)  # to the owner, which settles them
         if not self._ready or self.shut_now:
             return None
-        message = self._ready.take(store_ref, self._ahead // _LOOKS if self._ahead else _MOST_AHEAD)
+        message = self._ready.take(store_ref, self._pace.ahead // _LOOKS if self._pace.ahead else MOST_AHEAD)
         self._prefetch()
         return message
 
     def _prefetch(self) -> None:
         """Request more, if prefetching is on and half of what was prefetched is taken."""
-        if self._ahead and self._got - len(self._ready) + self._ahead - self._wanted > self._ahead // 2:
+        if self._pace.ahead and self._got - len(self._ready) + self._pace.ahead - self._wanted > self._pace.ahead // 2:
             self._want()
 
     def take(self, store_ref: object, *, cold: bool = False, thorough: bool = False) -> Message | None:  # noqa: ARG002 - the owner passes over what is not to be delivered
         """Hand out as `take_next` does; with `cold`, also request a message for the next call."""
         message = self.take_next(store_ref)
-        if message is None and cold and not self.shut:
+        if message is None and cold and not self.shut_now:
             if self._returning is not None:
                 self._returning.cancel()
+            self._look_whether_through()
             # The one requested before may have been taken since.
             self._want(1)
             self._returning = asyncio.get_running_loop().call_later(_KEPT, self._return)
@@ -438,7 +427,7 @@ class RemoteChannel(RemoteSettlement):
                 message = self.take_next(store_ref)
                 if message is not None:
                     return message
-                if self.finished:
+                if self.shut_now or self._through:
                     raise QueueShutDown("the queue was shut down")
                 self._ask_for_one()
                 await self._wait_queue.wait()
@@ -447,10 +436,13 @@ class RemoteChannel(RemoteSettlement):
             self._waits_no_more()
 
     def _ask_for_one(self) -> None:
-        if self.shut and self._ends is None:
-            self._ends = asyncio.get_running_loop().create_task(self._look_for_the_end())
+        self._look_whether_through()
         self._look_how_quick()
         self._want()
+
+    def _look_whether_through(self) -> None:
+        if self.shut and self._ends is None:
+            self._ends = asyncio.get_running_loop().create_task(self._look_for_the_end())
 
     async def get_ready(self, store_ref: object) -> Message | None:
         """Hand out the next message, if it is here or the owner has one when asked: one round trip to each owner.
@@ -463,7 +455,7 @@ class RemoteChannel(RemoteSettlement):
         if (message := self.take_next(store_ref)) is not None:
             return message
         with self.wanting(1):
-            while message is None and not self.finished:
+            while message is None and not (self.shut_now or self._through):
                 self._ask_for_one()
                 opened, asked = self._opened, self._resumed
                 await self.refresh()
@@ -476,15 +468,17 @@ class RemoteChannel(RemoteSettlement):
         return message
 
     def _waits_no_more(self) -> None:
-        if not (self._waiting or self._ahead):
+        if not (self._waiting or self._pace.ahead):
             asyncio.get_running_loop().call_soon(self._withdraw_unless_wanted)
-        elif not self._ahead and self._wanted > self._got - len(self._ready) + self._waiting + bool(self._returning):
+        elif not self._pace.ahead and self._wanted > self._got - len(self._ready) + self._waiting + bool(
+            self._returning
+        ):
             # One of several was cancelled: what comes for it is the next message, and would wait here for nobody.
             asyncio.get_running_loop().call_soon(self._withdraw_more)
 
     def _withdraw_unless_wanted(self) -> None:
         """Give back messages without a waiting getter; one that asks for its next message has had a turn for that."""
-        if not (self._waiting or self._ahead):
+        if not (self._waiting or self._pace.ahead):
             self._withdraw(bool(self._returning))  # one is kept for the next `get_nowait`
 
     def _withdraw(self, waiting: int = 0) -> None:
@@ -508,7 +502,7 @@ class RemoteChannel(RemoteSettlement):
 
     def _withdraw_more(self) -> None:
         """Continue giving back, unless the messages are wanted by now."""
-        self._withdraw(self._waiting + (self._ahead or bool(self._returning)))
+        self._withdraw(self._waiting + (self._pace.ahead or bool(self._returning)))
 
     # --- the end
 
@@ -536,7 +530,13 @@ class RemoteChannel(RemoteSettlement):
         if asked.done():
             asked.result()
 
+    def _requeues(self) -> None:
+        self._drained = False
+        if self._through:
+            self._through, self._ends = False, None  # the next getter looks again
+
     def _dropped(self) -> None:
+        self._drained = False  # an owner that said so may not have known yet what it is asked to requeue
         if self._idlers:
             release(self._idlers)
 
@@ -545,7 +545,7 @@ class RemoteChannel(RemoteSettlement):
         del over
         self.shut = True
         self.shut_now = self.shut_now or immediate
-        self._ahead = 0
+        self._pace.ahead = 0
         self.ending.set()
         if self.shut_now:
             self._withdraw()
@@ -560,7 +560,7 @@ class RemoteChannel(RemoteSettlement):
             except AiodqError:
                 await asyncio.sleep(_LOOK)
                 continue
-            if not (self.counts.ready or self._ready):
+            if not (self.counts.ready or self._ready or self._settling.requeueing):
                 break
             await asyncio.sleep(_LOOK)
         self._through = True

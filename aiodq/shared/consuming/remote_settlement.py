@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -13,11 +13,11 @@ from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
 from aiodq.engine.loop.futures import release, wait_in
-from aiodq.errors import AiodqError, NotInFlightError, again, not_in_flight
+from aiodq.errors import NotInFlightError, again, not_in_flight
 from aiodq.options import ChannelOptions, next_wait
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.holdings import SETTLING, Holdings, Reserved
-from aiodq.shared.consuming.sent_settlements import SentSettlement, Together
+from aiodq.shared.consuming.sent_settlements import SentSettlement, Settling, Together
 from aiodq.shared.consuming.timeouts import Timeouts
 from aiodq.shared.consuming.unanswered import Unanswered
 from aiodq.shared.encoding.number_runs import marked_ranges, neighbours
@@ -43,9 +43,6 @@ _SECOND: Final = 1_000_000_000
 _IS_ACKED: Final = bytes(mark == ACKED for mark in range(256))
 _NOBODY: Final = 0
 """No owner's epoch."""
-
-_FOR_REJECTIONS: Final = 1.0
-"""Seconds that closing and `sync` wait for rejections: their letters may be waiting for room."""
 
 
 class SettledTopic(Protocol):
@@ -112,7 +109,7 @@ class RemoteSettlement:
         self._dirty: list[Lease] = []
         self._resumed = True
         self._asked = 0
-        self._settling: dict[SentSettlement, None] = {}
+        self._settling = Settling()
         self._claimers: dict[asyncio.Future[None], None] = {}
         self._unsent: list[SentSettlement] = []
         self._sending = False
@@ -183,13 +180,14 @@ class RemoteSettlement:
         # Until it has answered RESUME, it has delivered none of the messages that were claimed.
         staying = self._holdings.lose(deliveries, 0 if self._resumed else self._asked)
         if staying:
-            lost = set().union(*staying)
-            for settling in self._settling:
-                settling.lost = settling.lost or not all(map(lost.isdisjoint, settling.numbers))
+            self._settling.lose(set().union(*staying))
         self._dropped()
 
     def _dropped(self) -> None:
         """Note that fewer messages are held."""
+
+    def _requeues(self) -> None:
+        """Note that messages are about to be ready again."""
 
     def to_resume(self) -> Mapping[int, tuple[Held, ...]]:
         """Return what is held, to claim it, by the epochs of those who gave its numbers; `resumed` gets the answer.
@@ -200,7 +198,7 @@ class RemoteSettlement:
         same = self._numbered == self._epoch
         # INVARIANT: an owner knows a held message by its offset. If two have the same offset, the first, which was
         # redelivered, must have no settlement left to send: it would settle the second, which is being processed.
-        self._supersede(self._holdings.drop_superseded())
+        self._settling.supersede(self._holdings.drop_superseded(), rejections=True)
         self._resumed = not self._holdings
         if self._resumed:
             self._numbered = self._epoch
@@ -209,19 +207,13 @@ class RemoteSettlement:
             return {}
         return {self._epoch: self._holdings.held()} if same else self._holdings.as_delivered()
 
-    def _supersede(self, offsets: Mapping[int, int], *, rejections: bool = True) -> None:
-        """Have acks and rejections of these messages, given by number, fail."""
-        for settling in self._settling if offsets else ():
-            if settling.final and (rejections or not settling.rejects):
-                settling.supersede(offsets)
-
     def resumed(self, given: Mapping[int, int], elsewhere: Collection[int], *, moved: bool) -> None:
         """Take over the delivery numbers of the messages that an owner left here; others are settled, or `elsewhere`.
 
         Unless the owner has changed (`moved`), rejected messages may be on their way to the dead letters.
         """
         # INVARIANT: only what was claimed. The owner may have delivered more since then, before it answered.
-        self._supersede(self._holdings.among(elsewhere, self._asked), rejections=moved)
+        self._settling.supersede(self._holdings.among(elsewhere, self._asked), rejections=moved)
         self._holdings.renumber(given, self._asked)
         self._resumed, self._numbered = True, self._epoch
         self._timeouts.again()
@@ -444,6 +436,8 @@ class RemoteSettlement:
         self.check_context()
         for each in numbers:
             self._holdings.take(each, SETTLING)
+        if back:
+            self._requeues()
         return self._begin(SentSettlement(numbers, make, back=back, final=final))
 
     def _begin(self, settling: SentSettlement) -> SentSettlement:
@@ -553,37 +547,20 @@ class RemoteSettlement:
     async def all_settled(self) -> None:
         """Wait until the outcome of everything settled before is known; of rejections, only for a second.
 
-        A rejection takes as long as its dead letter waits for room in a full topic: perhaps for ever.
-
         Raises:
             OwnerLostError: there is no owner.
         """
         self._count_all()
-        rejections = [settling for settling in self._settling if settling.rejects]
-        for settling in [settling for settling in self._settling if not settling.rejects]:
-            await _outcome(settling)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FOR_REJECTIONS):
-                for settling in rejections:
-                    await _outcome(settling)
+        await self._settling.answered()
 
     @property
     def rejecting(self) -> bool:
         """Whether the outcome of a rejection is not known yet."""
-        return any(settling.rejects for settling in self._settling)
+        return self._settling.rejecting
 
 
 def _one(number: int) -> range:
     return range(number, number + 1)
-
-
-async def _outcome(settling: SentSettlement) -> None:
-    """Wait until an owner has answered, whatever the answer."""
-    try:
-        await settling.wait()
-    except AiodqError:
-        if not settling.over:
-            raise
 
 
 def _ending(settling: SentSettlement) -> asyncio.Future[Any]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.awaited import Awaited
 from aiodq.engine.loop.futures import settle
-from aiodq.errors import OwnerLostError, OwnerStalledError, again
+from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from aiodq.wire.packets import Packet
 
-__all__ = ["SentSettlement", "Together"]
+__all__ = ["SentSettlement", "Settling", "Together"]
+
+_FOR_REJECTIONS: Final = 1.0
+"""Seconds that closing and `sync` wait for rejections: their letters may be waiting for room."""
 
 
 class SentSettlement:
@@ -90,6 +95,61 @@ class SentSettlement:
             await waiter
         elif self.refusal is not None:
             raise again(self.refusal)
+
+    async def outcome(self) -> None:
+        """Wait until an owner has answered, whatever the answer.
+
+        Raises:
+            OwnerLostError, OwnerStalledError: none does.
+        """
+        try:
+            await self.wait()
+        except AiodqError:
+            if not self.over:
+                raise
+
+
+class Settling(dict[SentSettlement, None]):
+    """The settlements of one channel that no owner has answered yet, the oldest first."""
+
+    __slots__ = ()
+
+    @property
+    def rejecting(self) -> bool:
+        """Whether the outcome of a rejection is not known yet."""
+        return any(settling.rejects for settling in self)
+
+    @property
+    def requeueing(self) -> bool:
+        """Whether it is not known yet that all messages that are to be ready again are so."""
+        return any(settling.back for settling in self)
+
+    def supersede(self, offsets: Mapping[int, int], *, rejections: bool) -> None:
+        """Have acks and rejections of these messages, given by number, fail."""
+        for settling in self if offsets else ():
+            if settling.final and (rejections or not settling.rejects):
+                settling.supersede(offsets)
+
+    def lose(self, numbers: AbstractSet[int]) -> None:
+        """Note that the owner has reported these messages as no longer in flight."""
+        for settling in self:
+            settling.lost = settling.lost or not all(map(numbers.isdisjoint, settling.numbers))
+
+    async def answered(self) -> None:
+        """Wait until the outcome of each is known; of rejections, only for a second.
+
+        A rejection takes as long as its dead letter waits for room in a full topic: perhaps for ever.
+
+        Raises:
+            OwnerLostError: there is no owner.
+        """
+        rejections = [settling for settling in self if settling.rejects]
+        for settling in [settling for settling in self if not settling.rejects]:
+            await settling.outcome()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FOR_REJECTIONS):
+                for settling in rejections:
+                    await settling.outcome()
 
 
 class Together(Awaited[None]):
