@@ -213,6 +213,7 @@ class Topic:
         perhaps: groups of messages, each of which may be in the log, or not.
         letters: dead letters that must come, and whether that is sure.
         returning: what was requeued from its dead letters, for one channel each.
+        loaded: what a bulk load is bringing, at some time.
     """
 
     name: str
@@ -226,6 +227,7 @@ class Topic:
     perhaps: list[list[Sent]] = field(default_factory=list)
     letters: dict[Letter, tuple[Sent, bool]] = field(default_factory=dict)
     returning: list[Sent] = field(default_factory=list)
+    loaded: list[Sent] = field(default_factory=list)
 
     @property
     def end(self) -> int:

@@ -14,7 +14,7 @@ from tests.model.run import CANCELLED, PATIENCE, Run
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["put", "put_many", "put_nowait", "transact"]
+__all__ = ["TAGS", "drawn", "learned", "put", "put_many", "put_nowait", "transact"]
 
 TAGS: Final = (None, "red", "blue")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import aiodq
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from random import Random
 
+    from aiodq.storage.bulk.commits import CommitKey
+    from aiodq.storage.read.stored_message import StoredMessage
     from tests.model.world import World
 
 __all__ = ["CANCELLED", "PATIENCE", "Run", "again_if_lost"]
@@ -36,6 +38,7 @@ class Run:
         topics: the model, by name.
         done: what was done, in words.
         bodies: how many bodies were made; each is another one.
+        loaded: the keys of bulk loads that may be repeated.
     """
 
     world: World
@@ -44,6 +47,7 @@ class Run:
     done: list[str]
     bodies: int = 0
     cancels: float = 0.1
+    loaded: list[CommitKey] = field(default_factory=list)
 
     @property
     def now(self) -> float:
@@ -186,7 +190,7 @@ class Run:
                 channel.settle(one)  # if it were still there, it would have come first
 
     @staticmethod
-    def check_content(sent: Sent, message: aiodq.Message) -> None:
+    def check_content(sent: Sent, message: StoredMessage) -> None:
         """Check that a message is as it was put."""
         assert message.body == sent.body, f"{message!r} is not {sent.body!r}"
         assert message.tag == sent.tag, f"{message!r} has another tag"
@@ -289,11 +293,12 @@ class Run:
                 else:
                     channel.settle(letter.offset)
         else:
-            candidates = [*topic.returning, *(one for group in topic.perhaps for one in group)]
+            candidates = [*topic.returning, *topic.loaded, *(one for group in topic.perhaps for one in group)]
             sent = next((one for one in candidates if one.body == message.body), Sent(b""))
             assert sent.body, f"{topic.name} got {message!r}, which nobody put"
-            if sent in topic.returning:
-                topic.returning.remove(sent)
+            for coming in (topic.returning, topic.loaded):
+                if sent in coming:
+                    coming.remove(sent)
         self.check_content(sent, message)
         return sent
 
@@ -384,7 +389,7 @@ async def again_if_lost(call: Callable[[], Awaitable[Any]]) -> Any:
             return None if unsure else found
 
 
-def letter_of(message: aiodq.Message) -> Letter | None:
+def letter_of(message: StoredMessage) -> Letter | None:
     """Return where a dead letter comes from; None if it is none."""
     headers = message.headers
     if "aiodq-offset" not in headers:

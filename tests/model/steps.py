@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.model import copying, living, moving, putting, queues, taking, together
+from tests.model import copying, draining, living, loading, moving, outside, putting, queues, taking, together
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,6 +38,7 @@ STEPS: Final[tuple[tuple[Callable[[Run], Awaitable[None]], int], ...]] = (
     (queues.task_done, 4),
     (queues.join, 3),
     (queues.shut_down, 1),
+    (draining.drain, 2),
     (moving.purge_channel, 1),
     (moving.purge_topic, 1),
     (moving.pause, 2),
@@ -52,6 +53,8 @@ STEPS: Final[tuple[tuple[Callable[[Run], Awaitable[None]], int], ...]] = (
     (living.delete_topic, 1),
     (living.reopen, 2),
     (copying.restore, 2),
+    (loading.load, 4),
+    (outside.look_from_outside, 3),
     (living.crash, 3),
     (living.replace_member, 3),
     (living.own_elsewhere, 2),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import aiodq
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.handles.shared_store import SharedStore
+from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.store_layout import CLIENTS, SOCKET
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, WatchedFileSystem
 from tests.processes import environment
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiodq.opening import Mode
+    from aiodq.storage.io.filesystem import FileSystem
 
 __all__ = ["MODES", "Kind", "World"]
 
@@ -37,6 +39,10 @@ _MEMBERS: Final[dict[Kind, list[Mode]]] = {
 
 _OWNER_FIRST: Final = 0.05
 """How often the owner leaves first. The next one may wait some seconds for who is gone by then."""
+
+
+_STOPPED: Final = 0.3
+"""How many members end their deliveries as at SIGTERM."""
 
 
 def _place(member: aiodq.Store) -> int:
@@ -70,6 +76,21 @@ class World:
         """Whether one process has the store for itself, so that nothing is read ahead for others."""
         return self.kind in {"simulated", "exclusive"}
 
+    @property
+    def path(self) -> str:
+        """The store's directory."""
+        return self._path
+
+    @property
+    def disk(self) -> FileSystem:
+        """The file system that it is on."""
+        return self._simulated if self.kind == "simulated" else self._watched
+
+    def verify(self) -> None:
+        """Read every byte: nothing may be wrong, whether somebody has the store open or not."""
+        report = verify_store(self._path, self.disk)
+        assert report.ok, f"a verification finds {report.damages}"
+
     def any(self) -> aiodq.Store:
         """Return one of the members."""
         return self.rng.choice(self.members)
@@ -100,7 +121,7 @@ class World:
         if self.rng.random() < _OWNER_FIRST and _place(members[-1]) > 1:
             members.insert(0, members.pop())
         for member in members:
-            await member.aclose()
+            await (member.stop(grace=0.0) if self.rng.random() < _STOPPED else member.aclose())
 
     async def kill_owner(self) -> None:
         """Kill the process that owns the store; one of the members takes over."""
@@ -123,6 +144,7 @@ class World:
             await self.close()
             shutil.rmtree(self._path)
             self._path = target
+        self.verify()
         await self.open()
 
     def connections(self) -> list[SocketWire]:
