@@ -275,6 +275,49 @@ async def test_who_polls_gets_what_is_ready_and_is_told_of_the_end(tmp_path: Pat
             queue.get_nowait()
 
 
+async def test_the_end_of_a_queue_is_looked_for_anew_by_who_asks_later(tmp_path: Path) -> None:
+    """What was deferred may be due by now: who consumes a queue that was shut down gets it all, as in one process."""
+    clock = FakeClock()
+    async with two(tmp_path / "s", QUICK, clock=clock) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put_many([aiodq.Draft(b"%d" % number, delay=5.0) for number in range(3)])
+        queue.shutdown()
+        assert [message async for message in queue] == []
+        clock.advance(5.0)
+        found = list[bytes]()
+        async for message in queue:
+            found.append(message.body)
+            await message.ack()
+        assert found == [b"0", b"1", b"2"]
+        with pytest.raises(aiodq.QueueShutDown):
+            await queue.get(0)
+
+
+async def test_get_many_asks_for_more_though_one_is_here(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"0")
+        with pytest.raises(aiodq.QueueEmpty):
+            queue.get_nowait()
+        await until(lambda: queue._remote._ready)  # type: ignore[attr-defined]  # it is one of a store that is shared
+        await owner.queue("jobs").put_many([b"1", b"2"])
+        await queue.refresh()
+        assert [message.body for message in await queue.get_many(3)] == [b"0", b"1", b"2"]
+
+
+async def test_a_transaction_puts_into_a_queue_that_is_shut_down_here_only_if_it_acks(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        queue.shutdown()
+        with pytest.raises(aiodq.QueueShutDown):
+            async with client.transaction() as tx:
+                tx.put("jobs", b"y")
+        async with client.transaction() as tx, await queue.get():
+            tx.put("jobs", b"z")
+        assert [message.body async for message in queue.topic.scan()][-1] == b"z"
+
+
 async def test_waits_shorter_than_the_way_to_the_owner_find_a_message(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         await owner.queue("jobs").put_many([b"x", b"y"])

@@ -268,6 +268,11 @@ class RemotePuts(Acceptance):
         self._batch.add(message, body, waiter, cost)
         self._count(1, cost)
 
+    def check_open(self, *, pressing: bool) -> None:
+        """See `PutBuffer.check_open`."""
+        if not pressing:
+            self._check_shut()
+
     def _check_shut(self) -> None:
         if self.shut:
             raise again(self._over)

@@ -148,9 +148,10 @@ class RemoteCommitter:
             raise QueueShutDown("the store is closed")
         self._link.check()
         for topic, _, _ in puts:
-            error = cast("RemoteTopic", topic).error
-            if isinstance(error, QueueShutDown):
-                raise copy(error)  # else the owner would create a new one of its name
+            remote = cast("RemoteTopic", topic)
+            if isinstance(remote.error, QueueShutDown):
+                raise copy(remote.error)  # else the owner would create a new one of its name
+            remote.put_buffer.check_open(pressing=bool(settlements))
         frames = [(topic.name, len(columns.bodies), self._frames(columns)) for topic, columns, _ in puts]
         _check_size(frames, settlements)
         asked = self._begin(settlements, frames)

@@ -371,6 +371,7 @@ class RemoteChannel(RemoteSettlement):
             AiodqError: as `refresh`.
         """
         if self.counts.ready and not self._ready:
+            self._want()  # nothing was asked for if the first ones were here
             await self.refresh()  # the owner sends in pieces, and answers this in between
         return bool(self._ready)
 
@@ -421,6 +422,7 @@ class RemoteChannel(RemoteSettlement):
         Cancellation: nothing is taken, and the wake-up goes to the next waiter.
         """
         self._waiting += 1
+        self._look_anew()
         try:
             while True:
                 self._check_usable()
@@ -440,6 +442,12 @@ class RemoteChannel(RemoteSettlement):
         self._look_how_quick()
         self._want()
 
+    def _look_anew(self) -> None:
+        """Have the next getter look whether anything is ready: by now something may be due, or be requeued."""
+        self._drained = False
+        if self._through:
+            self._through, self._ends = False, None
+
     def _look_whether_through(self) -> None:
         if self.shut and self._ends is None:
             self._ends = asyncio.get_running_loop().create_task(self._look_for_the_end())
@@ -454,6 +462,7 @@ class RemoteChannel(RemoteSettlement):
         """
         if (message := self.take_next(store_ref)) is not None:
             return message
+        self._look_anew()
         with self.wanting(1):
             while message is None and not (self.shut_now or self._through):
                 self._ask_for_one()
@@ -461,6 +470,8 @@ class RemoteChannel(RemoteSettlement):
                 await self.refresh()
                 message = self.take_next(store_ref)
                 if asked and opened == self._opened:
+                    ready = message or self.counts.ready or self._settling.requeueing
+                    self._through = self._through or (self.shut and not ready)
                     break
                 # An owner that opens the channel again is asked for messages once it has confirmed what is held here.
                 if not self.claimed:
@@ -531,9 +542,7 @@ class RemoteChannel(RemoteSettlement):
             asked.result()
 
     def _requeues(self) -> None:
-        self._drained = False
-        if self._through:
-            self._through, self._ends = False, None  # the next getter looks again
+        self._look_anew()
 
     def _dropped(self) -> None:
         self._drained = False  # an owner that said so may not have known yet what it is asked to requeue
@@ -552,7 +561,7 @@ class RemoteChannel(RemoteSettlement):
         self.wake(everybody=True)
 
     async def _look_for_the_end(self) -> None:
-        """Poll until nothing is ready and nothing for this process is on its way."""
+        """Poll until nothing is ready, nothing for this process is on its way, and nothing is about to be requeued."""
         while self.error is None and not self.shut_now:
             try:
                 await self._topic.in_turn()
