@@ -9,6 +9,7 @@ backup removes it.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -44,6 +45,9 @@ __all__ = ["Backup", "LogCopy"]
 
 _PIECE: Final = 1 << 20
 """Bytes copied between two looks at whether the backup is still wanted."""
+
+_MOST_TAKEN: Final = 16 << 20
+"""Bytes of small files that are kept in memory until they may be written; what exceeds them is written at once."""
 
 
 class LogCopy(NamedTuple):
@@ -82,7 +86,7 @@ class LogCopy(NamedTuple):
 
 
 class Backup:
-    """One backup of a store. Blocking. Several threads may call `copy_topic_files` at once, and so for `sync_some`.
+    """One backup of a store. Blocking. Several threads may call `take_topic_files` at once, and so for `sync_some`.
 
     Attributes:
         target: the directory that it becomes.
@@ -97,6 +101,9 @@ class Backup:
         self._unfinished = target + TEMPORARY
         self._directories: dict[str, None] = {}
         self._copied: dict[str, int] = {}
+        self._taken: deque[tuple[str, bytes]] = deque()
+        self._room = _MOST_TAKEN
+        self._taking = threading.Lock()
         self._unsynced: deque[partial[None]] = deque()
         self._lock: Lock | None = None
 
@@ -160,18 +167,76 @@ class Backup:
             elif name != LOCK_NAME:
                 self._fs.remove(path)
 
-    # --- what is small: while nothing of it changes
+    # --- what is small: read while nothing of it changes, and written later, as the disk of the backup may be slow
 
-    def copy_store_files(self) -> list[Commit]:
-        """Copy what the store keeps beside its topics; return the bulk loads that no topic has adopted yet."""
+    def take_store_files(self) -> list[Commit]:
+        """Take what the store keeps beside its topics; return the bulk loads that no topic has adopted yet."""
         for name in (STORE_FILE, TRANSACTIONS, ORIGINS):
-            self._copy_if_there(name)
+            self._take_if_there(name)
         for name in (HOLDS, ASIDE):
-            self._copy_files(name)
+            self._take_files(name)
         found = read_commits(self._fs, self._store)
         for commit in found.commits:
-            self._copy_if_there(os.path.join(COMMITS, commit.key.file))
+            self._take_if_there(os.path.join(COMMITS, commit.key.file))
         return found.pending
+
+    def take_topic_files(self, name: str) -> None:
+        """Take what a topic keeps beside its log."""
+        # The description first: if a channel is created meanwhile, there may be files that the description does not
+        # name, but it names none that are missing.
+        self._take_if_there(os.path.join(name, TOPIC_FILE))
+        channels = os.path.join(name, CHANNELS)
+        for channel in list_own(self._fs, os.path.join(self._store, channels)):
+            if directory_exists(self._fs, os.path.join(self._store, channels, channel)):
+                for file in (CHECKPOINT, JOURNAL):
+                    self._take_if_there(os.path.join(channels, channel, file))
+
+    def write_taken(self) -> None:
+        """Write the small files that were taken.
+
+        Raises:
+            StorageError: as mapped from the system's error.
+        """
+        while self._taken:
+            self._check()
+            name, data = self._taken.popleft()
+            target = os.path.join(self._unfinished, name)
+            with os_errors(target):
+                self._make_directories(os.path.dirname(name))
+                file = self._fs.open(target, create=True)
+                try:
+                    self._copied[target] = write_all(file, [data], 0)
+                finally:
+                    file.close()
+
+    def _take_files(self, name: str) -> None:
+        for file in list_own(self._fs, os.path.join(self._store, name)):
+            if not file.endswith(TEMPORARY):
+                self._take_if_there(os.path.join(name, file))
+
+    def _take_if_there(self, name: str) -> None:
+        """Take a file of the store, if it exists."""
+        self._check()
+        path = os.path.join(self._store, name)
+        with os_errors(path):
+            try:
+                file = self._fs.open(path)
+            except FileNotFoundError:
+                return
+            try:
+                size = file.size()
+                with self._taking:
+                    fits = size <= self._room
+                    self._room -= size if fits else 0
+                data = file.read_at(size, 0) if fits else b""
+            finally:
+                file.close()
+        if fits:
+            self._taken.append((name, data))
+        else:
+            self._copy_if_there(name)
+
+    # --- what is large
 
     def copy_staged(self, commits: Sequence[Commit]) -> None:
         """Copy the segments of bulk loads that no topic has adopted yet; adopted ones are among the topic's."""
@@ -180,28 +245,10 @@ class Backup:
             for staged in (staged for files in commit.topics.values() for staged in files):
                 self._copy_if_there(os.path.join(directory, staged.file))
 
-    def copy_topic_files(self, name: str) -> None:
-        """Copy what a topic keeps beside its log."""
-        # The description first: if a channel is created meanwhile, there may be files that the description does not
-        # name, but it names none that are missing.
-        self._copy_if_there(os.path.join(name, TOPIC_FILE))
-        channels = os.path.join(name, CHANNELS)
-        for channel in list_own(self._fs, os.path.join(self._store, channels)):
-            if directory_exists(self._fs, os.path.join(self._store, channels, channel)):
-                for file in (CHECKPOINT, JOURNAL):
-                    self._copy_if_there(os.path.join(channels, channel, file))
-
-    def _copy_files(self, name: str) -> None:
-        for file in list_own(self._fs, os.path.join(self._store, name)):
-            if not file.endswith(TEMPORARY):
-                self._copy_if_there(os.path.join(name, file))
-
     def _copy_if_there(self, name: str) -> None:
         """Copy a file of the store, if it exists."""
         with suppress(FileNotFoundError):
             self._copy(name, None)
-
-    # --- logs
 
     def copy_log(self, log: LogCopy) -> None:
         """Copy a topic's log as it was noted; the files of its segments must not be deleted before.

@@ -70,6 +70,9 @@ class _Owning:
     def lends_to(self, client: packets.Hello) -> None:
         """Nobody waits for it."""
 
+    async def noted(self) -> None:
+        """As above."""
+
     def came_back(self, client: packets.Hello) -> None:
         """As above."""
 

@@ -11,9 +11,14 @@ import pytest
 
 import aiodq
 from aiodq.engine.stats import stats_publisher
+from aiodq.shared.connection import rendezvous
+from aiodq.shared.server import owner as owner_module
+from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.storage.state.owner_stats import FIGURES
+from aiodq.storage.store_layout import SOCKET
 from aiodq.testing import WrappedFileSystem
-from tests.shared.support import PATIENCE, QUICK, until
+from aiodq.wire.packets import Done, Open, Want
+from tests.shared.support import PATIENCE, QUICK, RawClient, two, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,3 +86,79 @@ async def test_an_owner_asks_the_disk_nothing_on_its_loop(
         await until((tmp_path / FIGURES).exists)
     assert not (tmp_path / FIGURES).exists()
     assert not disk.on_the_loop
+
+
+class Held:
+    """A call that is held up until `go` is set, or notes that the loop itself has made it."""
+
+    def __init__(self, call: Callable[..., T]) -> None:
+        self.call = call
+        self.there, self.go = threading.Event(), threading.Event()
+        self.on_the_loop = 0
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            self.on_the_loop += 1
+        else:
+            self.there.set()
+            assert self.go.wait(PATIENCE)
+        return self.call(*args, **named)
+
+
+async def test_who_begins_to_get_messages_holds_up_nobody_while_the_disk_is_slow_to_note_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(NotedClients._write)
+    async with two(tmp_path, QUICK) as (owner, client):
+        await client.queue("jobs").put_many([b"a", b"b"])
+        message = await client.queue("jobs").get()
+        monkeypatch.setattr(NotedClients, "_write", lambda *args: held(*args))  # noqa: PLW0108 - a method is passed itself
+        another = await RawClient.connected(tmp_path)
+        await another.hello()
+        opening = another.send(Open(2, "jobs", "default", {}))
+        another.send(Want(2, 1))
+        await until(lambda: held.there.is_set() or held.on_the_loop)
+        try:
+            await message.ack()
+            await owner.queue("jobs").put(b"c")
+            await client.queue("jobs").refresh()
+            assert client.queue("jobs").qsize() == 2, "what the next owner could not know of is not given"
+        finally:
+            held.go.set()
+        assert isinstance(await another.answer(opening), Done)
+        assert [body for *_, body in await another.take(2, 1, 1)] == [b"b"]
+        await another.close()
+    assert not held.on_the_loop
+
+
+async def test_an_owner_begins_to_listen_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(rendezvous.listen)
+    monkeypatch.setattr(owner_module, "listen", held)
+    monkeypatch.setattr(owner_module, "_LOOK", 0.001)
+    held.go.set()
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path, QUICK, mode="shared"):
+        held.there.clear()
+        (tmp_path / SOCKET).unlink()
+        await until(held.there.is_set)
+        async with aiodq.open(tmp_path, mode="client") as client:
+            assert await client.queue("jobs").put(b"a") == 0
+    assert not held.on_the_loop
+
+
+async def test_who_gives_up_opening_a_store_as_it_begins_to_listen_leaves_no_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(rendezvous.listen)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner_module, "listen", held)
+        opening = asyncio.create_task(aiodq.open(tmp_path, QUICK, mode="shared").__aenter__())
+        await until(lambda: held.there.is_set() or held.on_the_loop)
+        opening.cancel()
+        await asyncio.sleep(0)
+        held.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+    assert not held.on_the_loop
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path, QUICK, mode="shared") as store:
+        await store.queue("jobs").put(b"a")
+        assert (await store.queue("jobs").get()).body == b"a"

@@ -464,7 +464,7 @@ async def test_what_an_owner_leaves_behind(tmp_path: Path) -> None:
         await owner.queue("jobs").put(b"x")
         async with aiodq.open(tmp_path / "s", QUICK, mode="client") as other:
             assert await other.queue("jobs").put(b"y")
-            assert NotedClients(str(tmp_path / "s")).read()
+            await until(NotedClients(str(tmp_path / "s")).read)
         assert (tmp_path / "s" / SOCKET).is_socket()
     assert not (tmp_path / "s" / SOCKET).exists()
     async with aiodq.open(tmp_path / "s", create=False) as alone:
@@ -561,7 +561,7 @@ async def test_clients_are_noted_in_a_file_of_ones_own(tmp_path: Path, kind: str
             aiodq.open(tmp_path / "s", QUICK, mode="client") as other,
         ):
             assert await other.queue("jobs").put(b"y")
-            assert NotedClients(str(tmp_path / "s")).read()
+            await until(NotedClients(str(tmp_path / "s")).read)
     assert (tmp_path / "s" / CLIENTS).lstat().st_mode == stat.S_IFREG | 0o600
     assert (tmp_path / "theirs").read_bytes() == b"[[7, 1]]"
 

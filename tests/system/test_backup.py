@@ -43,10 +43,12 @@ class Held:
 
     Attributes:
         there: set once one is there.
+        done: what was done of that step.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step: str, topic: str | None = None) -> None:
         self.there = threading.Event()
+        self.done: list[Any] = []
         self._go = threading.Event()
         does = getattr(Backup, step)
 
@@ -55,6 +57,7 @@ class Held:
                 self.there.set()
                 assert self._go.wait(PATIENCE)
             does(backup, what)
+            self.done.append(what)
 
         monkeypatch.setattr(Backup, step, held)
 
@@ -79,8 +82,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 @pytest.fixture
 def held_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    """Backups that wait before they copy the small files of a topic `last`: no log is noted yet."""
-    found = Held(monkeypatch, "copy_topic_files", "last")
+    """Backups that wait before they read the small files of a topic `last`: no log is noted yet."""
+    found = Held(monkeypatch, "take_topic_files", "last")
     yield found
     found.let_go()
 
@@ -473,9 +476,8 @@ async def test_what_is_settled_before_the_moment_comes_again_and_is_there(tmp_pa
         await held_before.reached()
         before = segments(tmp_path / "s")
         async with asyncio.timeout(PATIENCE):
-            while not (tmp_path / "b.aiodq-tmp" / "jobs" / "topic.json").exists():
+            while "jobs" not in held_before.done:
                 await asyncio.sleep(0.001)
-            await jobs._engine.persist(lambda: None)  # by then all its small files are copied
             await jobs.ack_many(await jobs.get_many(12))
             while not jobs._engine.retention.undeleted:
                 await asyncio.sleep(0.001)
@@ -516,7 +518,7 @@ async def test_a_transaction_is_in_it_whole_or_not_at_all(tmp_path: Path, held_b
 async def test_a_bulk_load_is_in_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fs = SimulatedFileSystem()
     monkeypatch.setattr("aiodq.engine.store.bulk_adoption._INTERVAL", 0.001)
-    copy_topic_files, loaded = Backup.copy_topic_files, threading.Event()
+    take_topic_files, loaded = Backup.take_topic_files, threading.Event()
 
     def load(number: int) -> None:
         writer = StagingWriter(fs, SystemClock(), "/s", "w", segment_bytes=1000)
@@ -525,13 +527,13 @@ async def test_a_bulk_load_is_in_it_once(monkeypatch: pytest.MonkeyPatch) -> Non
         assert commit_staged(fs, "/s", Commit(CommitKey("w", number), staged, SystemClock().now_ns()))
 
     def later(backup: Backup, name: str) -> None:
-        copy_topic_files(backup, name)
+        take_topic_files(backup, name)
         if not loaded.is_set():
             load(2)
             time.sleep(0.05)  # as long as fifty looks of the owner's
             loaded.set()
 
-    monkeypatch.setattr(Backup, "copy_topic_files", later)
+    monkeypatch.setattr(Backup, "take_topic_files", later)
     async with aiodq.open("/s", fs=fs) as store:
         await store.topic("jobs").put(b"a")
         load(1)
@@ -585,3 +587,62 @@ async def test_what_was_only_accepted_is_in_it(tmp_path: Path) -> None:
         await store.backup(tmp_path / "b")
     async with aiodq.open(tmp_path / "b", create=False) as backup:
         assert [message.body for message in await backup.queue("jobs").get_many(9)] == [b"b", b"c", b"d"]
+
+
+class Hanging(WrappedFileSystem):
+    """A disk on which no file of one backup can be made until `go` is set."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__()
+        self.there, self.go = threading.Event(), threading.Event()
+        self._files = f"{target}.aiodq-tmp/"
+
+    def passing(self, call: Call, path: str, perform: Callable[..., T], *args: Any) -> T:
+        if call == "create" and path.startswith(self._files):
+            self.there.set()
+            assert self.go.wait(PATIENCE)
+        return super().passing(call, path, perform, *args)
+
+
+async def test_a_backup_whose_disk_hangs_holds_up_no_transaction_ack_or_deletion_of_what_is_not_in_it(
+    tmp_path: Path,
+) -> None:
+    disk = Hanging(tmp_path / "b")
+    async with aiodq.open(tmp_path / "s", fs=disk) as store, asyncio.timeout(PATIENCE):
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"a", b"b"])
+        await (await jobs.get()).ack()
+        backing = asyncio.create_task(store.backup(tmp_path / "b"))
+        async with asyncio.timeout(PATIENCE):
+            while not disk.there.is_set():
+                await asyncio.sleep(0.001)
+        try:
+            async with asyncio.timeout(PATIENCE / 2):
+                async with store.transaction() as transaction:
+                    transaction.ack(await jobs.get())
+                    transaction.put("later", b"c")
+                await store.topic("later").channel("x").seek("earliest")
+                await store.delete_topic("later")
+                await store.topic("jobs").delete_channel("none")
+        finally:
+            disk.go.set()
+        assert (await backing).messages == 2
+    async with aiodq.open(tmp_path / "b", create=False) as backup:
+        assert backup.topics() == ["jobs"]
+        assert (await backup.queue("jobs").get()).body == b"b"
+
+
+@pytest.mark.parametrize("room", [0, 200])
+async def test_small_files_that_are_too_large_to_be_kept_in_memory_are_in_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr("aiodq.storage.backup._MOST_TAKEN", room)
+    async with aiodq.open(tmp_path / "s") as store:
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"a", b"b"])
+        await (await jobs.get()).ack()
+        report = await store.backup(tmp_path / "b")
+    files = [path for path in (tmp_path / "b").rglob("*") if path.is_file() and path.name != "LOCK"]
+    assert report.bytes == sum(path.stat().st_size for path in files)
+    async with aiodq.open(tmp_path / "b", create=False) as backup:
+        assert [message.body for message in await backup.queue("jobs").get_many(2)] == [b"b"]

@@ -1,10 +1,11 @@
 """Backups of an open store: what is copied when, so that the copy shows all topics at one moment.
 
 1. New adoptions and transactions are held back, and those in progress end: none is copied by half.
-2. For each topic, accepted messages and acks are written, and its description and journals are copied. From here on
+2. For each topic, accepted messages and acks are written, and its description and journals are read. From here on
    its segment files stay, even if they are no longer needed.
 3. In one step of the loop, the end of each log is noted: this is the moment. Transactions and adoptions go on.
-4. The segments are copied up to those ends, while others put and ack.
+4. What was read is written into the backup, whose disk may be slow or hang: only what exceeds 16 MiB was before. The
+   segments are copied up to those ends, while others put and ack.
 
 So nothing that was put or settled before the backup began is missing. Messages settled during steps 2 and 3 may be
 delivered once more from the backup; messages that were put because of those are in it, too.
@@ -39,7 +40,7 @@ __all__ = ["Backups"]
 T = TypeVar("T")
 
 _AT_ONCE: Final = 4
-"""Threads that copy small files, and sync, at the same time: half of a store's are left to what is put and acked."""
+"""Threads that read small files, and sync, at the same time: half of a store's are left to what is put and acked."""
 
 
 class Backups:
@@ -115,6 +116,7 @@ class _Making:
         try:
             await self._in_thread(backup.begin)
             logs = await self._note()
+            await self._in_thread(backup.write_taken)
             for log in logs:
                 await self._in_thread(partial(backup.copy_log, log))
             await self._in_thread(backup.copied)
@@ -133,7 +135,7 @@ class _Making:
         return BackupReport(backup.target, len(logs), sum(log.messages for log in logs), backup.bytes)
 
     async def _note(self) -> list[LogCopy]:
-        """Copy all but the logs, and note those at one moment."""
+        """Take all but the logs, and note those at one moment."""
         async with self._adopting.turn:
             with suppress(AiodqError):  # what cannot be adopted now is copied as it is
                 await self._adopting.look()
@@ -144,12 +146,12 @@ class _Making:
         return logs
 
     async def _note_at_rest(self) -> tuple[list[LogCopy], Sequence[Commit]]:
-        pending = await self._in_thread(self._backup.copy_store_files)
+        pending = await self._in_thread(self._backup.take_store_files)
         while new := [engine for engine in self._topics() if engine not in self.kept]:
             for engine in new:
                 engine.retention.keep_files()
                 self.kept[engine] = None
-            await self._copy_small_files(new)
+            await self._take_small_files(new)
         # INVARIANT: no await from the last look at the topics on, so that all logs are those of one moment. A topic
         # whose deletion was asked for meanwhile waits for this backup, and is in it.
         there = [engine for engine in self.kept if not isinstance(engine.log, NoLog)]
@@ -172,11 +174,11 @@ class _Making:
                 found.append(engine)
         return found
 
-    async def _copy_small_files(self, engines: Sequence[TopicEngine]) -> None:
+    async def _take_small_files(self, engines: Sequence[TopicEngine]) -> None:
         left = iter(engines)
-        await _all(self._copy_each(left) for _ in range(_AT_ONCE))
+        await _all(self._take_each(left) for _ in range(_AT_ONCE))
 
-    async def _copy_each(self, engines: Iterator[TopicEngine]) -> None:
+    async def _take_each(self, engines: Iterator[TopicEngine]) -> None:
         for engine in engines:
             self._check()
             # Messages for which the disk has no room are not in the store either: they were never acknowledged.
@@ -185,7 +187,7 @@ class _Making:
             if isinstance(engine.log, NoLog):
                 continue  # its files could not be made
             # In its turn, after what was settled before is written.
-            await engine.persist(partial(self._backup.copy_topic_files, engine.name))
+            await engine.persist(partial(self._backup.take_topic_files, engine.name))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Do this in a thread. If cancelled, tell the thread to end, and wait for it."""

@@ -79,8 +79,12 @@ class Listening:
         except OSError:
             return False
 
+    def stop(self) -> None:
+        """Stop listening. The name stays."""
+        self.sock.close()
+
     def close(self, *, leave: bool = False) -> None:
-        """Stop listening. A socket of another owner under this name stays.
+        """Stop listening, and delete the name. A socket of another owner under this name stays.
 
         A name that cannot be deleted, as on a device that fails, stays as after a kill: nobody listens behind it.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,6 @@ from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, not_in_flight
-from aiodq.options import ChannelOptions
 from aiodq.shared.encoding.number_runs import GONE
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
@@ -59,10 +57,6 @@ _AGAIN: Final = 1.0
 async def answer(asking: Awaitable[Any]) -> Done:
     """Return the answer to a call."""
     return Done(None, {"result": await asking})
-
-
-_DEFAULTS: Final = ChannelOptions()
-"""The options by which a client goes until it is told others."""
 
 
 class Lending:
@@ -133,7 +127,7 @@ class Lending:
             # A cancelled get takes nothing. What it has taken already is newer than what the client may give back next.
             self._withdrawn = self._getting is not None and not self._getting.cancel()
             return
-        if self._idle and not self._resuming and self._acts_as_configured() and not self._wire.clogged:
+        if self._idle and not self._resuming and self._told.is_set() and not self._wire.clogged:
             # Available messages are delivered at once. Other tasks run before more are, and `_run` reports errors.
             with suppress(AiodqError):
                 self._deliver(self._take_more())
@@ -141,12 +135,8 @@ class Lending:
             self._changed.set()
 
     def told(self) -> None:
-        """Note that the client knows the channel's options."""
+        """Note that the client knows the channel's options, by which it acks, requeues and renews what it gets."""
         self._told.set()
-
-    def _acts_as_configured(self) -> bool:
-        # INVARIANT: a client acks, requeues and renews by the channel's options. It knows them before it gets anything.
-        return self._told.is_set() or replace(self._channel_engine.options, start=None) == _DEFAULTS
 
     async def _run(self) -> None:
         while True:
@@ -155,8 +145,7 @@ class Lending:
             self._idle = False
             self._changed.clear()
             while self._wanted > self._given:
-                if not self._acts_as_configured():
-                    await self._told.wait()
+                await self._told.wait()
                 await self.resumed.wait()
                 try:
                     if not await self._give():
@@ -366,7 +355,9 @@ class Lending:
     # --- the channel
 
     async def settled_in(self) -> None:
-        """Wait until the channel is open."""
+        """Wait until the channel is open. Nothing is delivered before."""
+        # INVARIANT: the next owner knows of this client before it gets or claims anything.
+        await self._owner.noted()
         await self._topic.settle_in()
 
     @property
@@ -490,6 +481,7 @@ class Lending:
     async def _resume(
         self, epoch: int, held: Iterable[Held], given: list[tuple[int, int, int]], *, missed: bool
     ) -> Done:  # fmt: skip
+        await self._owner.noted()
         await self.engine.settle_in(self._channel.name)
         elsewhere: list[int] = []
         for near in near_ones(held):

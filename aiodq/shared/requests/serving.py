@@ -102,6 +102,10 @@ class Owning(Protocol):
         """Note that a client opens its first channel, so that it may hold messages."""
         ...
 
+    async def noted(self) -> None:
+        """Wait until the next owner can know of all clients that may hold messages."""
+        ...
+
     def came_back(self, client: Hello) -> None:
         """Note that a client has claimed what it held from the previous owner."""
         ...

@@ -79,7 +79,9 @@ class NotedClients:
         """Note the clients. Never synced, as a power cut ends the clients, too. If it fails, the next owner waits."""
         if clients == self._written:
             return
-        self._written = dict(clients) if self._write([list(row) for row in clients.items()]) else None
+        self._written = None
+        if self._write([list(row) for row in clients.items()]):
+            self._written = dict(clients)
 
     def forget(self) -> None:
         """Have the next owner wait for any client, if this one leaves its socket, too (`Listening.close`)."""

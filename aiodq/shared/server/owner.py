@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.engine.loop.futures import settle
+from aiodq.engine.loop.futures import ended, settle
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError
@@ -25,6 +25,7 @@ from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.shared.server.incoming import Incoming
 from aiodq.shared.server.inside import Inside, OwnEnd
 from aiodq.shared.server.noted_clients import NotedClients
+from aiodq.shared.server.noting import Noting
 from aiodq.storage.io.processes import lives
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.store import Store
@@ -103,7 +104,8 @@ class Owner:
         self._telling: asyncio.Task[None] | None = None
         self._active = ActiveTopics(engine.activity, engine.topics.values())
         self._place = StoreDirectory(engine.path)
-        self._noting = False
+        self._noting = Noting(self._noted, self._place, engine.threads)
+        self._notes_gone = False
         self._connecting = asyncio.Lock()
 
     def claims(self, place: str) -> Claims:
@@ -134,11 +136,12 @@ class Owner:
         logs = [topic.log for topic in self.engine.topics.values() if isinstance(topic.log, TopicLog)]
         # INVARIANT: no put is accepted before this is loaded: it distinguishes repeated puts from new ones.
         await self.engine.threads.call(_recall, logs)
-        known = self._noted.read()
+        known = await self.engine.threads.call(self._noted.read)
         self._place.settle()
-        self._listening = listen(self.engine.path)
+        self.engine.at_end.append(self._hang_up)
+        listening = await self._listen()
         self._expected, self._known = known or {}, None if known is None else frozenset(known)
-        waits = bool(self._expected) or (known is None and self._listening.after_crash)
+        waits = bool(self._expected) or (known is None and listening.after_crash)
         # INVARIANT: until this step nothing was delivered: no task but the opener's has run on the store. Nor was a
         # message with no attempts left given up: its holder may be alive.
         self._hold_back(under_way=waits)
@@ -148,10 +151,21 @@ class Owner:
         else:
             self._reclaimed.set()
         self._note_clients()
-        self.engine.at_end.append(self._hang_up)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(listening))
         self._watching = asyncio.get_running_loop().create_task(self._stay_found())
         self._telling = asyncio.get_running_loop().create_task(self._tell())
+
+    async def _listen(self) -> Listening:
+        """Listen from now on.
+
+        Cancellation: it listens by the end of this, or has failed to.
+        """
+
+        def listening() -> Listening:
+            self._listening = listen(self.engine.path)
+            return self._listening
+
+        return await ended(self.engine.threads.call(listening))
 
     async def _tell(self) -> None:
         """Tell clients regularly of the counts that have changed, and of which messages were taken away."""
@@ -177,21 +191,24 @@ class Owner:
 
     async def _stay_found(self) -> None:
         """Bind the socket's name again if a cleanup program has deleted it; end if the store has failed."""
-        while self._listening is not None:
+        while (before := self._listening) is not None:
             await asyncio.sleep(_LOOK)
             if self.engine.failure is not None:
                 self.failed()  # although there was no request since
                 return
-            if self._listening.found:
+            if before.found:
                 continue
             with suppress(StorageError):  # the directory was renamed or is full: it is tried again
                 self._place.check()
-                before, self._listening = self._listening, listen(self.engine.path)
                 try:
-                    await self._accept_no_more()
+                    listening = await self._listen()
                 finally:
-                    before.close()
-                self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listening))
+                    if self._listening is not before:
+                        try:
+                            await self._accept_no_more()
+                        finally:
+                            before.close()
+                self._accepting = asyncio.get_running_loop().create_task(self._accept(listening))
                 self.engine.reporter.warn(STORE, "the socket of the store was deleted; there is another one now")
 
     async def _accept_no_more(self) -> None:
@@ -240,6 +257,10 @@ class Owner:
         if client.producer != self.own:
             self._note_clients()
 
+    async def noted(self) -> None:
+        """See `Owning`."""
+        await self._noting.over()
+
     def came_back(self, client: Hello) -> None:
         """See `Owning`."""
         if client.producer in self._expected:
@@ -254,10 +275,6 @@ class Owner:
             ending: this owner ends in order, and knows which clients hold messages. Clients without any may also end
                 before there is another owner, which would wait for them.
         """
-        try:
-            self._place.check()
-        except StorageError:
-            return  # there is another directory now, into which nothing must be written
         # A client that only puts, or asks for the list of clients, holds nothing; waiting for it would delay all
         # others.
         holders = [session for session in self.clients if (session.comes_back if ending else session.lends)]
@@ -265,9 +282,9 @@ class Owner:
         those = self._expected | {each.client.producer: each.process for each in holders if each.client is not None}
         those.pop(self.own, None)
         if self._reclaiming is not None and not self._expected:
-            self._noted.forget()  # any client may hold something
+            self._noting.note(None)  # any client may hold something
         else:
-            self._noted.write(those)
+            self._noting.note(those)
 
     # --- the end
 
@@ -306,10 +323,13 @@ class Owner:
             # INVARIANT: from here until all clients know of the end, nothing is delivered.
             self._note_clients(ending=True)
         if self._listening is not None:
-            self._end_listening(self._listening)
+            self._listening.stop()
         for connection in list(self._connections):
             connection.send(Handover(self.epoch))
             connection.session.leave()
+        await self._noting.over()
+        if self._listening is not None:
+            self._end_listening(self._listening)
         ending = [asyncio.ensure_future(connection.ended()) for connection in list(self._connections)]
         if ending and (await asyncio.wait(ending, timeout=_LONGEST_END))[1]:
             for connection in list(self._connections):
@@ -351,7 +371,7 @@ class Owner:
     def _end_listening(self, listening: Listening) -> None:
         # INVARIANT: if the next owner cannot read which clients may hold messages, it finds that it has to wait for
         # any.
-        listening.close(leave=not self._noted.certain)
+        listening.close(leave=not self._noting.certain)
 
     async def _accept_all(self, listening: Listening) -> None:
         loop = asyncio.get_running_loop()
@@ -406,15 +426,15 @@ class Owner:
     def gone(self, connection: ClientConnection | OwnEnd) -> None:
         """Note that a connection has ended and its client's messages were given back."""
         self._connections.discard(connection)
-        if connection.session.lends and not self._noting:
-            self._noting = True
+        if connection.session.lends and not self._notes_gone:
+            self._notes_gone = True
             asyncio.get_running_loop().call_soon(self._note_gone)
 
     def _note_gone(self) -> None:
         """Note the remaining clients, once for all that have disconnected; not while the owner ends."""
-        if self._noting and self._accepting is not None and not self._accepting.done():
+        if self._notes_gone and self._accepting is not None and not self._accepting.done():
             self._note_clients()
-        self._noting = False
+        self._notes_gone = False
 
 
 def _recall(logs: Sequence[TopicLog]) -> None:

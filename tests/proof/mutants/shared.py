@@ -325,7 +325,7 @@ change(
 change(
     "who could not be noted is not waited for after an owner that closed",
     Owner._end_listening,
-    "leave=not self._noted.certain",
+    "leave=not self._noting.certain",
     "leave=False",
     test=f"{_OWNER}::test_who_could_not_be_noted_is_waited_for_after_an_owner_that_closed",
 )
@@ -464,4 +464,11 @@ change(
     "if apart or (",
     "if (",
     test="tests/storage/log/test_producer_table.py::test_a_put_that_is_written_at_once_is_the_same_as_one_in_steps",
+)
+change(
+    "a message is delivered before the next owner can know of its holder",
+    Lending.settled_in,
+    "await self._owner.noted()",
+    "None",
+    test="tests/shared/test_slow_disk.py::test_who_begins_to_get_messages_holds_up_nobody_while_the_disk_is_slow_to_note_it",
 )
