@@ -523,7 +523,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "async for + ack_nowait, max_attempts": Count(44, 47, 0, 0, 0.19),
     "await ack, os": Count(70, 110, 1, 2, 0),
     "await ack, always": Count(98, 161, 2, 4, 55),
-    "await ack, beside the owner": Count(179, 280, 3, 5, 0),
+    "await ack, beside the owner": Count(179, 292, 3, 7, 0),
     "consume": Count(96, 177, 3, 5.25, 0.26),
 }
 

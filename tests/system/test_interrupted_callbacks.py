@@ -21,15 +21,19 @@ _CALLING = Handle._run.__code__
 
 
 class Interrupting:
-    """Raises `KeyboardInterrupt` where the loop calls a function of that name for the first time."""
+    """Raises `KeyboardInterrupt` where the loop calls a function of that name for the first time, or a later one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, before: int = 0) -> None:
         self.raised = False
         self._name = name
+        self._before = before
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         called = event == "call" and frame.f_back is not None and frame.f_back.f_code is _CALLING
         if called and frame.f_code.co_qualname == self._name and frame.f_globals["__name__"].startswith("aiodq."):
+            if self._before:
+                self._before -= 1
+                return
             sys.setprofile(None)
             self.raised = True
             raise KeyboardInterrupt
@@ -109,24 +113,34 @@ def test_ctrl_c_instead_of_a_callback_leaves_nobody_waiting(tmp_path: Path, name
         loop.close()
 
 
+OF_AN_OWNER = (
+    "ClientConnection._end",
+    "ClientPuts._put_in",
+    "ClientPuts.put.<locals>.<lambda>",
+    "Inside._end",
+    "Lending._run",
+    "Lending.told",
+    "OwnEnd._end",
+    "PacketProtocol._go_on",
+    "RemoteCommitter._over",
+    "RequestsInProgress._answered",
+    "StoreTasks._run",
+)
+
+
 @pytest.mark.pure("the names of what is called are seen")
 @pytest.mark.parametrize(
-    "name",
+    ("name", "before"),
     [
-        "ClientConnection._end",
-        "ClientPuts._put_in",
-        "ClientPuts.put.<locals>.<lambda>",
-        "Inside._end",
-        "Lending._run",
-        "Lending.told",
-        "OwnEnd._end",
-        "PacketProtocol._go_on",
-        "RemoteCommitter._over",
-        "RequestsInProgress._answered",
-        "StoreTasks._run",
+        *((name, 0) for name in OF_AN_OWNER),
+        *(("surely.<locals>.call", before) for before in range(0, 45, 3)),
+        *(("RemoteSettlement._send_acks.<locals>.<lambda>", before) for before in range(0, 6, 2)),
+        *(("RequestsInProgress._settled", before) for before in range(0, 6, 2)),
     ],
 )
-def test_ctrl_c_instead_of_a_callback_in_the_owner_leaves_no_process_waiting(tmp_path: Path, name: str) -> None:
+def test_ctrl_c_instead_of_a_callback_in_the_owner_leaves_no_process_waiting(
+    tmp_path: Path, name: str, before: int
+) -> None:
     async def opened() -> tuple[aiodq.Store, aiodq.Store]:
         path = tmp_path / "s"
         return await aiodq.open(path, mode="shared"), await aiodq.open(path, mode="client")
@@ -136,7 +150,7 @@ def test_ctrl_c_instead_of_a_callback_in_the_owner_leaves_no_process_waiting(tmp
         await owner.aclose()
 
     loop = asyncio.new_event_loop()
-    interrupting = Interrupting(name)
+    interrupting = Interrupting(name, before)
     try:
         owner, client = loop.run_until_complete(opened())
         sys.setprofile(interrupting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiodq.awaited import mark_retrieved, shielded
+from aiodq.awaited import mark_retrieved, shielded, twice
 from aiodq.errors import AiodqError, StoreFailedError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "release",
     "settle",
     "settle_all",
+    "surely",
     "tell_all",
     "to_its_end",
     "wait_in",
@@ -56,6 +57,23 @@ def settle(done: asyncio.Future[Any], result: object, error: BaseException | Non
         done.set_exception(error)
     else:
         done.set_result(result)
+
+
+def surely(done: asyncio.Future[T], then: Callable[[asyncio.Future[T]], object]) -> None:
+    """Call `then` with a future once that is done, also if Ctrl-C comes instead of the call, or amid it.
+
+    Args:
+        done: the future.
+        then: called again after a Ctrl-C, so that it has to find what it has done already.
+    """
+    left = [then]
+
+    def call(done: asyncio.Future[T]) -> None:
+        for each in left:
+            each(done)
+        left.clear()
+
+    twice(done.add_done_callback, call)
 
 
 def begin_later(doing: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiodq.awaited import mark_retrieved, shielded
+from aiodq.awaited import mark_retrieved, shielded, twice
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.topic.no_log import NoLog
@@ -60,7 +60,7 @@ class Backups:
         making = _Making(self._host, self._adopting, target)
         task = self._host.loop.create_task(making.run())
         self._running[task] = making
-        task.add_done_callback(self._ended)
+        twice(task.add_done_callback, self._ended)
         try:
             return await shielded(task)
         except asyncio.CancelledError:
@@ -68,7 +68,7 @@ class Backups:
             raise
 
     def _ended(self, task: asyncio.Task[BackupReport]) -> None:
-        del self._running[task]
+        self._running.pop(task, None)
         mark_retrieved(task)  # its caller may no longer wait for the error
 
     async def have(self, engine: TopicEngine) -> None:

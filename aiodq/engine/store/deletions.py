@@ -8,7 +8,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.awaited import mark_retrieved, shielded
+from aiodq.awaited import mark_retrieved, shielded, twice
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.channel_management import delete_channel
 from aiodq.errors import DiskFullError, StorageError, StoreFailedError
@@ -67,7 +67,7 @@ class Deletions:
             self.ending.add(engine)
             task = self._host.loop.create_task(self._delete(engine, self._topics.get(name)))
             self._topics[name] = task
-            task.add_done_callback(lambda done: self._ended(name, done))
+            twice(task.add_done_callback, partial(self._ended, name))
             task.add_done_callback(mark_retrieved)
         if name in self._topics:
             await shielded(self._topics[name])

@@ -17,7 +17,7 @@ from aiodq.engine.committing.entries import HeldRun, Letter
 from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.live_stores import LIVE, closing_of, release_dead
 from aiodq.engine.lock_wait import running_loop
-from aiodq.engine.loop.futures import as_failure, tell_all
+from aiodq.engine.loop.futures import as_failure, surely, tell_all
 from aiodq.engine.loop.home_loop import HomeLoop
 from aiodq.engine.loop.loop_turns import LoopTurns
 from aiodq.engine.loop.sync_backend import SyncBackend, SystemSyncs
@@ -291,7 +291,7 @@ class StoreEngine:
             self._tasks.begin(engine)
         else:
             # Its files must not be created in a directory that is about to be deleted.
-            deletion.add_done_callback(lambda _: self._tasks.begin(engine))
+            surely(deletion, lambda _: self._tasks.begin(engine))
         return engine
 
     def fs_of(self, *names: str) -> FileSystem:

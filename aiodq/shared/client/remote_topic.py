@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from aiodq.engine.loop.futures import surely
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError
 from aiodq.names import is_ephemeral
@@ -216,7 +217,7 @@ class RemoteTopic:
         task = self.loop.create_task(self.look_whether_deleted())
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
-        task.add_done_callback(lambda _: then())
+        surely(task, lambda _: then())
 
     def refuse_waiting(self) -> None:
         """See `PuttingTopic`."""

@@ -14,7 +14,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiodq.engine.loop.futures import release, settle, wait_in
+from aiodq.engine.loop.futures import release, settle, surely, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
 from aiodq.shared.connection.handle_numbers import HandleNumbers
@@ -366,7 +366,7 @@ class Link:
         answer = self._ask(self._open_packet(handle, topic, channel), patient=True)
         if opened is not None:
             self._listeners[handle] = opened.listener
-            answer.add_done_callback(lambda done: self._open_answered(topic, channel, opened, done.result()))
+            surely(answer, lambda done: self._open_answered(topic, channel, opened, done.result()))
         return handle
 
     def _open_packet(self, handle: int, topic: str, channel: str) -> Open:
@@ -546,7 +546,7 @@ class Link:
         self._repeated.clear()
         answers, self._answers = self._answers, {}
         answered = in_turns(then(gone(self._directory)) for then, _ in answers.values())
-        answered.add_done_callback(lambda _: self._lost.set())  # then another owner is looked for
+        surely(answered, lambda _: self._lost.set())  # then another owner is looked for
 
     def receive(self, received: Received) -> None:
         """Handle a packet from the owner."""

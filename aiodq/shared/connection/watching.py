@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiodq.engine.loop.futures import surely
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import ProtocolError
 from aiodq.shared.encoding.answers import understood
@@ -39,4 +40,4 @@ def ask_for_changes(link: Link, topic: str, channel: str, listener: Listener) ->
             if isinstance(deleted, QueueShutDown):
                 listener.refused(deleted)
 
-    link.request(lambda handle: Call("changed", {"handle": handle}), topic, channel).add_done_callback(answered)
+    surely(link.request(lambda handle: Call("changed", {"handle": handle}), topic, channel), answered)

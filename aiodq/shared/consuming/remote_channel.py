@@ -18,7 +18,7 @@ from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.channel.lease.open_lease import OpenLease
 from aiodq.engine.channel.loop_turn import LoopTurn
 from aiodq.engine.channel.wait_queue import WaitQueue
-from aiodq.engine.loop.futures import release, wait_in
+from aiodq.engine.loop.futures import release, surely, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError, again
 from aiodq.message import Message
@@ -150,7 +150,7 @@ class RemoteChannel(RemoteSettlement):
 
     def _ask_the_end(self) -> None:
         end = self._request(lambda handle: Call("ended", {"handle": handle}))
-        end.add_done_callback(lambda done: self._ended(done.result()))
+        surely(end, lambda done: self._ended(done.result()))
 
     def _ended(self, packet: Packet) -> None:
         """Handle the end of the channel, or an error of its delivery; not the end of the owner."""
@@ -259,7 +259,7 @@ class RemoteChannel(RemoteSettlement):
         if held := self.to_resume():
             parts = [(owner, part) for owner, those in held.items() for part in portions(those, _RESUMED)]
             answers = [self._request(partial(_resume, *each)) for each in parts]
-            asyncio.gather(*answers).add_done_callback(lambda done: self._claimed(done.result(), epoch, before))
+            surely(asyncio.gather(*answers), lambda done: self._claimed(done.result(), epoch, before))
         self._want()
 
     def _claimed(self, answers: list[Packet], epoch: int, before: int) -> None:
@@ -500,7 +500,7 @@ class RemoteChannel(RemoteSettlement):
             self._wanted = wanted
             self._tell_owner(lambda handle: Want(handle, self._wanted))
             self._last_withdrawn = answer = self._request(lambda _: Ping(wanted))
-            answer.add_done_callback(lambda _: self._withdraw_more())
+            surely(answer, lambda _: self._withdraw_more())
         # INVARIANT: until that is answered, something may be on its way that is newer than what is given back: a getter
         # that asks meanwhile would have it first.
         if self._last_withdrawn is not None and not self._last_withdrawn.done() and not self.shut_now:
@@ -532,7 +532,7 @@ class RemoteChannel(RemoteSettlement):
         """
         asked = asyncio.ensure_future(empty)
         asked.add_done_callback(mark_retrieved)
-        asked.add_done_callback(lambda _: release(self._idlers))
+        surely(asked, lambda _: release(self._idlers))
         try:
             while not asked.done() and not (self.shut_now and not self.in_hand):
                 await wait_in(self._idlers)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aiodq.awaited import mark_retrieved
+from aiodq.awaited import mark_retrieved, twice
 from aiodq.delivery.leases import ACKED, SETTLED
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
@@ -457,7 +457,7 @@ class RemoteSettlement:
         elif self._holdings.any_of(settling.numbers):
             settling.counts_version = self.counts.version
             answer = self._request(make)
-            answer.add_done_callback(lambda done: self._answered([settling], done.result()))
+            twice(answer.add_done_callback, lambda done: self._answered([settling], done.result()))
         else:
             self._end(settling, None)  # done unheard by an earlier owner, or taken away
 
@@ -485,7 +485,7 @@ class RemoteSettlement:
                 self._end(settling, None)  # done unheard by an earlier owner, or taken away
         if together:
             answer = self._request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
-            answer.add_done_callback(lambda done: self._answered(together, done.result()))
+            twice(answer.add_done_callback, lambda done: self._answered(together, done.result()))
 
     def _answered(self, together: list[SentSettlement], answer: Packet) -> None:
         if isinstance(answer, Fail) and is_lost(answer):

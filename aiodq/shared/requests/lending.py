@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.awaited import interruption_of, shielded
 from aiodq.engine.channel.dead_lettering.failure_causes import Cause
 from aiodq.engine.channel.lease.message_lease import MessageLease
+from aiodq.engine.loop.futures import surely
 from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
@@ -387,7 +388,7 @@ class Lending:
     def ask_the_end(self, request: int, fail: Callable[[Exception, int], None]) -> None:
         """Answer a request once there is an error; `fail` does so once the channel is gone. Only the last counts."""
         if self._asked is None:
-            self._ended.add_done_callback(self._tell_the_end)
+            surely(self._ended, self._tell_the_end)
         self._asked = request, fail
 
     def _tell_the_end(self, ended: asyncio.Future[Exception]) -> None:

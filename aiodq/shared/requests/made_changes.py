@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.awaited import mark_retrieved, shielded
+from aiodq.engine.loop.futures import surely
 from aiodq.storage.log.topic_log import TopicLog
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class MadeChanges:
         while len(self._made) >= _MOST and self._over:
             del self._made[self._over.popleft()]
         self._made[number] = task
-        task.add_done_callback(lambda done: self._ended(number, done))
+        surely(task, partial(self._ended, number))
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         """Forget a change that was not made."""

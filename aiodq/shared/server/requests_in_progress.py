@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.awaited import twice
 from aiodq.engine.queue_errors import QueueFull
 from aiodq.errors import OwnerLostError
 from aiodq.shared.encoding.remote_errors import fail_of
@@ -31,6 +32,7 @@ class RequestsInProgress:
         self._wire = wire
         self._tasks: set[asyncio.Future[None]] = set()
         self._settlements: set[asyncio.Future[None]] = set()
+        self._unanswered: set[int] = set()
         # Requests that open and claim what an earlier owner had given: never refused here, as topics, channels and
         # messages have bounds of their own. INVARIANT: no other repeated request is refused because of them.
         self._returning: set[asyncio.Future[None]] = set()
@@ -97,17 +99,19 @@ class RequestsInProgress:
             self.fail(error, request)
         else:
             self._settlements.add(settled)
-            settled.add_done_callback(partial(self._settled, request, failure))
+            self._unanswered.add(request)
+            twice(settled.add_done_callback, partial(self._settled, request, failure))
 
     def _settled(self, request: int, failure: Exception | None, settled: asyncio.Future[None]) -> None:
         self._settlements.discard(settled)
-        if settled.cancelled():
+        if settled.cancelled() or request not in self._unanswered:
             return
         error = settled.exception() or failure
         if error is None:
             self._wire.send(Done(), request)
         elif isinstance(error, Exception):
             self.fail(error, request)
+        self._unanswered.discard(request)
 
     def fail(self, error: Exception, request: int) -> None:
         """Answer a request with an error."""

@@ -15,6 +15,7 @@ from aiodq.engine.channel.channel_core import SECOND
 from aiodq.engine.channel.dead_lettering.dead_letters import DeadLetter, send_dead_letter
 from aiodq.engine.channel.source.delivery_filter import DeliveryFilter
 from aiodq.engine.loop.clock_timer import monotonic_ns
+from aiodq.engine.loop.futures import surely
 from aiodq.format.frame import Batch
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class Undeliverable:
         letter = DeadLetter(target, self._host.name, channel.name, alone, state.hold(offset), delivered, reason, error)
         self.out_of_turn.letters += 1
         put = send_dead_letter(state, letter, self._host.send_dead_letter, failed)
-        put.add_done_callback(self._posted)
+        surely(put, self._posted)
         return put
 
     def _try_again_later(self, state: ChannelState, offset: int, attempts: int) -> None:
