@@ -127,6 +127,8 @@ class ClientConnection(PacketProtocol):
     def _has_ended(self, ending: asyncio.Task[None]) -> None:
         if (error := interruption_of(ending)) is not None:
             self._owner.engine.fail(error)  # what the client held is for the next owner to give back
+            for share in self.session.shares:
+                share.stop()
             self._ended.set()
 
     async def ended(self) -> None:

@@ -253,6 +253,8 @@ class OwnEnd:
     def _has_ended(self, ending: asyncio.Task[None]) -> None:
         if (error := interruption_of(ending)) is not None:
             self._owner.engine.fail(error)  # what was held is for the next owner to give back
+            for share in self.session.shares:
+                share.stop()
             self._ended.set()
 
     async def ended(self) -> None:
