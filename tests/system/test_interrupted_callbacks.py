@@ -163,7 +163,7 @@ def test_ctrl_c_instead_of_a_callback_in_the_owner_leaves_no_process_waiting(
         errors = run(loop, close())
         assert {type(error) for error in errors} <= {KeyboardInterrupt, aiodq.StoreFailedError}
         assert interrupting.raised
-        left = [task.get_coro().__qualname__ for task in asyncio.all_tasks(loop)]
+        left = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks(loop)]
         assert "Lending._run" not in left, "no loop reports that it was destroyed"
     finally:
         sys.setprofile(None)
