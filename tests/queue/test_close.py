@@ -7,7 +7,7 @@ import dataclasses
 import errno
 import gc
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -254,6 +254,28 @@ class TestDeleting:
             await soon(deleting)
             assert await soon(putting) == 0
             assert opened.topics() == ["a"]
+        async with store(path) as opened:
+            assert [message.body async for message in opened.topic("a").scan()] == [b"new"]
+
+    @pytest.mark.parametrize("sync", ["os", "interval"])
+    async def test_what_is_put_and_looked_at_while_an_earlier_one_is_being_deleted_is_not_deleted_with_it(
+        self, path: Path, tasks: Tasks, sync: Literal["os", "interval"]
+    ) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs, sync=sync) as opened:
+            await opened.topic("a").put(b"old")
+            gate = fs.gate("rename", match="#deleted")
+            deleting = tasks.start(opened.delete_topic("a"))
+            await gate.wait()
+            topic = opened.topic("a")
+            channel, putting = topic.channel("c"), tasks.start(topic.put(b"new"))
+            for _ in range(10):
+                await turns()
+                assert channel.qsize() == 0
+            gate.open()
+            await soon(deleting)
+            assert await soon(putting) == 0
+            assert ready_now(channel) == [b"new"]
         async with store(path) as opened:
             assert [message.body async for message in opened.topic("a").scan()] == [b"new"]
 

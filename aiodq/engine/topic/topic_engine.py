@@ -302,7 +302,8 @@ class TopicEngine:
         elif not self.io_loop.in_turn and self.put_buffer.pending:
             with suppress(WrongContextError):
                 self.check_context()
-                self.io_loop.turn()
+                # INVARIANT: only from its first turn on, which comes after the deletion of an earlier one of its name.
+                self.turn()
 
     def note_synced(self) -> None:
         """Take note of syncs that have ended, before the loop is woken for them; nothing is written.

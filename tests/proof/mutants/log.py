@@ -9,6 +9,7 @@ from aiodq.engine.store.opening import open_store
 from aiodq.engine.topic.commit.group_commit import GroupCommit
 from aiodq.engine.topic.commit.publisher import Publisher
 from aiodq.engine.topic.consumption import Consumption
+from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.format import decode, labelled
 from aiodq.format.vectorized.frame_arrays import FrameArrays
 from aiodq.storage.io import write_window
@@ -102,6 +103,14 @@ def the_newest_segment_goes_before_the_next_one_is_durable() -> Patch:
     return mock.patch("aiodq.storage.log.active_segment.sync_directory", return_value=None)
 
 
+change(
+    "a topic is made while an earlier one of its name is being deleted, as somebody looks at it",
+    TopicEngine.catch_up,
+    "self.turn()",
+    "self.io_loop.turn()",
+    test="tests/queue/test_close.py::TestDeleting::"
+    "test_what_is_put_and_looked_at_while_an_earlier_one_is_being_deleted_is_not_deleted_with_it",
+)
 change(
     "a put that nothing hinders waits for no sync whatever the policy",
     GroupCommit.look,
