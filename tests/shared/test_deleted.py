@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import threading
 import warnings
 import weakref
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
+from aiodq.shared.client.history import History
 from aiodq.shared.connection import handle_numbers, sent_puts
 from aiodq.shared.requests import calls
 from aiodq.shared.requests.lending import Lending
@@ -496,3 +498,26 @@ async def test_who_has_not_heard_of_a_deletion_makes_nothing_anew(tmp_path: Path
         assert owner._store_engine.owner.store.topics() == []  # type: ignore[attr-defined]  # it stands in its place
         await client.topic("jobs").channel("d").refresh()
         assert await client.topic("jobs").put(b"y") == 0
+
+
+@pytest.mark.parametrize("what", ["scan", "read"])
+async def test_who_reads_a_topic_that_is_deleted_meanwhile_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    refresh, there, gone = History._refresh, threading.Event(), threading.Event()
+
+    def late(history: History) -> None:
+        there.set()
+        assert gone.wait(PATIENCE)
+        refresh(history)
+
+    async with two(tmp_path / "s", QUICK) as (owner, client):
+        jobs = client.topic("jobs")
+        await jobs.put(b"a")
+        monkeypatch.setattr(History, "_refresh", late)
+        reading = asyncio.ensure_future(anext(jobs.scan()) if what == "scan" else jobs.read(0))
+        await until(there.is_set)
+        await owner.delete_topic("jobs")
+        gone.set()
+        with pytest.raises(aiodq.QueueShutDown, match="'jobs' was deleted"):
+            await reading

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from aiodq.errors import ExclusiveOnlyError
+from aiodq.errors import ExclusiveOnlyError, StoreNotFoundError
 from aiodq.names import is_ephemeral
 from aiodq.scanning import scan_log
 from aiodq.shared.encoding.answers import read_span
@@ -14,13 +15,15 @@ from aiodq.storage.read.log_reader import LogReader
 from aiodq.storage.read.snapshot import LogSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from aiodq.format.frame import Batch
     from aiodq.message import Message
     from aiodq.shared.client.remote_topic import RemoteTopic
 
 __all__ = ["History"]
+
+T = TypeVar("T")
 
 
 class History:
@@ -48,7 +51,7 @@ class History:
 
     async def batch_at(self, offset: int) -> Batch | None:
         """Return the batch that holds a message, or None if it is lost."""
-        return await self._topic.threads.call(self._batch_at, offset)
+        return await self._looked(partial(self._batch_at, offset))
 
     def _batch_at(self, offset: int) -> Batch | None:
         self._refresh()
@@ -58,6 +61,21 @@ class History:
         finally:
             reader.close()
         return next((batch for batch in result.batches if batch.first <= offset < batch.stop), None)
+
+    async def _looked(self, look: Callable[[], T]) -> T:
+        """Return what a look at the files finds.
+
+        Raises:
+            QueueShutDown: the topic was deleted meanwhile.
+            StorageError: as `look` raises it.
+        """
+        topic = self._topic
+        try:
+            return await topic.threads.call(look)
+        except StoreNotFoundError:
+            await topic.look_whether_deleted()
+            topic.check()
+            raise
 
     def _refresh(self) -> None:
         """Look at the files anew. Blocking.
@@ -78,7 +96,7 @@ class History:
             return
         topic = self._topic
         # INVARIANT: the files are read after the owner has answered how far they go, so they hold all of that.
-        await topic.threads.call(self._refresh)
+        await self._looked(self._refresh)
         found = scan_log(
             topic.name, topic.fs, topic.threads, lambda: self._snapshot.view, range(low, high), reverse=reverse,
             damaged=lambda _: None,  # the owner reports it
