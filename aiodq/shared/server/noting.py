@@ -61,7 +61,11 @@ class Noting:
     def _begin(self) -> None:
         self._begun = self._asked
         write = partial(self._write, self._clients)
-        self._threads.start(write, lambda _, error: self._written(write, error))
+        try:
+            self._threads.start(write, lambda _, error: self._written(write, error))
+        except BaseException:  # on an exhausted stack, for instance: what is noted next is written nevertheless
+            self._begun = self._ended
+            raise
 
     def _write(self, clients: Mapping[int, int] | None) -> None:
         try:
