@@ -582,9 +582,12 @@ async def test_what_is_missing_or_damaged_is_not_passed_by(store: Path, bucket: 
     else:
         flip(path, 0, 1)
     shipped = read(bucket)
-    with pytest.raises(aiodq.CorruptionError):
+    with pytest.raises(aiodq.CorruptionError, match="aiodq repair settles it, and the next run goes on"):
         ship(store, bucket, lossy=True)
     assert read(bucket) == shipped
+    ok("repair", store)
+    assert ship(store, bucket).segments
+    assert read(bucket) == [*sealed(store), *sealed(store, "other")]
 
 
 async def test_two_runs_at_once(store: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

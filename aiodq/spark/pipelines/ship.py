@@ -42,6 +42,8 @@ __all__ = ["MANIFEST", "ShipSummary", "ship"]
 MANIFEST: Final = "manifest.json"
 """The manifest of a topic: the segments that were shipped, with sizes and checksums, and the store if it is known."""
 _VERSION: Final = 1
+_REPAIR: Final = "aiodq repair settles it, and the next run goes on"
+"""Advice in errors about messages that are damaged or missing, which are not skipped here."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _ship_topic(
         )
     lost = log.lost(max(start, min(new[0].base, log.begin)), new[-1].end)
     if lost is not None:
-        raise CorruptionError(lost.reason, lost.path, lost.position)
+        raise CorruptionError(f"{lost.reason}; {_REPAIR}", lost.path, lost.position)
     shipped: dict[str, tuple[int, str, int]] = {}
     for segment in new:
         data, name = read_file(fs, segment.path, segment.size), os.path.basename(segment.path)
