@@ -28,6 +28,7 @@ from aiodq.values import (
 )
 
 __all__ = [
+    "LARGEST_BODY",
     "Alarm",
     "Backoff",
     "ChannelOptions",
@@ -53,7 +54,8 @@ Position: TypeAlias = Literal["earliest", "latest"] | int | datetime
 Start: TypeAlias = Position | None
 
 _MIB: Final = 1 << 20
-_LARGEST_BODY: Final = 1 << 31
+LARGEST_BODY: Final = 1 << 31
+"""The most bytes that any topic can take in a body."""
 _LEAST_MEMORY: Final = 1 << 16
 
 C = TypeVar("C", bound=type)
@@ -334,8 +336,8 @@ class StoreOptions:
 
     def _check_sizes(self) -> None:
         check_whole("segment_bytes", self.segment_bytes, least=1, example=100 * _MIB)
-        check_whole("min_message_bytes", self.min_message_bytes, least=0, most=_LARGEST_BODY, example=1)
-        check_whole("max_message_bytes", self.max_message_bytes, least=0, most=_LARGEST_BODY, example=16 * _MIB)
+        check_whole("min_message_bytes", self.min_message_bytes, least=0, most=LARGEST_BODY, example=1)
+        check_whole("max_message_bytes", self.max_message_bytes, least=0, most=LARGEST_BODY, example=16 * _MIB)
         if self.min_message_bytes > self.max_message_bytes:
             raise InvalidOptionError(
                 f"min_message_bytes={self.min_message_bytes} is more than max_message_bytes={self.max_message_bytes}"

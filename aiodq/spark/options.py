@@ -14,7 +14,7 @@ from urllib.parse import quote
 from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
-from aiodq.options import StoreOptions
+from aiodq.options import LARGEST_BODY, StoreOptions
 from aiodq.spark.objects import full_path, is_url
 from aiodq.spark.values import (
     bound_of,
@@ -297,7 +297,7 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     compression = choice_of(options, "compression", _CODECS, default=None)
     codec_number(compression)
     segment_bytes = size_of(options, "segmentBytes", _SEGMENT_BYTES)
-    most = size_of(options, "maxMessageBytes", StoreOptions().max_message_bytes)
+    most = size_of(options, "maxMessageBytes", StoreOptions().max_message_bytes, most=LARGEST_BODY)
     return WriteOptions(
         # Files are synced by their names, and no link is followed for that.
         store=os.path.realpath(store) if os.path.islink(store.rstrip("/")) else store,

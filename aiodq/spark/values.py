@@ -180,19 +180,20 @@ def _refuse_other_units(name: str, number: int) -> None:
             )
 
 
-def size_of(options: Mapping[str, str], name: str, default: int) -> int:
-    """Return the number of bytes that an option names.
+def size_of(options: Mapping[str, str], name: str, default: int, *, most: int = _LARGEST) -> int:
+    """Return the number of bytes that an option names, at most `most`.
 
     Raises:
-        InvalidOptionError: it is no size.
+        InvalidOptionError: it is no size, or more.
     """
     value = options.get(name)
     if value is None:
         return default
     match = _SIZE.fullmatch(value.strip())
     size = 0 if match is None else int(match[1]) * _UNITS[match[2].lower()]
-    if not 0 < size <= _LARGEST:
-        raise InvalidOptionError(f"{name} is bytes, as 33554432 or 32m, not {value!r:.200}")
+    if not 0 < size <= most:
+        bound = "" if most == _LARGEST else f", at most {most}"
+        raise InvalidOptionError(f"{name} is bytes, as 33554432 or 32m{bound}, not {value!r:.200}")
     return size
 
 

@@ -400,7 +400,7 @@ def test_a_range_may_be_empty() -> None:
         ({"txnId": "é" * 24}, "txnId is too long"),
         ({"segmentBytes": f"{1 << 40}g"}, "segmentBytes is bytes"),
         ({"maxMessageBytes": "-1"}, "maxMessageBytes is bytes"),
-        ({"maxMessageBytes": "4g"}, "max_message_bytes"),
+        ({"maxMessageBytes": "4g"}, "maxMessageBytes is bytes, as 33554432 or 32m, at most 2147483648, not '4g'"),
         ({"path": "/a\0b"}, "path has a character of code 0"),
     ],
     ids=str,
