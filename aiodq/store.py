@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from os import PathLike
 from types import TracebackType
@@ -15,6 +15,7 @@ from aiodq.by_name import STORE_QUEUE, STORE_TOPIC, known_as
 from aiodq.consuming.handlers import checked_choice
 from aiodq.engine.graceful_stop import stop_channels
 from aiodq.engine.monitoring.events import Events
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.engine.store.health import health
 from aiodq.engine.store.store_engine import StoreEngine
@@ -358,7 +359,7 @@ class Store(StoreHandle):
             # Tasks of their own: even if the time is too short for them, getters and putters must be told.
             endings = [(engine, _going_on(_end_getters(engine))) for engine in ioloops]
             async with asyncio.timeout(wait):
-                await asyncio.gather(*(_drained(engine, ending) for engine, ending in endings))
+                await asyncio.gather(*(_drained(self._store_engine, engine, ending) for engine, ending in endings))
         except TimeoutError:
             return False
         return True
@@ -416,7 +417,15 @@ async def _end_getters(engine: TopicEngine) -> None:
         channel_engine.shut_down(immediate=False)
 
 
-async def _drained(engine: TopicEngine, ending: asyncio.Task[None]) -> None:
-    await shielded(ending)
+async def _drained(store_engine: StoreEngine, engine: TopicEngine, ending: asyncio.Task[None]) -> None:
+    await _unless_deleted(store_engine, shielded(ending))
     for channel_engine in list(engine.channel_engines.values()):
-        await channel_engine.join(deferred=False)
+        await _unless_deleted(store_engine, channel_engine.join(deferred=False))
+
+
+async def _unless_deleted(store_engine: StoreEngine, end: Awaitable[None]) -> None:
+    """Wait for the end of what a topic or channel has; one that is deleted meanwhile has nothing any more."""
+    try:
+        await end
+    except QueueShutDown:
+        store_engine.check()

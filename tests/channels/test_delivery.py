@@ -762,6 +762,33 @@ class TestDrain:
             assert await soon(draining) is True
             assert counts(jobs) == (0, 0, 1)
 
+    async def test_it_goes_on_without_what_is_deleted_meanwhile(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            topic, other = store.topic("jobs"), store.topic("other")
+            kept, gone, elsewhere = topic.channel("kept"), topic.channel("gone"), other.channel("channel")
+            await topic.put(b"a")
+            await other.put(b"b")
+            held = await kept.get()
+            await gone.get()
+            await elsewhere.get()
+            draining = asyncio.ensure_future(store.drain())
+            await asyncio.sleep(0)
+            await topic.delete_channel("gone")
+            await store.delete_topic("other")
+            await asyncio.sleep(0.01)
+            assert not draining.done()
+            await held.ack()
+            assert await soon(draining) is True
+
+    async def test_a_store_that_is_closed_meanwhile_is_not_said_to_be_drained(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            jobs = store.queue("jobs")
+            await jobs.put(b"a")
+            draining = asyncio.ensure_future(store.drain())
+            await asyncio.sleep(0)
+        with pytest.raises(aiodq.QueueShutDown):
+            await soon(draining)
+
     async def test_it_gives_up_after_a_time_and_nothing_is_lost(self, machine: Machine) -> None:
         async with machine.store() as store:
             jobs = store.queue("jobs")
