@@ -130,7 +130,7 @@ class ActiveSegment:
         """Create a segment file durably.
 
         Raises:
-            StorageError: as mapped from the system's error; the incomplete file is removed.
+            StorageError: as mapped from the system's error; the incomplete file is removed, if that is possible.
         """
         try:
             file = fs.open(path, create=True)
@@ -140,8 +140,10 @@ class ActiveSegment:
                 # CRASH: 1. Without its name in the directory, the segment never existed; nothing in it was durable.
                 sync_directory(fs, os.path.dirname(path))
             except BaseException:
-                file.close()
-                fs.remove(path)
+                try:
+                    file.close()
+                finally:
+                    fs.remove(path)
                 raise
         except OSError as cause:
             raise storage_error(cause, path) from cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from aiodq.errors import DiskFullError, StorageError
@@ -26,7 +27,7 @@ __all__ = ["SegmentOpener"]
 class SegmentOpener:
     """Opens segments of one topic for appending. Blocking."""
 
-    __slots__ = ("_clock", "_directory", "_fs", "_producers", "_topic")
+    __slots__ = ("_clock", "_directory", "_fs", "_producers", "_topic", "_unfinished")
 
     def __init__(self, fs: FileSystem, directory: str, topic: UUID, clock: Clock, producers: ProducerTable) -> None:
         """Open segments in a topic's directory; a new one begins with the producers that are known then."""
@@ -35,16 +36,28 @@ class SegmentOpener:
         self._topic = topic
         self._clock = clock
         self._producers = producers
+        self._unfinished = ""  # where a segment could not be created: the rest of it may still be there
 
     def create(self, base: int) -> ActiveSegment:
         """Create the segment that begins at `base`, durably.
 
         Raises:
-            StorageError: as mapped from the system's error, or there are no more offsets; there is no such file.
+            StorageError: as mapped from the system's error, or there are no more offsets; there is no such file, or
+                one that the next attempt removes.
         """
         self._require_offsets(base)
+        path = segment_path(self._directory, base)
         header = SegmentHeader(base, self._topic, self._clock.now_ns(), topic_salt(self._topic))
-        active = ActiveSegment.create(self._fs, segment_path(self._directory, base), header)
+        if path == self._unfinished:
+            with os_errors(path):
+                if self._fs.exists(path):
+                    self._fs.remove(path)
+        try:
+            active = ActiveSegment.create(self._fs, path, header)
+        except StorageError as error:
+            if error.errno != errno.EEXIST:
+                self._unfinished = path
+            raise
         active.begins_with_producers = bool(self._producers.puts)
         return active
 

@@ -495,6 +495,33 @@ def test_a_roll_that_cannot_begin_the_next_segment_writes_nothing_behind_the_foo
     assert list(reopened(topic).values()) == [*bodies(5), b"small"]
 
 
+@pytest.mark.parametrize("then", ["remove", "close"])
+def test_a_roll_whose_unfinished_segment_could_not_be_removed_is_repeated(topic: Path, then: str) -> None:
+    fs = WatchedFileSystem()
+    log = open_log(topic, fs)
+    put_each(log, bodies(5))
+    fs.fail(errno.EIO, "write", at=3, times=1)
+    fs.fail(errno.EIO, then, match="005.seg", times=1)
+    with pytest.raises(StorageError):
+        log.roll()
+    log.roll()
+    put(log, [b"small"])
+    log.abandon()
+    assert list(reopened(topic).values()) == [*bodies(5), b"small"]
+
+
+def test_a_roll_leaves_what_another_program_has_put_where_the_next_segment_would_be(topic: Path) -> None:
+    log = open_log(topic)
+    put_each(log, bodies(5))
+    foreign = topic / "00000000000000000005.seg"
+    foreign.write_bytes(b"not ours")
+    for _ in range(2):
+        with pytest.raises(StorageError, match="did not make"):
+            log.roll()
+    assert foreign.read_bytes() == b"not ours"
+    log.abandon()
+
+
 # --- failing calls at open are never read as damage (PEER-ISSUES 4, 7)
 
 
