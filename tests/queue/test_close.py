@@ -213,6 +213,11 @@ class TestClosing:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
+async def _put_by_transaction(opened: aiodq.Store, topic: str) -> None:
+    async with opened.transaction() as tx:
+        tx.put(topic, b"by transaction")
+
+
 @pytest.mark.usefixtures("unshown")
 class TestDeleting:
     async def test_it_is_gone_with_everything(self, path: Path) -> None:
@@ -392,6 +397,30 @@ class TestDeleting:
             await soon(opened.delete_topic("a"))
             assert opened.topics() == ["b"]
             assert [message.body async for message in opened.topic("b").scan()] == [b"elsewhere", b"also"]
+
+    async def test_one_is_deleted_while_a_transaction_finds_that_it_cannot_be_written(
+        self, path: Path, tasks: Tasks
+    ) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            await opened.topic("a").put(b"first")
+            await opened.topic("b").put(b"elsewhere")
+            gate = fs.gate("make_directory", match="channels/c")
+            fs.fail(errno.EIO, "make_directory", match="channels/c")
+            opened.topic("a").channel("c")
+            committing = tasks.start(_put_by_transaction(opened, "a"))
+            await soon(gate.wait())
+            await turns(20)
+            deleting = tasks.start(opened.delete_topic("a"))
+            await turns(20)
+            gate.open()
+            await soon(asyncio.gather(deleting, committing))
+            fs.heal()
+            await soon(_put_by_transaction(opened, "a"))
+            await soon(opened.delete_topic("b"))
+            assert opened.topics() == ["a"]
+        async with store(path) as opened:
+            assert [message.body async for message in opened.topic("a").scan()] == [b"by transaction"]
 
     @pytest.mark.parametrize("match", ["#transactions", "#deleted"])
     async def test_one_that_could_not_be_deleted_keeps_what_each_channel_has_not_had(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import shutil
 import threading
@@ -126,6 +127,33 @@ async def test_a_topic_whose_directory_was_deleted_takes_no_more_puts(
     async with aiodq.open(tmp_path / "s") as store:
         assert [message.body async for message in store.queue("a").scan()] == [b"anew"]
         assert [message.body for message in await store.queue("b").get_many(9)] == [b"2"]
+
+
+async def test_a_topic_whose_directory_was_deleted_is_deleted_with_what_a_transaction_could_not_write(
+    tmp_path: Path,
+) -> None:
+    fs = WatchedFileSystem()
+
+    async def put_by_transaction(topic: str) -> None:
+        async with store.transaction() as transaction:
+            transaction.put(topic, b"by transaction")
+
+    async with aiodq.open(tmp_path / "s", fs=fs) as store:
+        await store.topic("a").put(b"0")
+        await store.topic("b").put(b"0")
+        fs.fail(errno.EIO, "write", match="a/0")
+        await put_by_transaction("a")
+        shutil.rmtree(tmp_path / "s" / "a")
+        await looked(store)
+        with pytest.raises(aiodq.StoreNotFoundError, match="'a' was deleted while the store was open"):
+            await store.topic("a").put(b"1")
+        fs.heal()
+        await store.delete_topic("a")
+        await store.delete_topic("b")
+        await put_by_transaction("b")
+    async with aiodq.open(tmp_path / "s") as store:
+        assert store.topics() == ["b"]
+        assert [message.body async for message in store.topic("b").scan()] == [b"by transaction"]
 
 
 async def test_a_topic_whose_segment_being_written_was_deleted_takes_no_more_puts(tmp_path: Path) -> None:

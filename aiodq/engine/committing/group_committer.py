@@ -288,9 +288,12 @@ class Committer:
             yield
 
     def forget(self, engine: TopicEngine) -> None:
-        """Drop messages that wait for room in a topic that is being deleted."""
-        if engine in self._appenders:
-            self._appenders[engine].forget()
+        """Drop what cannot be put into a topic that is being deleted, or could not before it became unusable."""
+        engine.forgotten = True
+        for one, appender in self._appenders.items():
+            if one is engine or (one.stopped and one.name == engine.name):
+                one.forgotten = True
+                appender.give_up()
 
     # --- the task
 

@@ -130,6 +130,8 @@ class TopicAppender:
     def _round_ended(self) -> None:
         failed, self._failed = sorted(self._failed, key=itemgetter(0)), []
         self._waiting.extendleft(item for _, item in reversed(failed))
+        if self._engine.forgotten:
+            self.give_up()
         error = self._error
         if error is None and self._waiting:
             self._start()
@@ -143,13 +145,13 @@ class TopicAppender:
         for item in self._waiting:
             item.tell()
 
-    def forget(self) -> None:
+    def give_up(self) -> None:
         """Drop messages that wait for room on the disk, as the topic is being deleted."""
         self._tell_all()
         given_up, self._waiting = self._waiting, deque()
         for item in given_up:
             self._count_no_longer(item)
-        if not self._under_way:
+        if not (self._under_way or isinstance(self._error, StoreFailedError)):
             self._error = None
 
     def fail(self, error: Exception) -> None:

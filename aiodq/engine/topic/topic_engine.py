@@ -88,6 +88,7 @@ class TopicEngine:
         durably: whether a message becomes visible only once it is synced.
         group_commit: writes messages to the log.
         abandoned: whether its files were closed, so that what a thread opens later is to be closed at once.
+        forgotten: whether it is being deleted, or was: what transactions cannot put into it is dropped.
         publisher: makes what is written visible to channels.
         reporter: reports events.
         metrics: the metrics of the store.
@@ -106,6 +107,7 @@ class TopicEngine:
     stopped: bool = False
     closed: bool = False
     abandoned: bool = False
+    forgotten: bool = False
 
     def __init__(
         self,
