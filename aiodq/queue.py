@@ -233,7 +233,7 @@ class QueueHandle(Producer, ChannelHandle, AsyncBlock):
 
         Raises:
             WrongContextError: as for `shutdown`.
-            StoreFailedError: what was accepted could not be made durable.
+            StorageError, StoreFailedError: as for `Store.aclose`.
 
         Cancellation: it goes on in the store's own task; awaiting again is safe.
         """

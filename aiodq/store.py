@@ -132,6 +132,7 @@ class StoreHandle(AsyncBlock):
 
         Raises:
             StoreFailedError: what was accepted could not be made durable.
+            StorageError: a file could not be closed. The store is closed anyway.
             OwnerLostError, OwnerStalledError: in mode "shared" or "client": no owner has taken what was accepted
                 within the `failover` of `aiodq.open`. The store is closed anyway.
 

@@ -326,10 +326,16 @@ async def test_a_clock_in_the_year_2263(path: Path, tasks: Tasks) -> None:
     await whole(path)
 
 
+async def _listen(events: aiodq.Events) -> None:
+    async for _ in events:
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("name", [".seg", "watermark", "journal", "#transactions"])
-async def test_a_file_that_cannot_be_closed(path: Path, name: str) -> None:
+async def test_a_file_that_cannot_be_closed(path: Path, tasks: Tasks, name: str) -> None:
     fs = WatchedFileSystem()
     store = await aiodq.open(path, fs=fs)
+    listening = tasks.start(_listen(store.events()))
     queue = store.queue("queue")
     await queue.put_many([b"a", b"b"])
     async with store.transaction() as tx:
@@ -340,6 +346,7 @@ async def test_a_file_that_cannot_be_closed(path: Path, name: str) -> None:
     assert caught.value.errno == errno.EIO
     assert name in caught.value.path
     assert fs.open_files == 0
+    await soon(listening)
     await whole(path)
 
 

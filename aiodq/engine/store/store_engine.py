@@ -423,6 +423,9 @@ class StoreEngine:
         self.syncs.close()
         self.threads.shutdown()
         with ExitStack() as ending:
+            if not self.loop.is_closed():  # on a closed loop no task can be woken
+                ending.callback(self.reporter.listeners.end)
+            ending.callback(self.reporter.end)
             ending.callback(LIVE.discard, self)
             ending.callback(self._files.retire)
             ending.callback(self._opening.release)
@@ -432,9 +435,6 @@ class StoreEngine:
             for engine in self._with_ending():
                 if not engine.closed:
                     ending.callback(self._flush_accepted, engine)
-        self.reporter.end()
-        if not self.loop.is_closed():  # on a closed loop no task can be woken
-            self.reporter.listeners.end()
 
     def release_if_dead(self) -> None:
         """Release everything if the event loop was closed under the store, so that its own tasks cannot."""
