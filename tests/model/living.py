@@ -19,6 +19,7 @@ __all__ = [
     "make_channel",
     "make_topic",
     "own_elsewhere",
+    "remake_topic",
     "reopen",
     "replace_member",
 ]
@@ -121,6 +122,34 @@ async def delete_topic(run: Run) -> None:
         await member.delete_topic(topic.name)  # as above
     await run.all_told()
     del run.topics[topic.name]
+
+
+async def remake_topic(run: Run) -> None:
+    """A topic is deleted, and while that goes on, one of its name is put into and looked at."""
+    topic = run.some_topic()
+    if topic is None or topic.letters or is_ephemeral(topic.name) or not run.world.exact:
+        return
+    await run.settle_in()
+    member, group = run.world.any(), [Sent(run.body()) for _ in range(run.rng.randint(1, 3))]
+    run.say("delete and make", topic.name, [sent.body[:8] for sent in group])
+    deleting = asyncio.create_task(member.delete_topic(topic.name))
+    await asyncio.sleep(0)
+    made = member.topic(topic.name)
+    puts = [asyncio.create_task(made.put(sent.body)) for sent in group]
+    looks = made.channel("x").qsize, lambda: made.end_offset, lambda: made.channel("x").depth
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(run.rng.randint(1, 30)):
+            run.rng.choice(looks)()
+            await asyncio.sleep(0)
+        await deleting
+        offsets = await asyncio.gather(*puts)
+    await made.channel("x").refresh()
+    assert offsets == [*range(len(group))], f"{topic.name} made anew has {offsets}"
+    anew = run.topics[topic.name] = Topic(topic.name, run.world.options, not run.world.exact)
+    await run.append(anew, 0, group)
+    channel = anew.channels["x"] = Channel(anew, "x", aiodq.ChannelOptions())
+    await note_start(run, channel, 0)
+    await run.check()
 
 
 # --- ends

@@ -51,6 +51,7 @@ STEPS: Final[tuple[tuple[Callable[[Run], Awaitable[None]], int], ...]] = (
     (living.make_channel, 6),
     (living.delete_channel, 1),
     (living.delete_topic, 1),
+    (living.remake_topic, 2),
     (living.reopen, 2),
     (copying.restore, 2),
     (loading.load, 4),
