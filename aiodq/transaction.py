@@ -49,6 +49,11 @@ class Held(Protocol):
         """Its offset there."""
         ...
 
+    @property
+    def settled(self) -> bool:
+        """Whether it was acked, requeued or released."""
+        ...
+
     def _claim(self) -> tuple[SettlingChannel, int]:
         """Return the channel and the delivery number by which the transaction settles it."""
         ...
@@ -414,7 +419,8 @@ class Transaction(AsyncBlock):
         """Commit; after an exception in the block, drop everything.
 
         Raises:
-            NotInFlightError: a message is no longer in flight: it timed out, or by a seek. Nothing was done.
+            NotInFlightError: a message is no longer in flight: it timed out, or by a seek, or the block has settled it
+                by itself as well. Nothing was done.
             QueueFull: a topic's bound is reached and its policy is `"reject"`. Nothing was done.
             QueueShutDown: the store is closed. Nothing was done.
             DiskFullError: nothing was done; retrying is safe.
@@ -456,7 +462,15 @@ class Transaction(AsyncBlock):
                 message._given_back(None)  # noqa: SLF001 - as in `_run_of`
 
         puts = await in_columns(self._puts.values())
-        await self._host.committer.commit(self._runs, puts, ended)
+        try:
+            await self._host.committer.commit(self._runs, puts, ended)
+        except NotInFlightError as error:
+            apart = next((message for message in messages if message.settled), None)
+            if apart is None:
+                raise
+            name = f"message {apart.offset} of {apart.topic!r}"
+            text = f"{name} was settled apart from the transaction, after it had been acked in it; nothing was done"
+            raise NotInFlightError(text) from error
         try:
             # Freed in pieces: freeing very many objects at once holds up the event loop as well.
             while len(messages) > _AT_ONCE:

@@ -415,3 +415,17 @@ async def test_transactions_that_their_tasks_never_left_are_forgotten(store: aio
         assert counts(jobs) == (0, 1, 0)
     assert counts(jobs) == (0, 0, 0)
     assert ready(store.queue("made")) == [b"a"]
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "reject"])
+async def test_a_message_that_is_also_settled_apart_is_named_by_the_commit(store: aiodq.Store, how: str) -> None:
+    jobs = await filled(store, b"1", b"2")
+    first, second = await jobs.get_many(2)
+    with pytest.raises(aiodq.NotInFlightError, match="message 1 of 'jobs' was settled apart from the transaction"):
+        async with store.transaction() as tx:
+            tx.ack_many([first, second])
+            tx.put("made", b"a")
+            await getattr(second, how)()
+    assert store.topics() == ["jobs"]
+    assert (second.settled, first.settled) == (True, False)
+    await first.ack()
