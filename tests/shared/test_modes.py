@@ -20,6 +20,7 @@ from aiodq.clock import SystemClock
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.channel.lease.open_lease import OpenLease
+from aiodq.engine.loop.futures import MOST_AT_ONCE
 from aiodq.engine.loop.home_loop import NOWHERE
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
@@ -291,6 +292,52 @@ async def test_the_end_of_a_queue_is_looked_for_anew_by_who_asks_later(tmp_path:
         assert found == [b"0", b"1", b"2"]
         with pytest.raises(aiodq.QueueShutDown):
             await queue.get(0)
+
+
+async def test_who_asks_again_at_once_after_a_drain_is_told_again(tmp_path: Path) -> None:
+    """In the same turn of the loop, before what it had asked for is withdrawn."""
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue, told = client.queue("jobs"), list[str]()
+
+        async def ask() -> None:
+            while len(told) < 3:
+                with pytest.raises(aiodq.QueueShutDown) as shut:
+                    await queue.get()
+                told.append(str(shut.value))
+
+        asking = asyncio.create_task(ask())
+        await queue.refresh()
+        assert await client.drain()
+        await asking
+        assert len(set(told)) == 1
+
+
+@pytest.mark.parametrize("immediate", [True, False])
+async def test_a_shutdown_ends_more_getters_than_are_woken_in_one_turn(tmp_path: Path, *, immediate: bool) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        getters = [asyncio.create_task(queue.get()) for _ in range(2 * MOST_AT_ONCE + 1)]
+        await queue.refresh()
+        queue.shutdown(immediate=immediate)
+        ends = await asyncio.gather(*getters, return_exceptions=True)
+        assert {type(end) for end in ends} == {aiodq.QueueShutDown}
+
+
+async def test_the_end_of_a_queue_is_looked_for_only_as_long_as_somebody_waits(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.pause()
+        await queue.put(b"x")
+        queue.shutdown()
+        getter = asyncio.create_task(queue.get())
+        await queue.refresh()
+        looking = queue._remote._ends  # type: ignore[attr-defined]  # it is one of a store that is shared
+        getter.cancel()
+        await asyncio.wait([getter, looking])
+        getter = asyncio.create_task(queue.get())
+        await owner.queue("jobs").purge()
+        with pytest.raises(aiodq.QueueShutDown):
+            await getter
 
 
 async def test_get_many_asks_for_more_though_one_is_here(tmp_path: Path) -> None:

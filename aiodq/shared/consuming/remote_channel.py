@@ -164,9 +164,7 @@ class RemoteChannel(RemoteSettlement):
         """Raise an error in the next getter, or in all of them if nothing will ever come."""
         if isinstance(error, QueueShutDown):
             self._drained = True
-            if self._returning is not None:
-                self._returning.cancel()
-                self._return()  # else a later `get_nowait` would find it asked for, and the owner not be asked again
+            self._wanted = self._got  # else the next getter would find it asked for, and the owner not be asked again
             self._wait_queue.end(error)
         else:
             self._wait_queue.fail_next(error)
@@ -315,7 +313,8 @@ class RemoteChannel(RemoteSettlement):
             self._withdraw_more()
 
     def wake(self, *, everybody: bool = False) -> None:
-        """Wake as many getters as there are messages for them."""
+        """Wake as many getters as there are messages for them, or all of them once there is nothing more for any."""
+        everybody = everybody or self.shut_now or self._through
         self._wait_queue.wake(len(self._wait_queue.line) if everybody else len(self._ready))
         if self._idlers:
             release(self._idlers)
@@ -353,10 +352,10 @@ class RemoteChannel(RemoteSettlement):
         if message is None and cold and not self.shut_now:
             if self._returning is not None:
                 self._returning.cancel()
-            self._look_whether_through()
             # The one requested before may have been taken since.
             self._want(1)
             self._returning = asyncio.get_running_loop().call_later(_KEPT, self._return)
+            self._look_whether_through()
         return message
 
     @property
@@ -444,12 +443,10 @@ class RemoteChannel(RemoteSettlement):
 
     def _look_anew(self) -> None:
         """Have the next getter look whether anything is ready: by now something may be due, or be requeued."""
-        self._drained = False
-        if self._through:
-            self._through, self._ends = False, None
+        self._drained = self._through = False
 
     def _look_whether_through(self) -> None:
-        if self.shut and self._ends is None:
+        if self.shut and not self._through and (self._ends is None or self._ends.done()):
             self._ends = asyncio.get_running_loop().create_task(self._look_for_the_end())
 
     async def get_ready(self, store_ref: object) -> Message | None:
@@ -561,8 +558,10 @@ class RemoteChannel(RemoteSettlement):
         self.wake(everybody=True)
 
     async def _look_for_the_end(self) -> None:
-        """Poll until nothing is ready, nothing for this process is on its way, and nothing is about to be requeued."""
+        """Poll until nothing is ready, on its way here or about to be requeued, as long as somebody wants to know."""
         while self.error is None and not self.shut_now:
+            if not (self._waiting or self._returning):
+                return
             try:
                 await self._topic.in_turn()
                 await self.refresh()
