@@ -10,10 +10,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 import aiodq
+from aiodq.engine.channel.wait_queue import WaitQueue
+from aiodq.engine.loop.futures import MOST_AT_ONCE
 from aiodq.testing import WatchedFileSystem
 from tests.queue.support import (
     FakeClock,
@@ -357,6 +360,23 @@ class TestIterating:
             assert not consuming.done()
             gate.open()
             assert await soon(consuming) == numbered(5)
+
+    async def test_thousands_wait_for_the_end_of_a_pause_after_a_shutdown_without_being_woken(
+        self, path: Path, tasks: Tasks
+    ) -> None:
+        async with queue(path) as jobs:
+            await jobs.put(b"x")
+            await jobs.pause()
+            getters = [tasks.start(jobs.get()) for _ in range(3 * MOST_AT_ONCE)]
+            await turns()
+            jobs.shutdown()
+            await turns(20)
+            with mock.patch.object(WaitQueue, "wake") as wake:
+                await turns(20)
+            assert not wake.called
+            await jobs.resume()
+            ends = await soon(asyncio.gather(*getters, return_exceptions=True))
+            assert sorted(type(end).__name__ for end in ends) == ["Message", *["QueueShutDown"] * (len(getters) - 1)]
 
     @pytest.mark.parametrize("withdrawn", [True, False])
     async def test_it_ends_at_shutdown_though_the_last_put_does_not_come(

@@ -176,10 +176,12 @@ class ChannelCore:
 
     def wake(self, *, everybody: bool = False) -> None:
         """Wake as many getters as there are messages for them."""
-        state = self.state
-        number = len(self._wait_queue.line)
-        if not everybody and not self.shut:
-            number = 0 if state is None or self.paused else min(number, state.ready, state.credit)
+        state, waiting = self.state, len(self._wait_queue.line)
+        number = 0 if state is None or self.paused else min(waiting, state.ready, state.credit)
+        # After a shutdown, all: those for which there is none end. But while none can be taken they would wait again,
+        # and of thousands, some would be woken in each turn of the loop.
+        if everybody or (self.shut and (number or self.finished)):
+            number = waiting
         self._wait_queue.wake(number)
         if self._joiners and self._is_through(state, deferred=False):
             release(self._joiners)  # each checks for itself
