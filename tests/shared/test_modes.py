@@ -26,6 +26,7 @@ from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.shared.consuming import remote_channel
 from aiodq.shared.consuming.arrived import Arrived
+from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.handles.shared_channel import SharedChannel
 from aiodq.shared.handles.shared_queue import SharedQueue
 from aiodq.shared.handles.shared_store import SharedStore
@@ -310,6 +311,33 @@ async def test_who_asks_again_at_once_after_a_drain_is_told_again(tmp_path: Path
         assert await client.drain()
         await asking
         assert len(set(told)) == 1
+
+
+async def test_who_requeues_a_message_as_a_drain_ends_the_getters_gets_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner has said that nothing is ready before it knew of that."""
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"x")
+        held = [await queue.get()]
+        getter = asyncio.create_task(queue.get())
+        await queue.refresh()
+        has_nothing = RemoteChannel._has_nothing
+
+        def requeued(self: RemoteChannel, error: Exception) -> None:
+            while held:
+                held.pop().nack_nowait()
+            has_nothing(self, error)
+
+        monkeypatch.setattr(RemoteChannel, "_has_nothing", requeued)
+        draining = asyncio.create_task(client.drain())
+        again = await getter
+        assert (again.body, again.attempts) == (b"x", 2)
+        await again.ack()
+        assert await draining
+        with pytest.raises(aiodq.QueueShutDown):
+            await queue.get()
 
 
 @pytest.mark.parametrize("immediate", [True, False])

@@ -163,9 +163,10 @@ class RemoteChannel(RemoteSettlement):
     def _has_nothing(self, error: Exception) -> None:
         """Raise an error in the next getter, or in all of them if nothing will ever come."""
         if isinstance(error, QueueShutDown):
-            self._drained = True
             self._wanted = self._got  # else the next getter would find it asked for, and the owner not be asked again
-            self._wait_queue.end(error)
+            if not self._settling.requeueing:  # else `_dropped` asks the owner again once it has done that
+                self._drained = True
+                self._wait_queue.end(error)
         else:
             self._wait_queue.fail_next(error)
 
@@ -543,6 +544,8 @@ class RemoteChannel(RemoteSettlement):
 
     def _dropped(self) -> None:
         self._drained = False  # an owner that said so may not have known yet what it is asked to requeue
+        if self._waiting:
+            self._want()
         if self._idlers:
             release(self._idlers)
 
