@@ -380,6 +380,30 @@ async def test_get_many_asks_for_more_though_one_is_here(tmp_path: Path) -> None
         assert [message.body for message in await queue.get_many(3)] == [b"0", b"1", b"2"]
 
 
+async def test_get_many_ends_as_the_queue_is_stopped_though_more_has_come_than_is_given_back_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_channel, "_BACK_AT_ONCE", 1)
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"0")
+        with pytest.raises(aiodq.QueueEmpty):
+            queue.get_nowait()
+        await until(lambda: queue._remote._ready)  # type: ignore[attr-defined]  # it is one of a store that is shared
+        await owner.queue("jobs").put_many([b"1", b"2", b"3"])
+        await queue.refresh()
+        refresh = RemoteChannel.refresh
+
+        async def stopped(self: RemoteChannel) -> None:
+            await refresh(self)
+            queue.shutdown(immediate=True)
+
+        monkeypatch.setattr(RemoteChannel, "refresh", stopped)
+        assert [message.body for message in await queue.get_many(10)] == [b"0"]
+        given_back = [(await owner.queue("jobs").get()).body for _ in range(3)]
+        assert sorted(given_back) == [b"1", b"2", b"3"]
+
+
 async def test_a_transaction_puts_into_a_queue_that_is_shut_down_here_only_if_it_acks(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
         queue = client.queue("jobs")

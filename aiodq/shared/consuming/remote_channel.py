@@ -373,7 +373,7 @@ class RemoteChannel(RemoteSettlement):
         if self.counts.ready and not self._ready:
             self._want()  # nothing was asked for if the first ones were here
             await self.refresh()  # the owner sends in pieces, and answers this in between
-        return bool(self._ready)
+        return bool(self._ready) and not self.shut_now  # then they are given back, some in each turn of the loop
 
     def _return(self) -> None:
         self._returning = None
