@@ -86,6 +86,21 @@ async def test_an_owner_forgets_old_changes_without_a_look_at_all(monkeypatch: p
     assert (tries, found.looks) == ([1, 2, 3, 4, 5, 3], 0)
 
 
+async def test_an_owner_forgets_changes_whose_end_was_noted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C amid the note has it made again."""
+    monkeypatch.setattr(made_changes, "_MOST", 2)
+    plain, made, tries = MadeChanges._ended, MadeChanges(), list[int]()
+    monkeypatch.setattr(MadeChanges, "_ended", lambda *given: [plain(*given) for _ in range(2)])
+
+    async def change(number: int) -> None:
+        tries.append(number)
+
+    for number in (1, 2, 3, 4, 5):
+        await made.make(number, partial(change, number), known=False)
+        await asyncio.sleep(0)
+    assert tries == [1, 2, 3, 4, 5]
+
+
 async def test_calls_behind_queued_puts_ask_an_owner_once_for_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

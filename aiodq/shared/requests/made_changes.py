@@ -61,14 +61,14 @@ class MadeChanges:
 
     def _remember(self, number: int, task: asyncio.Task[None]) -> None:
         while len(self._made) >= _MOST and self._over:
-            del self._made[self._over.popleft()]
+            self._made.pop(self._over.popleft(), None)  # there twice, if Ctrl-C came as its end was noted
         self._made[number] = task
         surely(task, partial(self._ended, number))
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         """Forget a change that was not made."""
         if task.cancelled() or task.exception() is not None:
-            del self._made[number]
+            self._made.pop(number, None)
         else:
             self._over.append(number)
 
