@@ -979,21 +979,19 @@ async def test_what_is_in_a_hand_is_not_dropped_for_room_when_the_owner_ends(tmp
     three = aiodq.StoreOptions(sync="os", max_messages=3, overflow="drop_oldest")
     owner = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
     async with (
-        aiodq.open(tmp_path / "s", QUICK, mode="shared") as holding,
+        aiodq.open(tmp_path / "s", QUICK, mode="client") as holding,
         aiodq.open(tmp_path / "s", QUICK, mode="shared") as putting,
     ):
         queue, other = holding.queue("jobs", options=three), putting.queue("jobs", options=three)
         await queue.put(b"in hand")
         message = await queue.get()
 
-        async def put() -> None:
-            for number in range(20):
-                await other.put(b"%d" % number)
-
-        puts = asyncio.create_task(put())
-        await owner.aclose()
+        closing = asyncio.create_task(owner.aclose())
         async with asyncio.timeout(PATIENCE):
-            await puts
+            while not closing.done():
+                await other.put(b"before, amid or after the change")
+            for _ in range(3):
+                await other.put(b"after")
         await message.ack()
         assert await counts(other) == (2, 0, 0)
 
