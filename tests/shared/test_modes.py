@@ -368,13 +368,18 @@ async def test_the_end_of_a_queue_is_looked_for_only_as_long_as_somebody_waits(t
             await getter
 
 
+async def one_here(queue: aiodq.Queue) -> None:
+    """Have a message here that was asked for, and that nobody has taken."""
+    await queue.put(b"0")
+    with pytest.raises(aiodq.QueueEmpty):
+        queue.get_nowait()
+    await until(lambda: queue._remote._ready)  # type: ignore[attr-defined]  # it is one of a store that is shared
+
+
 async def test_get_many_asks_for_more_though_one_is_here(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         queue = client.queue("jobs")
-        await queue.put(b"0")
-        with pytest.raises(aiodq.QueueEmpty):
-            queue.get_nowait()
-        await until(lambda: queue._remote._ready)  # type: ignore[attr-defined]  # it is one of a store that is shared
+        await one_here(queue)
         await owner.queue("jobs").put_many([b"1", b"2"])
         await queue.refresh()
         assert [message.body for message in await queue.get_many(3)] == [b"0", b"1", b"2"]
@@ -386,10 +391,7 @@ async def test_get_many_ends_as_the_queue_is_stopped_though_more_has_come_than_i
     monkeypatch.setattr(remote_channel, "_BACK_AT_ONCE", 1)
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         queue = client.queue("jobs")
-        await queue.put(b"0")
-        with pytest.raises(aiodq.QueueEmpty):
-            queue.get_nowait()
-        await until(lambda: queue._remote._ready)  # type: ignore[attr-defined]  # it is one of a store that is shared
+        await one_here(queue)
         await owner.queue("jobs").put_many([b"1", b"2", b"3"])
         await queue.refresh()
         refresh = RemoteChannel.refresh
