@@ -20,6 +20,7 @@ from aiodq.format.journal import (
     decode_blocks,
     decode_checkpoint,
     decode_journal_header,
+    encode_journal_header,
 )
 from aiodq.format.layout import ALIGNMENT
 from aiodq.format.segment import topic_salt
@@ -114,7 +115,7 @@ def read_channel(
             damages.append(Damage(path, 0, len(data), error.message))
     path = os.path.join(directory, JOURNAL)
     data = _read(fs, directory, JOURNAL, sizes)
-    if described and not generation & COUNT and not any(data or b""):
+    if described and not generation & COUNT and (data is None or _is_unbegun(data, generation)):
         # An owner killed amid a fold may leave an emptied journal, but only beside a checkpoint.
         damages.append(Damage(path, 0, 0, "the journal is missing" if data is None else "the journal is empty"))
     blocks = _read_journal(data, path, generation, damages)
@@ -175,7 +176,7 @@ def _read_journal(data: bytes | None, path: str, generation: int, damages: list[
     try:
         found = decode_journal_header(data, path)
     except CorruptionError as error:
-        if not any(data) and (len(data) <= JOURNAL_HEADER.size or not generation & COUNT):
+        if _is_unbegun(data, generation):
             return _Blocks([], generation, 0)
         damages.append(Damage(path, 0, len(data), error.message))
         # The blocks' checksums begin with the generation, so they verify it, too.
@@ -193,6 +194,14 @@ def _read_journal(data: bytes | None, path: str, generation: int, damages: list[
         damages.append(Damage(checkpoint, 0, 0, f"the checkpoint of generation {found & COUNT} is missing"))
     # Without its checkpoint, a journal still says what was settled; everything before it is redelivered.
     return _blocks(data, found, path, damages)
+
+
+def _is_unbegun(data: bytes, generation: int) -> bool:
+    """Return whether a journal holds nothing yet: its first header was not written, or only its first bytes."""
+    if generation & COUNT:
+        return len(data) <= JOURNAL_HEADER.size and not any(data)
+    part = len(data) < JOURNAL_HEADER.size and encode_journal_header(generation).startswith(data)
+    return part or not any(data)
 
 
 def _blocks(data: bytes, generation: int, path: str, damages: list[Damage]) -> _Blocks:

@@ -668,6 +668,23 @@ def test_beside_a_checkpoint_a_journal_may_be_emptied_but_not_become_zeros(
     assert read_channel(WatchedFileSystem(), str(channel), 0, described=True).damages == []
 
 
+@pytest.mark.parametrize(("described", "reasons"), [(False, []), (True, ["the journal is empty"])])
+def test_a_journal_whose_first_header_was_written_in_part_holds_nothing_yet(
+    channel: Path, described: bool, reasons: list[str]
+) -> None:
+    opened(channel).close()
+    whole = (channel / "journal").read_bytes()[: JOURNAL_HEADER.size]
+    for length in range(1, JOURNAL_HEADER.size):
+        (channel / "journal").write_bytes(whole[:length])
+        read = read_channel(WatchedFileSystem(), str(channel), 0, described=described)
+        assert [damage.reason for damage in read.damages] == reasons
+    (channel / "journal").write_bytes(whole)
+    assert read_channel(WatchedFileSystem(), str(channel), 0, described=described).damages == []
+    (channel / "journal").write_bytes(whole[:5] + b"x")
+    read = read_channel(WatchedFileSystem(), str(channel), 0, described=described)
+    assert [damage.reason for damage in read.damages] == ["the journal's header is cut short"]
+
+
 @pytest.mark.parametrize("name", ["journal", "checkpoint"])
 def test_a_sparse_file_costs_what_is_written_in_it(channel: Path, name: str) -> None:
     journal = opened(channel)
