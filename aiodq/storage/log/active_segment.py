@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -444,9 +445,7 @@ class ActiveSegment:
         if not self._staged:
             return
         try:
-            if self._torn:
-                self._file.truncate(self._position)
-                self._ahead.gone()
+            self._cut_torn()
             self._torn = True
             # CRASH: 2. Until the next sync any part of these bytes may be missing.
             staged, position = self._staged, self._position
@@ -489,7 +488,11 @@ class ActiveSegment:
         self._fit()
 
     def rollback(self) -> None:
-        """Drop what was staged or written since the last commit; it is truncated before the next write."""
+        """Drop what was staged or written since the last commit.
+
+        What was written is truncated at once, or else before the next write: whole frames among it would be taken for
+        messages by whoever reads the segment from outside, or opens it after a kill.
+        """
         self._staged.clear()
         self._staged_bytes = 0
         self._entries.clear()
@@ -497,7 +500,16 @@ class ActiveSegment:
         self._torn = self._torn or self._position > self.segment.data_end
         self._position = self.segment.data_end
         self.next = self.segment.end
+        with suppress(OSError):
+            self._cut_torn()
         self._count_entries()
+
+    def _cut_torn(self) -> None:
+        """Truncate what a failed write left, if any."""
+        if self._torn:
+            self._file.truncate(self._position)
+            self._ahead.gone()
+            self._torn = False
 
     def sync(self) -> None:
         """Sync: on return, everything written before is on the device.

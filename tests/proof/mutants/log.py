@@ -142,8 +142,15 @@ change(
 )
 change(
     "what a failed write left is written behind",
-    ActiveSegment.flush,
+    ActiveSegment._cut_torn,
     "self._file.truncate(self._position)",
+    "None",
+    test="tests/storage/log/test_topic_log.py",
+)
+change(
+    "what was refused is found after a kill",
+    ActiveSegment.rollback,
+    "self._cut_torn()",
     "None",
     test="tests/storage/log/test_topic_log.py",
 )

@@ -138,6 +138,7 @@ def test_after_a_write_that_failed_what_follows_is_whole(tmp_path: Path, taken: 
         log.append(b"lost", START)
     # Before anything is cut off, nothing goes the short way.
     assert log.append(b"x", START) == -1
+    fs.fail(errno.EIO, "truncate", times=1)
     log.rollback()
     assert log.append(b"x", START) == -1
     put(log, [b"second"], time_ns=START)

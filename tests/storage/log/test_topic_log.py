@@ -370,14 +370,19 @@ def test_a_write_that_takes_nothing_does_not_loop(topic: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("taken", [0, 1, 20, 39, 40, 100])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
-def test_a_half_record_is_cut_before_the_next_append(topic: Path, taken: int, error: int) -> None:
+def test_a_half_record_is_cut_at_once_or_before_the_next_append(
+    topic: Path, taken: int, error: int, later: bool
+) -> None:
     fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put_each(log, bodies(5))
     size = segments(topic)[0].stat().st_size
     fs.fail(error, "write", short=taken, times=1)
+    if later:
+        fs.fail(errno.EIO, "truncate", times=1)
     with pytest.raises(StorageError) as caught:
         put(log, bodies(3, start=5))
     assert isinstance(caught.value, DiskFullError) == (error != errno.EIO)
@@ -386,9 +391,10 @@ def test_a_half_record_is_cut_before_the_next_append(topic: Path, taken: int, er
     assert messages(log) == dict(enumerate(bodies(5)))
     assert read_topic(topic) == dict(enumerate(bodies(5)))
     fs.reset()
+    if not later:
+        assert segments(topic)[0].stat().st_size == size
     put(log, [b"next"])
-    if taken:
-        assert [kind for kind, _ in fs.events][:2] == ["truncate", "write"]
+    assert [kind for kind, _ in fs.events[: 1 + later]] == ["truncate"] * later + ["write"]
     assert segments(topic)[0].stat().st_size == size + 40
     log.abandon()
     assert list(reopened(topic).values()) == [*bodies(5), b"next"]
@@ -418,6 +424,23 @@ def test_what_was_flushed_and_taken_back_is_cut(topic: Path) -> None:
     assert segments(topic)[0].stat().st_size == log.segments[0].data_end
     log.abandon()
     assert list(reopened(topic).values()) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("taken", [0, 40, 60, 110, 150])
+def test_of_what_was_refused_nothing_is_found_after_a_kill(topic: Path, taken: int) -> None:
+    """Two frames are written together, and the device takes the first one."""
+    fs = WatchedFileSystem()
+    log = open_log(topic, fs)
+    put(log, [b"first"])
+    for number in range(2):
+        log.stage(Columns([b"%d" % number * 30]), 1, atomic=True)
+    fs.fail(errno.ENOSPC, "write", short=taken, times=1)
+    with pytest.raises(DiskFullError):
+        log.flush()
+    log.rollback()
+    assert list(read_topic(topic).values()) == [b"first"]
+    log.abandon()
+    assert list(reopened(topic).values()) == [b"first"]
 
 
 def test_close_cuts_what_a_failed_write_left(topic: Path) -> None:
