@@ -21,6 +21,7 @@ from aiodq.shared.connection import link, owner_search, rendezvous
 from aiodq.shared.connection.rendezvous import connect
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.consuming.remote_channel import RemoteChannel
+from aiodq.shared.handles.shared_store import SharedStore
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.storage.log.producer_table import MOST_PENDING
@@ -384,6 +385,31 @@ async def test_a_store_that_fails_is_opened_anew_and_the_put_counts_once(tmp_pat
             assert await queue.put(b"b") == 1
             assert await owner.queue("jobs").put(b"c") == 2
         assert [message.body async for message in queue.scan()] == [b"a", b"b", b"c"]
+
+
+async def test_what_an_owner_has_in_hand_stays_there_when_its_store_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never() -> bool:
+        return False
+
+    fs = WatchedFileSystem()
+    async with (
+        aiodq.open(tmp_path / "s", mode="shared", fs=fs) as owner,
+        aiodq.open(tmp_path / "s", mode="shared") as other,
+    ):
+        assert isinstance(owner, SharedStore)
+        jobs, remote = owner.queue("jobs"), other.queue("jobs")
+        await jobs.put_many([b"held", b"next"])
+        held = await jobs.get()
+        monkeypatch.setattr(owner._remote, "_take", never)  # the other one is to be the next owner
+        fs.fail(errno.EIO, "sync", match=".seg", times=1)
+        async with asyncio.timeout(PATIENCE):
+            await remote.put(b"more")
+            assert [(await remote.get()).body for _ in range(2)] == [b"next", b"more"]
+            await held.ack()
+            await jobs.refresh()
+        assert jobs.in_flight() == 2
 
 
 async def test_what_a_failed_sync_may_have_lost_is_not_said_to_be_there_when_it_is_put_again(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.engine.loop.futures import ended, settle
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.engine.stats.active_topics import ActiveTopics
-from aiodq.errors import ProtocolError, StorageError, StoreFailedError
+from aiodq.errors import ProtocolError, StorageError, StoreFailedError, StoreNotFoundError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.connection.store_directory import StoreDirectory
@@ -269,7 +269,7 @@ class Owner:
                 self._end_reclaiming()
 
     def _note_clients(self, *, ending: bool = False) -> None:
-        """Note the clients of this owner that may hold messages, except itself.
+        """Note the clients of this owner that may hold messages, and itself if it outlives its store, which has failed.
 
         Args:
             ending: this owner ends in order, and knows which clients hold messages. Clients without any may also end
@@ -280,7 +280,8 @@ class Owner:
         holders = [session for session in self.clients if (session.comes_back if ending else session.lends)]
         # INVARIANT: clients of the previous owner that have not come back yet may hold something as well.
         those = self._expected | {each.client.producer: each.process for each in holders if each.client is not None}
-        those.pop(self.own, None)
+        if self.engine.failure is None:
+            those.pop(self.own, None)
         if self._reclaiming is not None and not self._expected:
             self._noting.note(None)  # any client may hold something
         else:
@@ -300,26 +301,26 @@ class Owner:
 
     async def close(self) -> None:
         """Tell all clients to look for another owner, and stop serving."""
-        self.closing = True
+        again, self.closing = self.closing, True
         # INVARIANT: no message that is given back below is given up, even if its time to live is over: its holder keeps
         # it under the next owner.
         self._hold_back(under_way=True)
         if self._reclaiming is not None:
             self._reclaiming.cancel()
         try:
-            await self._leave_clients()
+            await self._leave_clients(again=again)
         except asyncio.CancelledError:
             await self._abandon()
             raise
 
-    async def _leave_clients(self) -> None:
+    async def _leave_clients(self, *, again: bool) -> None:
         regular = [task for task in (self._watching, self._telling) if task is not None]
         for task in regular:
             task.cancel()
         await asyncio.gather(*regular, return_exceptions=True)
         # INVARIANT: the loop no longer watches the socket when it is closed: its number may be another's at once.
         await self._accept_no_more()
-        if self.engine.failure is None:  # else the directory may be gone
+        if not again and not self._is_deleted():
             # INVARIANT: from here until all clients know of the end, nothing is delivered.
             self._note_clients(ending=True)
         if self._listening is not None:
@@ -335,6 +336,11 @@ class Owner:
             for connection in list(self._connections):
                 connection.abort()  # a client that does not read
         await asyncio.gather(*ending)
+
+    def _is_deleted(self) -> bool:
+        """Return whether the store has failed as there is no directory any more."""
+        failure = self.engine.failure
+        return failure is not None and isinstance(failure.__cause__, StoreNotFoundError)
 
     async def _accept(self, listening: Listening) -> None:
         try:

@@ -323,6 +323,13 @@ change(
     test=f"{_OWNER}::test_who_has_not_come_back_is_known_to_the_next_owner_too",
 )
 change(
+    "what the process of an owner holds whose store has failed is given to others",
+    Owner._note_clients,
+    "self.engine.failure is None",
+    "True",
+    test="tests/shared/test_trouble.py::test_what_an_owner_has_in_hand_stays_there_when_its_store_fails",
+)
+change(
     "who could not be noted is not waited for after an owner that closed",
     Owner._end_listening,
     "leave=not self._noting.certain",
