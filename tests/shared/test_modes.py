@@ -313,6 +313,19 @@ async def test_who_asks_again_at_once_after_a_drain_is_told_again(tmp_path: Path
         assert len(set(told)) == 1
 
 
+@pytest.mark.parametrize("whose", ["owner", "client"])
+async def test_who_does_not_wait_is_told_of_the_end_whenever_he_asks_after_a_drain(tmp_path: Path, whose: str) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        store = owner if whose == "owner" else client
+        queue = store.queue("jobs")
+        await queue.put(b"a")
+        await (await queue.get()).ack()
+        assert await owner.drain()
+        for _ in range(4):
+            with pytest.raises(aiodq.QueueShutDown):
+                await queue.get(0)
+
+
 async def test_who_requeues_a_message_as_a_drain_ends_the_getters_gets_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

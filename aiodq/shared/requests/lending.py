@@ -377,6 +377,9 @@ class Lending:
             await self.resumed.wait()
             self._channel.check()  # it may be deleted by now
             self._channel._catch_up()  # noqa: SLF001 - as above
+            if self._wanted > self._given and self._channel_engine.finished:
+                self._report(QueueShutDown("the queue was shut down"))
+                await asyncio.sleep(0)  # it is told before the answer: a client that does not wait asks nothing more
             send_figures(self._handle, always=True)
             return Done()
         if call.name == "commit":
