@@ -141,9 +141,9 @@ class ActiveSegment:
                 # CRASH: 1. Without its name in the directory, the segment never existed; nothing in it was durable.
                 sync_directory(fs, os.path.dirname(path))
             except BaseException:
-                try:
+                with suppress(OSError):  # neither may replace the error that says why
                     file.close()
-                finally:
+                with suppress(OSError):
                     fs.remove(path)
                 raise
         except OSError as cause:

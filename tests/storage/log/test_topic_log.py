@@ -523,9 +523,9 @@ def test_a_roll_whose_unfinished_segment_could_not_be_removed_is_repeated(topic:
     fs = WatchedFileSystem()
     log = open_log(topic, fs)
     put_each(log, bodies(5))
-    fs.fail(errno.EIO, "write", at=3, times=1)
+    fs.fail(errno.ENOSPC, "write", at=3, times=1)
     fs.fail(errno.EIO, then, match="005.seg", times=1)
-    with pytest.raises(StorageError):
+    with pytest.raises(DiskFullError):
         log.roll()
     log.roll()
     put(log, [b"small"])
