@@ -12,6 +12,7 @@ import socket
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -535,6 +536,21 @@ def test_clients_of_whom_only_a_part_is_written_are_not_noted(
     assert noted.read() is None
 
 
+@pytest.mark.parametrize(
+    "error", [aiodq.StorageError("input/output error"), aiodq.StoreNotFoundError("it was renamed")]
+)
+async def test_clients_are_noted_unless_another_directory_has_taken_the_place_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: aiodq.StorageError
+) -> None:
+    async with owned(tmp_path / "s") as (_, owner):
+        await owner.noted()
+        monkeypatch.setattr(owner._place, "check", Mock(side_effect=error))
+        owner._noting.note({7: 1})
+        await owner.noted()
+        found = NotedClients(str(tmp_path / "s")).read()
+    assert found == ({} if isinstance(error, aiodq.StoreNotFoundError) else {7: 1})
+
+
 def test_clients_are_noted_though_the_owner_is_killed_before_it_truncates_their_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -701,7 +717,7 @@ async def test_where_a_child_s_copy_of_the_loop_ends_the_parent_keeps_its_socket
         owner.pid += 1  # as in a child that was forked from it
         owner._accepting.cancel()
         await asyncio.gather(owner._accepting, return_exceptions=True)
-        assert owner._listening.found
+        assert owner._listening.is_found()
 
 
 async def test_a_crowd_is_taken_in_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

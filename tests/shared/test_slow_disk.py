@@ -145,6 +145,25 @@ async def test_an_owner_begins_to_listen_in_a_thread(tmp_path: Path, monkeypatch
     assert not held.on_the_loop
 
 
+async def test_an_owner_reads_what_the_last_one_left_and_looks_for_its_socket_and_deletes_it_in_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [
+        (kind, name, Held(getattr(kind, name)))
+        for kind in (NotedClients, rendezvous.Listening)
+        for name in {"read", "read_epoch", "is_found", "close"} & vars(kind).keys()
+    ]
+    monkeypatch.setattr(owner_module, "_LOOK", 0.001)
+    for kind, name, held in asked:
+        held.go.set()
+        monkeypatch.setattr(kind, name, lambda *args, held=held, **named: held(*args, **named))
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path, QUICK, mode="shared"):
+        await until(lambda: all(held.there.is_set() or held.on_the_loop for _, name, held in asked if name != "close"))
+    assert not (tmp_path / SOCKET).exists()
+    assert [name for _, name, held in asked if held.on_the_loop] == []
+    assert len(asked) == 4
+
+
 async def test_who_gives_up_opening_a_store_as_it_begins_to_listen_leaves_no_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

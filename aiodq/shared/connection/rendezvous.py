@@ -71,9 +71,8 @@ class Listening:
         self.user: int = os.stat(directory).st_uid
         self._mine = os.lstat(self.path)
 
-    @property
-    def found(self) -> bool:
-        """Whether the socket's path still leads to this socket."""
+    def is_found(self) -> bool:
+        """Return whether the socket's path still leads to this socket. Blocking."""
         try:
             return os.path.samestat(self._mine, os.lstat(self.path))
         except OSError:
@@ -93,7 +92,7 @@ class Listening:
         """
         self.sock.close()
         with suppress(OSError):
-            if self.found and not leave:
+            if self.is_found() and not leave:
                 os.unlink(self.path)
 
 

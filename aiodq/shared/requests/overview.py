@@ -38,19 +38,17 @@ class Overview:
     """The health of a store, and the stamp of each topic, which is another one whenever its statistics are others.
 
     So a client asks for the statistics of those topics alone that have changed.
+
+    Attributes:
+        epoch: the owner's; it is a part of every stamp, as the next owner counts anew.
     """
 
-    def __init__(self, engine: StoreEngine, epoch: int) -> None:
-        """Begin with nothing.
-
-        Args:
-            engine: the store's.
-            epoch: the owner's; it is a part of every stamp, as the next owner counts anew.
-        """
+    def __init__(self, engine: StoreEngine, epoch: int = 0) -> None:
+        """Begin with nothing; the epoch may be set before anybody asks."""
         self._engine = engine
         self._active: ActiveTopics | None = None
         self._idle: list[str] = []
-        self._epoch = epoch
+        self.epoch: int = epoch
         self._numbers = count()
         # By topic: a hash of its statistics, and the number that they got.
         self._seen: dict[str, tuple[int, int]] = {}
@@ -106,14 +104,14 @@ class Overview:
 
     def stamps(self, names: Iterable[str]) -> list[Stamp | None]:
         """Return the stamps of topics, None for one that has none yet."""
-        return [(self._epoch, self._seen[name][1]) if name in self._seen else None for name in names]
+        return [(self.epoch, self._seen[name][1]) if name in self._seen else None for name in names]
 
     def stamp(self, stats: TopicStats) -> Stamp:
         """Return the stamp of a topic's present statistics."""
         seen, now = self._seen.get(stats.name), _hash(stats)
         if seen is None or seen[0] != now:
             seen = self._seen[stats.name] = now, next(self._numbers)
-        return self._epoch, seen[1]
+        return self.epoch, seen[1]
 
     def health(self) -> dict[str, Any]:
         """Return the facts about the store's health, which may be a moment old."""

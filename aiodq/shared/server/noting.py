@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiodq.engine.loop.futures import release, wait_in
-from aiodq.errors import StorageError
+from aiodq.errors import StorageError, StoreNotFoundError
 
 if TYPE_CHECKING:
     import asyncio
@@ -68,14 +68,21 @@ class Noting:
             raise
 
     def _write(self, clients: Mapping[int, int] | None) -> None:
-        try:
-            self._place.check()
-        except StorageError:
-            return  # there is another directory now, into which nothing must be written
+        if self._is_elsewhere():
+            return
         if clients is None:
             self._noted.forget()
         else:
             self._noted.write(clients)
+
+    def _is_elsewhere(self) -> bool:
+        """Return whether there is another directory now, into which nothing must be written."""
+        try:
+            self._place.check()
+        except StorageError as error:
+            # Other errors do not say so. Unless they are over by then, the writing has them, too, and notes that.
+            return isinstance(error, StoreNotFoundError)
+        return False
 
     def _written(self, write: Callable[[], None], error: BaseException | None) -> None:
         if isinstance(error, StorageError):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.loop.futures import ended, settle
 from aiodq.engine.monitoring.reporter import STORE
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.errors import ProtocolError, StorageError, StoreFailedError, StoreNotFoundError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
@@ -85,10 +86,9 @@ class Owner:
         self._failing: asyncio.Task[None] | None = None
         self.pid: int = os.getpid()
         self._noted = NotedClients(engine.path)
-        self._before = self._noted.read_epoch()
-        self.epoch: int = new_epoch(engine.clock.now_ns(), self._before)
-        self._noted.epoch = self.epoch
-        self.overview: Overview = Overview(engine, self.epoch)
+        self._before = 0
+        self.epoch: int = 0
+        self.overview: Overview = Overview(engine)
         self._known: Collection[int] | None = None
         self.largest: int = _LARGEST
         self.puts_in_progress: PutsInProgress = {}
@@ -136,8 +136,8 @@ class Owner:
         logs = [topic.log for topic in self.engine.topics.values() if isinstance(topic.log, TopicLog)]
         # INVARIANT: no put is accepted before this is loaded: it distinguishes repeated puts from new ones.
         await self.engine.threads.call(_recall, logs)
-        known = await self.engine.threads.call(self._noted.read)
-        self._place.settle()
+        known = await self.engine.threads.call(self._look_back)
+        self.epoch = self._noted.epoch = self.overview.epoch = new_epoch(self.engine.clock.now_ns(), self._before)
         self.engine.at_end.append(self._hang_up)
         listening = await self._listen()
         self._expected, self._known = known or {}, None if known is None else frozenset(known)
@@ -155,13 +155,20 @@ class Owner:
         self._watching = asyncio.get_running_loop().create_task(self._stay_found())
         self._telling = asyncio.get_running_loop().create_task(self._tell())
 
+    def _look_back(self) -> dict[int, int] | None:
+        """Return the clients of the previous owner, as `NotedClients.read`. Blocking."""
+        self._place.settle()
+        self._before = self._noted.read_epoch()
+        return self._noted.read()
+
     async def _listen(self) -> Listening:
-        """Listen from now on.
+        """Listen from now on, unless the store's directory is another one by now.
 
         Cancellation: it listens by the end of this, or has failed to.
         """
 
         def listening() -> Listening:
+            self._place.check()
             self._listening = listen(self.engine.path)
             return self._listening
 
@@ -196,10 +203,11 @@ class Owner:
             if self.engine.failure is not None:
                 self.failed()  # although there was no request since
                 return
-            if before.found:
-                continue
+            if self.closing:
+                return  # the store was released, and has no threads any more
             with suppress(StorageError):  # the directory was renamed or is full: it is tried again
-                self._place.check()
+                if await self.engine.threads.call(before.is_found):
+                    continue
                 try:
                     listening = await self._listen()
                 finally:
@@ -329,8 +337,12 @@ class Owner:
             connection.send(Handover(self.epoch))
             connection.session.leave()
         await self._noting.over()
-        if self._listening is not None:
-            self._end_listening(self._listening)
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            try:
+                await ended(self.engine.threads.call(self._end_listening, listening))
+            except (StorageError, QueueShutDown):  # there is no thread for it
+                self._end_listening(listening)
         ending = [asyncio.ensure_future(connection.ended()) for connection in list(self._connections)]
         if ending and (await asyncio.wait(ending, timeout=_LONGEST_END))[1]:
             for connection in list(self._connections):
