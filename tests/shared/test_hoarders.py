@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +17,7 @@ from aiodq.shared.connection import packet_protocol, rendezvous
 from aiodq.shared.requests import waiting_bytes
 from aiodq.shared.requests.lending import Lending
 from aiodq.shared.server import incoming, requests_in_progress, session
+from aiodq.shared.server import owner as owner_module
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.packets import Call, Done, Fail, Held, Open, Ping, Pong, Put, Resume, Txn
@@ -331,6 +334,23 @@ async def test_connections_leave_descriptors_to_the_owner(tmp_path: Path, monkey
             assert await store.topic("jobs").put(b"y") == 1
         await client.close()
         await until(lambda: not owner.clients)
+
+
+async def test_an_owner_without_any_descriptor_says_so_to_those_that_it_cannot_accept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_module, "_FREED", 0.001)
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path, mode="shared") as owner:
+        # A connection that waits to be accepted looks like an owner that has stopped.
+        with monkeypatch.context() as patch:
+            patch.setattr(owner_module, "_came", Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
+            for _ in range(3):
+                with pytest.raises(aiodq.StorageError, match="too few descriptors for another process") as caught:
+                    await aiodq.open(tmp_path, mode="client")
+                assert (caught.value.errno, caught.value.retriable) == (errno.EMFILE, True)
+        async with aiodq.open(tmp_path, mode="client") as store:
+            assert await store.topic("jobs").put(b"x") == 0
+        assert (await owner.topic("jobs").channel("c").get()).body == b"x"
 
 
 async def test_who_comes_back_to_an_owner_without_descriptors_waits_for_one(

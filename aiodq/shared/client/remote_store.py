@@ -26,6 +26,7 @@ from aiodq.errors import (
     AiodqError,
     InvalidOptionError,
     OwnerLostError,
+    ReadOnlyError,
     StorageError,
     StoreFailedError,
     StoreLockedError,
@@ -39,6 +40,7 @@ from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.shared.client.remote_transactions import RemoteCommitter
 from aiodq.shared.connection.inherited import leave_in_children
 from aiodq.shared.connection.link import Link
+from aiodq.shared.connection.rendezvous import of_user
 from aiodq.shared.connection.store_directory import refuse_network
 from aiodq.shared.encoding.answers import read_store, read_topic
 from aiodq.shared.encoding.options_json import topic_options
@@ -549,7 +551,10 @@ async def _close(owner: Owner) -> None:
 
 
 def _check_there(fs: FileSystem, path: str) -> None:
-    check_store_directory(fs, path)
+    try:
+        check_store_directory(fs, path)
+    except ReadOnlyError as error:
+        raise of_user(error, path) from error
     if not fs.listdir(path):
         raise StoreNotFoundError("there is no store in this directory, which is empty", path)
 

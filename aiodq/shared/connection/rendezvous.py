@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
-    "UNSEEN", "Listening", "check_client", "check_room", "connect", "is_served", "listen", "owner_of", "process_of",
+    "UNSEEN", "Listening", "check_client", "check_room", "connect", "is_served", "listen", "no_room", "of_user",
+    "owner_of", "process_of",
 ]  # fmt: skip
 
 UNSEEN: Final = 1
@@ -166,10 +167,7 @@ def connect(directory: str) -> socket.socket | None:
             return None
         if cause.errno == errno.ENOTDIR:
             raise NotAStoreError(NO_DIRECTORY, directory) from cause
-        if cause.errno == errno.EACCES and (user := _user(path, directory)) != os.geteuid():
-            text = f"the store is user {user}'s, and this process is of user {os.geteuid()}: {_ONE_USER}"
-            raise ReadOnlyError(text, path, errno=cause.errno) from cause
-        raise storage_error(cause, path) from cause
+        raise of_user(storage_error(cause, path), directory) from cause
     except BaseException:
         sock.close()
         raise
@@ -236,11 +234,25 @@ def check_room(sock: socket.socket, directory: str) -> None:
     limit = descriptor_limit()
     # The system gives the lowest number that is free.
     if limit > 0 and sock.fileno() >= limit - min(_KEPT, limit // 4):
-        text = (
-            f"the owner of the store, process {os.getpid()}, has too few descriptors for another process beside those "
-            f"that have it open: raise its limit of open files, which is {limit} (ulimit -n), or close some"
-        )
-        raise StorageError(text, directory, errno=errno.EMFILE, retriable=True)
+        raise no_room(directory)
+
+
+def no_room(directory: str) -> StorageError:
+    """Return the error for a client for which this process, the owner, has too few descriptors."""
+    text = (
+        f"the owner of the store, process {os.getpid()}, has too few descriptors for another process beside those "
+        f"that have it open: raise its limit of open files, which is {descriptor_limit()} (ulimit -n), or close some"
+    )
+    return StorageError(text, directory, errno=errno.EMFILE, retriable=True)
+
+
+def of_user(error: StorageError, directory: str) -> StorageError:
+    """Return the error of a store that cannot be reached; another one if that is because it is another user's."""
+    path = error.path or directory
+    if error.errno != errno.EACCES or (user := _user(path, directory)) == os.geteuid():
+        return error
+    text = f"the store is user {user}'s, and this process is of user {os.geteuid()}: {_ONE_USER}"
+    return ReadOnlyError(text, path, errno=error.errno)
 
 
 def _user(*paths: str) -> int:

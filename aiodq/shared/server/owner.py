@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,7 @@ from aiodq.shared.server.incoming import Incoming
 from aiodq.shared.server.inside import Inside, OwnEnd
 from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.shared.server.noting import Noting
+from aiodq.shared.server.spare_descriptor import SpareDescriptor
 from aiodq.storage.io.processes import lives
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.store import Store
@@ -58,6 +59,9 @@ _LOOK: Final = 1.0
 
 _LONGEST_END: Final = 1.0
 """Seconds for the other end to read what was sent last."""
+
+_FREED: Final = 0.1
+"""Seconds in which a descriptor may be freed, before a client is refused for which there is none."""
 
 _AT_ONCE: Final = 64
 """Connections that are accepted in one turn of the loop."""
@@ -392,7 +396,11 @@ class Owner:
         listening.close(leave=not self._noting.certain)
 
     async def _accept_all(self, listening: Listening) -> None:
-        loop = asyncio.get_running_loop()
+        with closing(SpareDescriptor()) as spare:
+            await self._accept_each(listening, spare)
+
+    async def _accept_each(self, listening: Listening, spare: SpareDescriptor) -> None:
+        loop, failed = asyncio.get_running_loop(), False
         while True:
             try:
                 # Not `sock_accept`: if asyncio's is cancelled just as a client connects, it fails and loses the
@@ -401,9 +409,13 @@ class Owner:
                 came = _came(listening.sock)
             except BlockingIOError:
                 continue  # the client has disconnected
-            except OSError:
-                await asyncio.sleep(0.1)  # usually no descriptor is left: one may be freed soon
+            except OSError as error:
+                if failed:  # usually no descriptor is left, and none was freed meanwhile
+                    spare.refuse(listening.sock, self.engine.path, error)
+                failed = True
+                await asyncio.sleep(_FREED)
                 continue
+            failed = False
             try:
                 async with self._connecting:
                     await asyncio.gather(*(self._take_in(sock, listening, came) for sock in tuple(came)))
