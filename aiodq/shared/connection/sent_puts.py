@@ -115,8 +115,14 @@ class TopicPuts:
             self.queued.append(put)
             return
         self.sequence += 1
-        self.pending[self.sequence] = put
-        self._send(self.sequence, put)
+        sequence = self.sequence
+        self.pending[sequence] = put
+        try:
+            self._send(sequence, put)
+        except Exception:
+            # Its caller is told of that. No owner has it, and none is to get it.
+            self.pending.pop(sequence, None)
+            raise
 
     def _send_more(self) -> None:
         """Send what was queued and is not cancelled, as far as the window allows."""

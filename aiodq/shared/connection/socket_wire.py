@@ -57,7 +57,7 @@ class SocketWire(PacketProtocol):
     def send(self, packet: Packet, request: int) -> None:
         """Send a packet."""
         if not self._transport.is_closing():  # what a closed connection loses is sent again, or answered by `lost`
-            self._transport.write(encode_packet(packet, request))
+            self._write(encode_packet(packet, request))
         if not self._begun:
             # INVARIANT: the link knows of this connection. On uvloop, an owner's refusal may arrive before that.
             self._begun = True

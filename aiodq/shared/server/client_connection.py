@@ -149,7 +149,7 @@ class ClientConnection(PacketProtocol):
         data = b"".join((self._early.forbid(), *self._soon, *last))
         self._soon.clear()
         if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+            self._write(data)
             if self.clogged:
                 self._pause_if_unread()
 
