@@ -28,3 +28,40 @@ async def test_it_is_waited_for_by_who_opens_the_store_again(tmp_path: Path, tur
             await store.aclose()  # it was not begun
         async with aiodq.open(tmp_path / "s", QUICK) as again:
             assert again.queue("jobs").qsize() == 1
+
+
+async def _settled(message: aiodq.Message, turns: int, how: str) -> bool:
+    """Settle a message after some turns of the loop; return whether that was said to be done."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    try:
+        if how == "ack":
+            await message.ack()
+        else:
+            async with message:
+                await asyncio.sleep(0)
+    except aiodq.QueueShutDown:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("whose", ["owner", "client"])
+@pytest.mark.parametrize("how", ["ack", "async with"])
+async def test_whose_ack_is_refused_as_the_store_closes_gets_the_message_again_and_nobody_else_does(
+    tmp_path: Path, whose: str, how: str
+) -> None:
+    """Else a caller who undoes what he did, as his ack failed, would have undone it for good."""
+    for turns in range(6):
+        path = tmp_path / str(turns)
+        async with asyncio.timeout(PATIENCE), aiodq.open(path, QUICK, mode="shared") as owner:
+            store = owner if whose == "owner" else await aiodq.open(path, mode="client")
+            await store.queue("jobs").put_many([b"0", b"1", b"2"])
+            held = [await store.queue("jobs").get() for _ in range(3)]
+            acks = [asyncio.create_task(_settled(message, turns + more, how)) for more, message in enumerate(held)]
+            await store.aclose()
+            acked = await asyncio.gather(*acks)
+        left = list[bytes]()
+        async with aiodq.open(path, QUICK) as again:
+            while again.queue("jobs").qsize():
+                left.append(again.queue("jobs").get_nowait().body)
+        assert left == [message.body for message, done in zip(held, acked, strict=True) if not done], turns

@@ -112,7 +112,7 @@ class RemoteStore:
         self._may_own = self._taking = False
         self._locked: StoreLockedError | None = None
         self._failed_at: float | None = None
-        self._closing = False
+        self._closing = self._refusing = False
         self._closed: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self.store_ref: Callable[[], object] = StoreRefs(self.dropped).get
@@ -362,7 +362,7 @@ class RemoteStore:
     @property
     def usable(self) -> bool:
         """Whether the store can be used, regardless of the caller; `check` says why not."""
-        return not self._closing and self.link.failure is None
+        return not (self._closing or self._refusing) and self.link.failure is None
 
     def check(self) -> None:
         """Raise if the store cannot be used from here and now.
@@ -373,7 +373,7 @@ class RemoteStore:
             WrongContextError: see `check_context`.
         """
         self.check_context()
-        if self._closing:
+        if self._closing or self._refusing:
             raise QueueShutDown("the store is closed")
         self.link.check()
 
@@ -491,16 +491,29 @@ class RemoteStore:
             await self._committed()
             for topic in list(self.topics.values()):
                 await self._settled(topic)
-                for channel in list(topic.channel_engines.values()):
-                    if channel.rejecting:
-                        await self.link.call("closing")  # this owner or the next one knows of it
-                    await channel.all_settled()
+            await self._all_settled()
         except AiodqError as error:
             failure = error
         self._closing = True
         await self._release()
         if failure is not None:
             raise failure
+
+    async def _all_settled(self) -> None:
+        while True:
+            channels = [channel for topic in self.topics.values() for channel in topic.channel_engines.values()]
+            for channel in channels:
+                if channel.rejecting:
+                    await self.link.call("closing")  # this owner or the next one knows of it
+                if channel.settling or not self._refusing:  # rejections may wait for room for ever: only once
+                    await channel.all_settled()
+            if self._refusing and not any(channel.settling for channel in channels):
+                break
+            self._refusing = True  # nobody gets another message; those in hand may be settled meanwhile
+        # INVARIANT: whose ack is refused as the store closes knows that it was not done: none is begun from here on.
+        for channel in channels:
+            channel.leave()
+            channel.end_with(QueueShutDown("the store is closed"))
 
     async def shut_puts(self) -> None:
         """Accept no more puts, and wait briefly for those accepted."""

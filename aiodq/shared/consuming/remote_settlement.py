@@ -554,6 +554,12 @@ class RemoteSettlement:
         await self._settling.answered()
 
     @property
+    def settling(self) -> bool:
+        """Whether the outcome of anything but a rejection is not known yet."""
+        self._count_all()
+        return any(not settling.rejects for settling in self._settling)
+
+    @property
     def rejecting(self) -> bool:
         """Whether the outcome of a rejection is not known yet."""
         return self._settling.rejecting
