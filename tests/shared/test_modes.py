@@ -200,6 +200,18 @@ async def test_a_get_that_is_not_to_wait_finds_what_the_owner_has(tmp_path: Path
                     await queue.get(0)
 
 
+@pytest.mark.parametrize("whose", ["owner", "client"])
+async def test_a_get_that_is_not_to_wait_finds_what_the_owner_has_to_read_first(tmp_path: Path, whose: str) -> None:
+    async with aiodq.open_queue(tmp_path / "s") as queue:
+        for _ in range(3):
+            await queue.put_many([bytes(100_000)] * 30)
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = (owner if whose == "owner" else client).queue("queue")
+        assert [(await queue.get(0)).offset for _ in range(90)] == list(range(90))
+        with pytest.raises(TimeoutError):
+            await queue.get(0)
+
+
 async def test_a_get_that_is_not_to_wait_finds_one_beside_others_that_wait(tmp_path: Path) -> None:
     """The owner's task that waits for them has its turn only after what was asked was answered."""
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
@@ -409,8 +421,8 @@ async def test_get_many_ends_as_the_queue_is_stopped_though_more_has_come_than_i
         await queue.refresh()
         refresh = RemoteChannel.refresh
 
-        async def stopped(self: RemoteChannel) -> None:
-            await refresh(self)
+        async def stopped(self: RemoteChannel, *, bring: bool = False) -> None:
+            await refresh(self, bring=bring)
             queue.shutdown(immediate=True)
 
         monkeypatch.setattr(RemoteChannel, "refresh", stopped)

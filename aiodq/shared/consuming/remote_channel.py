@@ -372,7 +372,7 @@ class RemoteChannel(RemoteSettlement):
         """
         if self.counts.ready and not self._ready:
             self._want()  # nothing was asked for if the first ones were here
-            await self.refresh()  # the owner sends in pieces, and answers this in between
+            await self.refresh(bring=True)  # the owner sends in pieces, and answers this in between
         return bool(self._ready) and not self.shut_now  # then they are given back, some in each turn of the loop
 
     def _return(self) -> None:
@@ -465,7 +465,7 @@ class RemoteChannel(RemoteSettlement):
             while message is None and not (self.shut_now or self._through):
                 self._ask_for_one()
                 opened, asked = self._opened, self._resumed
-                await self.refresh()
+                await self.refresh(bring=True)
                 message = self.take_next(store_ref)
                 if asked and opened == self._opened:
                     ready = message or self.counts.ready or self._settling.requeueing
@@ -577,14 +577,14 @@ class RemoteChannel(RemoteSettlement):
         self._through = True
         self.wake(everybody=True)
 
-    async def refresh(self) -> None:
-        """Request the current counts.
+    async def refresh(self, *, bring: bool = False) -> None:
+        """Request the current counts; with `bring`, once the owner has sent what it only has to read.
 
         Raises:
             AiodqError: the owner's error, or there is no owner.
         """
         await self.known()
-        await self._topic.link.call("refresh", topic=self._topic.name, channel=self.name)
+        await self._topic.link.call("refresh", {"bring": bring}, topic=self._topic.name, channel=self.name)
 
     async def look_whether_deleted(self) -> None:
         """Make the channel unusable if the owner says that it was deleted, so that it can be opened again."""

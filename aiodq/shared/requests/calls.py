@@ -6,7 +6,7 @@ A call with a handle concerns the handle's topic or channel, any other the store
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.store.channel_management import pause_channel, pause_topic
@@ -23,6 +23,7 @@ from aiodq.storage.state.topic.stored_options import differences
 from aiodq.topic import Topic
 from aiodq.values import check_position
 from aiodq.wire.layout import CHANGES
+from aiodq.wire.packets import Done
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -33,10 +34,15 @@ if TYPE_CHECKING:
 
     Arguments = Mapping[str, Json]
 
-__all__ = ["call_channel", "call_store", "call_topic", "whole", "whole_numbers"]
+__all__ = ["answer", "call_channel", "call_store", "call_topic", "whole", "whole_numbers"]
 
 _PAGE: Final = 500
 """Most names, or deferred messages, in an answer."""
+
+
+async def answer(asking: Awaitable[Any]) -> Done:
+    """Return the answer to a call."""
+    return Done(None, {"result": await asking})
 
 
 def _text(arguments: Arguments, name: str) -> str:

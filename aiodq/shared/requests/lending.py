@@ -19,7 +19,7 @@ from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, not_in_
 from aiodq.shared.encoding.number_runs import GONE
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
-from aiodq.shared.requests.calls import call_channel
+from aiodq.shared.requests.calls import answer, call_channel
 from aiodq.shared.requests.claims import Claim, comes_too_late
 from aiodq.shared.requests.lent_messages import LentMessages
 from aiodq.shared.requests.lent_runs import LentRun, as_sent, columns_of, extended, fitting, near_ones
@@ -29,7 +29,7 @@ from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
 from aiodq.wire.payload import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from aiodq.channel import Channel
     from aiodq.engine.topic.topic_engine import TopicEngine
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aiodq.topic import Topic
     from aiodq.wire.packets import Call, Reject
 
-__all__ = ["Lending", "answer"]
+__all__ = ["Lending"]
 
 _LOG: Final = Log("aiodq.delivery")
 
@@ -53,11 +53,6 @@ _BACK_AT_ONCE: Final = 250
 
 _AGAIN: Final = 1.0
 """Seconds after which a message that could not be read is read again, unless the client asks again before."""
-
-
-async def answer(asking: Awaitable[Any]) -> Done:
-    """Return the answer to a call."""
-    return Done(None, {"result": await asking})
 
 
 class Lending:
@@ -245,6 +240,20 @@ class Lending:
             return None
         return message
 
+    async def _bring(self) -> None:
+        """Deliver what the client wants, as far as it only has to be read."""
+        with suppress(AiodqError):  # as in `want`
+            while self._wanted > self._given and self._told.is_set() and not (self._resuming or self._wire.clogged):
+                if self._task.cancelling():
+                    return
+                if self._getting is None or not self._getting.done():
+                    if runs := self._take_more():
+                        self._deliver(runs)
+                    elif not await self._channel_engine.was_read():
+                        return
+                await asyncio.sleep(0)  # `_run` may have one to deliver
+        self.want(self._wanted)  # a getter may still wait for what was delivered
+
     def _deliver(self, runs: list[LentRun]) -> None:
         self._lent.changed = True
         packets = as_sent(runs)
@@ -375,6 +384,8 @@ class Lending:
             # INVARIANT: what is about to be claimed does not count as ready.
             await self._owner.reclaimed()
             await self.resumed.wait()
+            if call.arguments.get("bring"):
+                await self._bring()
             self._channel.check()  # it may be deleted by now
             self._channel._catch_up()  # noqa: SLF001 - as above
             if self._wanted > self._given and self._channel_engine.finished:
@@ -383,7 +394,8 @@ class Lending:
             send_figures(self._handle, always=True)
             return Done()
         if call.name == "commit":
-            return await self.committed()
+            await self.commit()
+            return Done()
         done = await answer(call_channel(self._owner, self._topic, self._channel, call.name, call.arguments))
         send_figures(self._handle)
         return done
@@ -535,20 +547,13 @@ class Lending:
         """Return a future, done once what was settled is durable."""
         return self._channel_engine.commit()
 
-    async def committed(self) -> Done:
-        """Wait until what was settled is durable."""
-        await self.commit()
-        return Done()
-
     async def rejected(self, message: Message, reject: Reject) -> Done:
         """Reject a message, and wait until that is durable."""
         engine = self._channel_engine
         batch = message._batch()  # noqa: SLF001 - as above
         rejecting = engine.reject(batch, reject.delivery, reject.attempts, reject.reason, Cause(error=reject.error))
         message._committed()  # noqa: SLF001 - as above
-        if rejecting is None:
-            return await self.committed()
-        await shielded(rejecting)
+        await (self.commit() if rejecting is None else shielded(rejecting))
         return Done()
 
     def has_changed(self) -> bool:

@@ -10,11 +10,11 @@ from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError
 from aiodq.names import check_name, check_topic_name
 from aiodq.shared.encoding.options_json import State
-from aiodq.shared.requests.calls import call_store, call_topic, whole, whole_numbers
+from aiodq.shared.requests.calls import answer, call_store, call_topic, whole, whole_numbers
 from aiodq.shared.requests.client_events import ClientEvents
 from aiodq.shared.requests.client_puts import ClientPuts, columns_of
 from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
-from aiodq.shared.requests.lending import Lending, answer
+from aiodq.shared.requests.lending import Lending
 from aiodq.shared.requests.meant import check_existing, open_channel, open_topic, topic_uuid
 from aiodq.shared.requests.sent_states import SentStates
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
