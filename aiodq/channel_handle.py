@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import Final
 
 from aiodq.by_name import known_as
 from aiodq.consuming.acking import ack_all
@@ -25,7 +26,10 @@ from aiodq.onlyasync import AsyncIteration
 from aiodq.options import ChannelOptions
 from aiodq.values import check_flag, check_whole, span_seconds
 
-__all__ = ["ChannelHandle"]
+__all__ = ["ANSWERED", "ChannelHandle"]
+
+ANSWERED: Final = 1.0
+"""Seconds for which a call that is not to wait waits for a read, or for the answer of a shared store's owner."""
 
 
 @known_as("Channel")
@@ -201,6 +205,18 @@ class ChannelHandle(AsyncIteration):
             self._give_back(messages)
             raise
         return self._handed_many(messages) or await self.get_many(max_items, linger=linger)
+
+    async def _get_many_ready(self, max_items: int) -> list[Message]:
+        """Take as `_get_ready` does, and up to `max_items`, also those not in memory."""
+        messages = [await self._get_ready()]
+        try:
+            with suppress(TimeoutError, AiodqError):  # as in `get_many`
+                async with asyncio.timeout(ANSWERED):
+                    await self._take_more(messages, max_items)
+        except BaseException:
+            self._give_back(messages)
+            raise
+        return messages[:1] + self._handed_many(messages[1:])
 
     async def _take_more(self, messages: list[Message], most: int) -> None:
         """Take what is ready, up to `most` messages in all; if that takes long, yield to the event loop meanwhile."""

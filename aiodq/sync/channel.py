@@ -14,8 +14,8 @@ from aiodq.by_name import CONFIGURE_CHANNEL
 from aiodq.consuming import deferred
 from aiodq.consuming.consumer import Consumer
 from aiodq.consuming.handlers import Handler, checked_concurrency, checked_handler, checked_hook, is_asynchronous
-from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import AiodqError, InvalidOptionTypeError
+from aiodq.engine.queue_errors import QueueEmpty, QueueShutDown
+from aiodq.errors import InvalidOptionTypeError
 from aiodq.options import ChannelOptions, Position
 from aiodq.stats import ChannelStats
 from aiodq.sync.handlers import HandlerThreads
@@ -123,12 +123,10 @@ class Channel(Uncopied):
         """Take what is ready: a time-out of 0 would not even leave the time to read a message or to ask the owner."""
         check_whole("max_items", most, least=1, example=100)
         span_seconds("linger", linger)
-        taking = self._channel
-        found = [await taking.get(0)]
-        with suppress(AiodqError):  # what was taken is returned; an error is raised by the next call
-            while len(found) < most and (more := taking._take_now(cold=False)) is not None:  # noqa: SLF001 - see `_get_now`
-                found.append(taking._handed(more))  # noqa: SLF001 - as above
-        return found
+        try:
+            return await self._channel._get_many_ready(most)  # noqa: SLF001 - see `_get_now`
+        except QueueEmpty:
+            raise TimeoutError from None
 
     def _handed(self, message: Message) -> None:
         """Note that this thread has a message, where that matters."""

@@ -118,10 +118,18 @@ def test_what_is_ready_is_taken_without_any_time(tmp_path: Path, mode: Mode) -> 
             jobs.get_many(2, timeout=timedelta())
 
 
-def test_as_many_as_are_ready_are_taken_without_any_time(jobs: aiodq.sync.Queue) -> None:
-    jobs.put_many([b"a", b"b", b"c"])
-    assert [message.body for message in jobs.get_many(2, timeout=0)] == [b"a", b"b"]
-    assert [message.body for message in jobs.get_many(2, timeout=0)] == [b"c"]
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "client"])
+def test_as_many_as_are_ready_are_taken_without_any_time(tmp_path: Path, mode: Mode) -> None:
+    with aiodq.sync.open(tmp_path) as store:
+        for _ in range(5):
+            store.queue("jobs").put_many([bytes(100_000)] * 60)
+    with ExitStack() as stack:
+        if mode == "client":
+            stack.enter_context(aiodq.sync.open(tmp_path, mode="shared"))
+        jobs = stack.enter_context(aiodq.sync.open(tmp_path, mode=mode)).queue("jobs")
+        assert [len(jobs.get_many(200, timeout=0)) for _ in range(2)] == [200, 100]
+        jobs.refresh()
+        assert jobs.in_flight() == 300
 
 
 def test_a_put_into_a_full_queue_times_out_and_is_not_stored(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from aiodq.awaited import Awaited, UnderWay
 from aiodq.by_name import CONFIGURE_CHANNEL, known_as
 from aiodq.channel import Channel
-from aiodq.channel_handle import ChannelHandle
+from aiodq.channel_handle import ANSWERED, ChannelHandle
 from aiodq.consuming.acking import ack_all, list_messages
 from aiodq.consuming.deferred import DeferredMessage
 from aiodq.engine.loop.futures import to_its_end
@@ -36,9 +36,6 @@ __all__ = ["SharedChannel"]
 
 _SHORT: Final = 0.01
 """Seconds of waiting in which the owner need not have answered."""
-
-_ANSWERED: Final = 1.0
-"""Seconds for which a `get` that is not to wait waits for the owner's answer."""
 
 
 @known_as("Channel")
@@ -84,7 +81,7 @@ class SharedChannel(Channel):
         self.check()
         message: Message | None = None
         with suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWERED):
+            async with asyncio.timeout(ANSWERED):
                 message = await self._remote.get_ready(self._store_ref)
         if message is not None:
             return self._handed(message)
@@ -106,6 +103,10 @@ class SharedChannel(Channel):
         check_whole("max_items", max_items, least=1, example=100)
         with self._remote.wanting(max_items - 1):
             return await super().get_many(max_items, linger=linger)
+
+    async def _get_many_ready(self, max_items: int) -> list[Message]:
+        with self._remote.wanting(max_items - 1):
+            return await super()._get_many_ready(max_items)
 
     def ack_many(self, messages: Iterable[Message]) -> Awaited[None]:
         """See `Channel.ack_many`."""
