@@ -37,7 +37,7 @@ from aiodq.testing import FakeClock
 from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
 
@@ -210,6 +210,25 @@ async def test_a_get_that_is_not_to_wait_finds_what_the_owner_has_to_read_first(
         assert [(await queue.get(0)).offset for _ in range(90)] == list(range(90))
         with pytest.raises(TimeoutError):
             await queue.get(0)
+
+
+@pytest.mark.parametrize("whose", ["owner", "client"])
+async def test_who_does_not_wait_is_told_each_time_that_a_drained_store_gives_nothing_more(
+    tmp_path: Path, whose: str
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue, other = (owner if whose == "owner" else client).queue("jobs"), owner.queue("jobs")
+        await other.put_many([b"a", b"b"])
+        held = await other.get()
+        await client.drain(0)
+        assert (await queue.get(0)).body == b"b"
+        with pytest.raises(aiodq.QueueShutDown):
+            await queue.get()
+        for _ in range(5):
+            with pytest.raises(aiodq.QueueShutDown):
+                await queue.get(0)
+        await held.nack()
+        assert (await queue.get(0)).body == b"a"
 
 
 async def test_a_get_that_is_not_to_wait_finds_one_beside_others_that_wait(tmp_path: Path) -> None:
@@ -421,9 +440,10 @@ async def test_get_many_ends_as_the_queue_is_stopped_though_more_has_come_than_i
         await queue.refresh()
         refresh = RemoteChannel.refresh
 
-        async def stopped(self: RemoteChannel, *, bring: bool = False) -> None:
-            await refresh(self, bring=bring)
+        async def stopped(self: RemoteChannel, *, bring: bool = False) -> Mapping[str, Any]:
+            answer = await refresh(self, bring=bring)
             queue.shutdown(immediate=True)
+            return answer
 
         monkeypatch.setattr(RemoteChannel, "refresh", stopped)
         assert [message.body for message in await queue.get_many(10)] == [b"0"]

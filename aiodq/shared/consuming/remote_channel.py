@@ -465,7 +465,7 @@ class RemoteChannel(RemoteSettlement):
             while message is None and not (self.shut_now or self._through):
                 self._ask_for_one()
                 opened, asked = self._opened, self._resumed
-                await self.refresh(bring=True)
+                self._drained = bool((await self.refresh(bring=True)).get("ended", self._drained))
                 message = self.take_next(store_ref)
                 if asked and opened == self._opened:
                     ready = message or self.counts.ready or self._settling.requeueing
@@ -577,14 +577,14 @@ class RemoteChannel(RemoteSettlement):
         self._through = True
         self.wake(everybody=True)
 
-    async def refresh(self, *, bring: bool = False) -> None:
-        """Request the current counts; with `bring`, once the owner has sent what it only has to read.
+    async def refresh(self, *, bring: bool = False) -> Mapping[str, Any]:
+        """Request the current counts; with `bring`, once the owner has sent what it only has to read. See `Lending`.
 
         Raises:
             AiodqError: the owner's error, or there is no owner.
         """
         await self.known()
-        await self._topic.link.call("refresh", {"bring": bring}, topic=self._topic.name, channel=self.name)
+        return await self._topic.link.call("refresh", {"bring": bring}, topic=self._topic.name, channel=self.name)
 
     async def look_whether_deleted(self) -> None:
         """Make the channel unusable if the owner says that it was deleted, so that it can be opened again."""

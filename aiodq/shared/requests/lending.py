@@ -392,7 +392,8 @@ class Lending:
                 self._report(QueueShutDown("the queue was shut down"))
                 await asyncio.sleep(0)  # it is told before the answer: a client that does not wait asks nothing more
             send_figures(self._handle, always=True)
-            return Done()
+            is_over = self._channel_engine.finished and not self._owner.closing
+            return Done(None, {"ended": True} if is_over else None)
         if call.name == "commit":
             await self.commit()
             return Done()
