@@ -148,6 +148,22 @@ def test_transactions_are_committed_whoever_owns_the_store(tmp_path: Path) -> No
         assert [message.body for message in owner.queue("made").get_many(9)] == [b"1", b"a", b"b"] * 2
 
 
+def test_a_drain_that_has_no_time_is_one_all_the_same(tmp_path: Path) -> None:
+    with (
+        aiodq.sync.open(tmp_path, mode="shared") as owner,
+        aiodq.sync.open(tmp_path, mode="client") as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        jobs = client.queue("jobs")
+        jobs.put(b"a")
+        jobs.get().ack()
+        waiting = pool.submit(jobs.get, timeout=WATCHDOG)
+        client.drain(0)
+        assert isinstance(waiting.exception(), aiodq.QueueShutDown)
+        with pytest.raises(aiodq.QueueShutDown):
+            owner.queue("jobs").put(b"b")
+
+
 class Threads:
     """Threads that put and take by one client, and settle what they have in every way; counts what was acked."""
 

@@ -196,10 +196,15 @@ class SharedStore(Store):
         self._remote.check()
         try:
             async with asyncio.timeout(wait):
-                await self._remote.shut_puts()
+                await to_its_end(self._begin_to_drain())
                 return await self._remote.link.result("drain", read_flag, {"timeout": wait}, waits=True)
         except TimeoutError:
             return False
+
+    async def _begin_to_drain(self) -> None:
+        """Have all processes refuse puts: even if its caller waits no longer, for want of time."""
+        await self._remote.shut_puts()
+        await self._remote.link.result("drain", read_flag, {"timeout": 0})
 
     async def stop(self, grace: float | timedelta = 10.0) -> None:
         """See `Store.stop`: the deliveries to this process end, and it leaves the store to the others."""
