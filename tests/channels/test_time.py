@@ -127,6 +127,22 @@ class TestDelayedPuts:
             machine.clock.advance(10.1)
             assert ready(jobs) == [b"put", b"requeued"]
 
+    @pytest.mark.parametrize("jump", [3_600.0, 10 * 365 * 86_400.0])
+    async def test_what_was_put_while_the_wall_clock_was_ahead_waits_no_longer_beside_what_was_put_before(
+        self, machine: Machine, jump: float
+    ) -> None:
+        async with machine.jobs() as jobs:
+            await jobs.put(b"before", delay=10)
+            machine.clock.jump(jump)
+            await jobs.put(b"ahead", delay=10)
+        machine.clock.jump(-jump)
+        async with machine.jobs() as jobs:
+            new = jobs.channel("new", aiodq.ChannelOptions(start="earliest"))
+            await new.refresh()
+            assert counts(jobs) == counts(new) == (0, 0, 2)
+            machine.clock.advance(10.1)
+            assert ready(jobs) == ready(new) == [b"before", b"ahead"]
+
     @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), timedelta(days=-1), "soon", True])
     async def test_a_delay_that_is_none_is_refused(self, machine: Machine, delay: float) -> None:
         async with machine.jobs() as jobs:

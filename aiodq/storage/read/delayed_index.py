@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from aiodq.format.columns import Flags
@@ -29,9 +30,11 @@ class Dues:
 
     def take(self, batch: Batch) -> None:
         """Add those of a batch."""
-        for offset, due in enumerate(batch.columns.dues or (), batch.first):
+        columns = batch.columns
+        times = repeat(batch.time_ns) if columns.times is None else columns.times
+        for offset, put, due in zip(range(batch.first, batch.stop), times, columns.dues or (), strict=False):
             if due:
-                self._numbers.extend((offset, batch.time_ns, due))
+                self._numbers.extend((offset, put, due))
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Yield (offset, put time, due time); times are wall time in nanoseconds."""

@@ -92,7 +92,8 @@ class Undeliverable:
             and not (state.passed(offset) or self.filter.is_over(batch, number, now))
         ):
             # Setting the wall clock back does not prolong any wait.
-            state.defer(offset, now + columns.dues[number] - max(wall, batch.time_ns))
+            put = batch.time_ns if columns.times is None else columns.times[number]
+            state.defer(offset, now + columns.dues[number] - max(wall, put))
             channel.set_timer(state)
         elif self.filter.is_for_others(columns, number):
             count = max(state.plain_run(offset, batch.stop), 1)
