@@ -40,8 +40,10 @@ class Handler(NamedTuple):
     threaded: bool
 
 
-def checked_handler(handler: Callable[[Any], object]) -> Handler:
-    """Return a handler that can be called with a message.
+def checked_handler(
+    handler: Callable[[Any], object], form: str = "async def handler(message: aiodq.Message) -> None"
+) -> Handler:
+    """Return a handler that can be called with a message; `form` is how one is written.
 
     Raises:
         InvalidOptionError: it cannot be; usually also a `TypeError`.
@@ -51,7 +53,7 @@ def checked_handler(handler: Callable[[Any], object]) -> Handler:
         raise InvalidOptionTypeError(
             "the handler is a coroutine: give the function, consume(handler), not what it returned, consume(handler(…))"
         )
-    _check_call(handler, 1, "handler", "async def handler(message: aiodq.Message) -> None")
+    _check_call(handler, 1, "handler", form)
     function = _function(handler)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidOptionError(
@@ -70,14 +72,17 @@ def is_asynchronous(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_function(function))
 
 
-def checked_hook(hook: Callable[[Any, BaseException], object] | None) -> None:
-    """Make sure that `on_error` can be called with a message and an exception.
+def checked_hook(
+    hook: Callable[[Any, BaseException], object] | None,
+    form: str = "def on_error(message: aiodq.Message, error: BaseException) -> None",
+) -> None:
+    """Make sure that `on_error` can be called with a message and an exception; `form` is how one is written.
 
     Raises:
         InvalidOptionError: it cannot be; usually also a `TypeError`.
     """
     if hook is not None:
-        _check_call(hook, 2, "on_error", "def on_error(message: aiodq.Message, error: BaseException) -> None")
+        _check_call(hook, 2, "on_error", form)
 
 
 def checked_concurrency(concurrency: object) -> int:

@@ -323,8 +323,8 @@ class Channel(Uncopied):
         self, handler: Callable[[Message], object], hook: Callable[[Message, BaseException], object] | None
     ) -> Handler:
         """Return a handler for the engine; raise if one of the functions cannot be called in a thread."""
-        checked_hook(hook)
-        if not checked_handler(handler).threaded:
+        checked_hook(hook, "def on_error(message: aiodq.sync.Message, error: BaseException) -> None")
+        if not checked_handler(handler, "def handler(message: aiodq.sync.Message) -> None").threaded:
             _refuse_coroutine("handler", handler)
         if is_asynchronous(hook):
             _refuse_coroutine("on_error", hook)

@@ -238,8 +238,10 @@ def test_only_plain_functions_are_handlers(store: aiodq.sync.Store, function: An
 
 def test_functions_that_cannot_be_called_and_numbers_out_of_range_are_refused(store: aiodq.sync.Store) -> None:
     jobs = store.queue("jobs")
-    with pytest.raises(TypeError, match="called with the message"):
+    with pytest.raises(TypeError, match=r"called with the message, .*: def handler\(message: aiodq.sync.Message\)"):
         jobs.consume(lambda: None)  # type: ignore[arg-type, misc]
+    with pytest.raises(TypeError, match=r": def on_error\(message: aiodq.sync.Message, "):
+        jobs.consume(print, on_error=1)  # type: ignore[arg-type]
     with pytest.raises(aiodq.InvalidOptionError):
         jobs.consume(print, concurrency=0)
     with pytest.raises(aiodq.InvalidOptionError, match="from 1 to 100000"):
