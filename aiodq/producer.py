@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final, cast
 
 from aiodq.by_name import known_as
@@ -207,7 +206,8 @@ class Producer(Uncopied):
         if offset >= 0:
             return range(offset, offset + len(columns.bodies))
         engine.check()
-        waiter = await put_buffer.enter(partial(put_buffer.accept_columns, columns, cost))
+        ahead = put_buffer.ahead()
+        waiter = await put_buffer.enter(lambda: put_buffer.accept_columns(put_buffer.in_time(columns, ahead), cost))
         try:
             return await waiter
         except asyncio.CancelledError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from functools import lru_cache
 from itertools import chain
@@ -116,6 +116,11 @@ class Columns:
             sizes = map(add, sizes, map(_headers_size, self.headers))
         return sizes
 
+    def moved(self, by: int) -> Columns:
+        """Return the records with due times and ends of life that are later by so many nanoseconds."""
+        dues = None if self.dues is None else later(self.dues, by)
+        return replace(self, dues=dues, expiries=None if self.expiries is None else later(self.expiries, by))
+
     def slice(self, start: int, stop: int) -> Columns:
         """Return the records `start` to `stop` as columns of their own."""
         return Columns(
@@ -148,6 +153,11 @@ class Columns:
             first.transaction,
             [*chain.from_iterable(lengths)] if len(lengths) == len(parts) else None,
         )
+
+
+def later(moments: Sequence[int], by: int) -> list[int]:
+    """Return due times or ends of life that are later by so many nanoseconds; 0, which stands for none, stays."""
+    return [each and max(each + by, 1) for each in moments]
 
 
 def _joined(parts: Sequence[Columns], values: Sequence[list[T] | None], none: T) -> list[T] | None:

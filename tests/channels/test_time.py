@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -142,6 +142,33 @@ class TestDelayedPuts:
             assert counts(jobs) == counts(new) == (0, 0, 2)
             machine.clock.advance(10.1)
             assert ready(jobs) == ready(new) == [b"before", b"ahead"]
+
+    @pytest.mark.parametrize("many", [False, True])
+    @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+    async def test_a_put_that_waits_for_room_while_the_wall_clock_jumps_is_in_time(
+        self, machine: Machine, jump: float, many: bool
+    ) -> None:
+        later, dying = aiodq.Draft(b"later", delay=10), aiodq.Draft(b"dying", ttl=20)
+        async with machine.store(max_messages=2) as store:
+            jobs = await used(store)
+            await jobs.put_many([b"1", b"2"])
+            putting: asyncio.Future[Any] = (
+                asyncio.gather(jobs.put_many([later, dying]))
+                if many
+                else asyncio.gather(jobs.put(b"later", delay=10), jobs.put(b"dying", ttl=20))
+            )
+            await asyncio.sleep(0)
+            machine.clock.advance(4)
+            machine.clock.jump(jump)
+            await jobs.ack_many(await jobs.get_many(2))
+            await soon(putting)
+            assert counts(jobs) == (1, 0, 1)
+            machine.clock.advance(5)
+            assert counts(jobs) == (1, 0, 1)
+            machine.clock.advance(1)
+            assert counts(jobs) == (2, 0, 0)
+            machine.clock.advance(10.1)
+            assert ready(jobs) == [b"later"]
 
     @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), timedelta(days=-1), "soon", True])
     async def test_a_delay_that_is_none_is_refused(self, machine: Machine, delay: float) -> None:

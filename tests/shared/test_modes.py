@@ -326,6 +326,26 @@ async def test_the_end_of_a_queue_is_looked_for_anew_by_who_asks_later(tmp_path:
             await queue.get(0)
 
 
+@pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+async def test_a_put_that_waits_for_room_at_the_owner_while_the_wall_clock_jumps_is_in_time(
+    tmp_path: Path, jump: float
+) -> None:
+    clock, options = FakeClock(SystemClock().now_ns()), replace(QUICK, max_messages=1)
+    async with two(tmp_path / "s", options, clock=clock) as (_, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        await queue.put(b"1")
+        putting = asyncio.create_task(queue.put(b"later", delay=3600))
+        assert await counts(queue) == (1, 0, 0)
+        clock.advance(1800)
+        clock.jump(jump)
+        await (await queue.get()).ack()
+        await putting
+        clock.advance(1700)
+        assert await counts(queue) == (0, 0, 1)
+        clock.advance(200)
+        assert (await queue.get()).body == b"later"
+
+
 async def test_who_asks_again_at_once_after_a_drain_is_told_again(tmp_path: Path) -> None:
     """In the same turn of the loop, before what it had asked for is withdrawn."""
     async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):

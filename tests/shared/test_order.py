@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiodq
+from aiodq.format.columns import later
 from aiodq.shared.connection.sent_puts import SentPut, TopicPuts, WithdrawnError
-from aiodq.shared.requests import client_puts
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.store_layout import SOCKET
@@ -112,4 +112,4 @@ def test_a_put_that_is_given_up_is_repeated_as_long_as_somebody_waits_for_it() -
 
 def test_a_due_time_that_a_clock_set_back_leaves_none_of_is_one_all_the_same() -> None:
     """0 would say that there is none, and nobody would know that the message was deferred."""
-    assert client_puts._earlier([100, 0, 10, 5], 10) == [90, 0, 1, 1]
+    assert later([100, 0, 10, 5], -10) == [90, 0, 1, 1]

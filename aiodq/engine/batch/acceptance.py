@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiodq.engine.batch.draft import Draft
 from aiodq.engine.batch.many_messages import checked_items, checked_many
 from aiodq.engine.batch.put_batch import columns_cost, columns_of
 from aiodq.engine.batch.validation import checked, no_body
 from aiodq.errors import InvalidMessageError, InvalidMessageTypeError, MessageSizeError
+from aiodq.format.columns import later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from aiodq.options import StoreOptions
 
 __all__ = ["Acceptance", "AcceptingTopic"]
+
+_SECOND: Final = 1_000_000_000
+_DRIFT: Final = 50_000_000
+"""Nanoseconds by which the two clocks may diverge unnoticed: a slewed wall clock does so all the time."""
 
 
 class AcceptingTopic(Protocol):
@@ -77,6 +82,26 @@ class Acceptance:
     def moment(self) -> Callable[[], int]:
         """Return a function that reads the wall time once and repeats it: delays and times to live start then."""
         return cache(self._accepting.clock.now_ns)
+
+    def ahead(self) -> int:
+        """Return by how many nanoseconds the wall time is ahead of the monotonic time: for `in_time`, later."""
+        clock = self._accepting.clock
+        return clock.now_ns() - round(clock.monotonic() * _SECOND)
+
+    def in_time(self, columns: Columns, ahead: int) -> Columns:
+        """Return messages that have waited for room, by the wall clock of now if it has jumped since it was `ahead`."""
+        by = self.ahead() - ahead
+        if (columns.dues is None and columns.expiries is None) or abs(by) < _DRIFT:
+            return columns
+        return columns.moved(by)
+
+    def one_in_time(self, message: Accepted, ahead: int) -> Accepted:
+        """Do as `in_time` for one message."""
+        by = self.ahead() - ahead
+        if not (message.due or message.expiry) or abs(by) < _DRIFT:
+            return message
+        due, expiry = later((message.due, message.expiry), by)
+        return message._replace(due=due, expiry=expiry)
 
     def accepted_many(
         self, bodies: Iterable[BytesLike | Draft], common: Draft

@@ -246,7 +246,8 @@ class RemotePuts(Acceptance):
         """Accept a message as soon as there is room, in order of the calls."""
         if not self._gate.locked() and self._has_room():
             return self.accept(message, body)
-        return await self.enter(partial(self.accept, message, body))
+        ahead = self.ahead()
+        return await self.enter(lambda: self.accept(self.one_in_time(message, ahead), body))
 
     async def enter(self, accept: Callable[[], T]) -> T:
         """Call `accept` as soon as there is room in memory, in order of the calls.

@@ -17,7 +17,7 @@ from aiodq.wire.frames import decode_lone, decode_messages
 from aiodq.wire.packets import Done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine
 
     from aiodq.clock import Clock
     from aiodq.engine.topic.commit.commit_delay import CommitDelay
@@ -238,7 +238,8 @@ class ClientPuts:
         """Put as soon as there is room, unless the client withdraws the put, closes its store or disconnects before."""
         # The next step of the loop is after the first attempt to enter.
         asyncio.get_running_loop().call_soon(self._look_whether_waiting, key, moved)
-        waiter = await engine.put_buffer.enter(lambda: engine.put_buffer.accept_of(columns, key[1]))
+        buffer, ahead = engine.put_buffer, engine.put_buffer.ahead()
+        waiter = await buffer.enter(lambda: buffer.accept_of(buffer.in_time(columns, ahead), key[1]))
         del self._waiting[key]
         return await waiter
 
@@ -265,18 +266,13 @@ def columns_of(packet: Put, clock: Clock) -> Columns:
     if body is not None:
         return Columns([body])
     batches = decode_messages(packet.frames, 0, packet.count)
-    for batch in batches:
+    parts = [batch.columns for batch in batches]
+    for number, batch in enumerate(batches):
         # If the wall clock was set back since they were put, perhaps while they waited for an owner, no wait is
         # prolonged.
         ahead = 0 if batch.columns.dues is batch.columns.expiries is None else batch.time_ns - clock.now_ns()
         if ahead > 0:
-            batch.columns.dues = _earlier(batch.columns.dues, ahead)
-            batch.columns.expiries = _earlier(batch.columns.expiries, ahead)
-    columns = batches[0].columns if len(batches) == 1 else Columns.joined([batch.columns for batch in batches])
+            parts[number] = batch.columns.moved(-ahead)
+    columns = Columns.joined(parts)
     columns.times = None
     return columns
-
-
-def _earlier(times: Sequence[int] | None, ahead: int) -> list[int] | None:
-    """Return times on disk that are earlier by `ahead`; 0, which stands for none, stays."""
-    return None if times is None else [each and max(each - ahead, 1) for each in times]

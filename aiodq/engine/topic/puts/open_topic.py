@@ -88,6 +88,14 @@ class PutBuffering(Protocol):
         """Return a function that reads the wall time once and repeats it."""
         ...
 
+    def ahead(self) -> int:
+        """Return by how many nanoseconds the wall time is ahead of the monotonic time."""
+        ...
+
+    def in_time(self, columns: Columns, ahead: int) -> Columns:
+        """Return messages that have waited for room, by the wall clock of now if it has jumped since."""
+        ...
+
     def accepted_columns(self, items: list[Any], shared: Accepted, now_ns: Callable[[], int]) -> tuple[Columns, int]:
         """Return several messages as they are stored, and their cost in bytes of memory."""
         ...

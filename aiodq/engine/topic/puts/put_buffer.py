@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiodq.engine.batch.acceptance import Acceptance
@@ -131,7 +130,8 @@ class PutBuffer(Acceptance):
         """Do as `accept` as soon as there is room, after earlier puts; see `enter`."""
         cost = len(body) + OVERHEAD if message is PLAIN else accepted_cost(message, body)
         if not (self.at_rest and self.has_room(1, cost)):
-            return await self.enter(partial(self.accept, message, body))
+            ahead = self.ahead()
+            return await self.enter(lambda: self.accept(self.one_in_time(message, ahead), body))
         return self._add(message, body, cost)
 
     def accept_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
