@@ -259,7 +259,7 @@ async def run(face: Face, program: list[Call]) -> list[object]:
 async def test_a_program_comes_to_the_same_through_every_face(
     tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_channel, "_ANSWERED", PATIENCE)  # an owner that the machine holds up has what it has
+    monkeypatch.setattr(shared_channel, "ANSWERED", PATIENCE)  # an owner that the machine holds up has what it has
     program = plan(random.Random(f"{seed} {number}"))
     expected: list[object] | None = None
     for opened in (alone, owner, client, threads):
