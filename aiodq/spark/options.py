@@ -22,6 +22,7 @@ from aiodq.spark.values import (
     count_of,
     delay_of,
     json_of,
+    labels_of,
     list_of,
     names_of,
     size_of,
@@ -192,7 +193,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         ending=bound_of(options, "endingOffsets", "latest"),
         starting_ns=time_of(options, "startingTimestamp"),
         ending_ns=time_of(options, "endingTimestamp"),
-        tags=frozenset(names_of(options, "tags")) if "tags" in options else None,
+        tags=frozenset(labels_of(options, "tags")) if "tags" in options else None,
         columns=columns_of(list_of(options["columns"]) if "columns" in options else None),
         split_bytes=size_of(options, "splitBytes", 0) or None,
         verify=choice_of(options, "verify", {"batch": True, "none": False}, default=True),
@@ -472,6 +473,8 @@ def _topics(options: Mapping[str, str]) -> tuple[str, ...] | None:
         raise InvalidOptionError(f"{said[0]!r} and {said[1]!r} exclude each other")
     if "," in options.get("topic", ""):
         raise InvalidOptionError(f"'topic' is one name, not {options['topic']!r:.200}: several are 'topics'")
+    if has_magic(options.get("topic", "")):
+        raise InvalidOptionError(f"'topic' is one name, not {options['topic']!r:.200}: patterns are 'topics'")
     if "topic" in options:
         return (options["topic"],)
     return tuple(names_of(options, "topics")) if "topics" in options else None

@@ -48,7 +48,6 @@ __all__ = [
     "first_since",
     "gaps_in",
     "is_wanted",
-    "leave_out",
     "matching",
     "moment_of",
     "most_tasks",
@@ -59,6 +58,7 @@ __all__ = [
     "some_of",
     "splits_of",
     "topics_of",
+    "warn_of",
 ]
 
 T = TypeVar("T")
@@ -272,7 +272,8 @@ def splits_of(fs: FileSystem, log: LogSnapshot, whole: Split, options: ReadOptio
     if lost is not None and options.strict:
         raise CorruptionError(f"{lost.reason}; {GO_ON}", lost.path, lost.position)
     if lost is not None:
-        leave_out(whole.topic, lost)
+        # A segment whose header is damaged may be read nevertheless, from its first message to its last.
+        warn_of(whole.topic, "what can be read is read", lost)
     return _splits(fs, whole, _size(whole.view, whole.start, whole.stop, options))
 
 
@@ -374,11 +375,11 @@ def moment_of(moment: Moment | None, topic: str) -> int | None:
     return moment.get(topic) if isinstance(moment, dict) else moment
 
 
-def leave_out(topic: str, damage: Damage) -> None:
-    """Warn of the first place that is left out of a topic or a split; if all is damaged, warnings would not end."""
-    text = "topic %r: left out, as failOnDataLoss is false: %s at byte %d: %s"
+def warn_of(topic: str, what: str, damage: Damage) -> None:
+    """Warn of the first damage to a topic or a split, and what comes of it; all damage would be too much to tell."""
+    text = "topic %r: %s, as failOnDataLoss is false: %s at byte %d: %s"
     extra = {"topic": topic, "offset": damage.first}
-    _LOG.warning(text, topic, damage.path, damage.position, damage.reason, extra=extra)
+    _LOG.warning(text, topic, what, damage.path, damage.position, damage.reason, extra=extra)
 
 
 def _size(view: LogView, start: int, stop: int, options: ReadOptions) -> int:

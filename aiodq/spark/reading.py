@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from aiodq.errors import CorruptionError, StoreNotFoundError
-from aiodq.spark.planning import GO_ON, WITHOUT, bytes_of, leave_out
+from aiodq.spark.planning import GO_ON, WITHOUT, bytes_of, warn_of
 from aiodq.spark.visible import is_deleted, require_seen
 from aiodq.spark.worker import spare_collections
 from aiodq.storage.io.filesystem import name_exists
@@ -103,7 +103,7 @@ def _rows(fs: FileSystem, split: Split, options: ReadOptions, columns: tuple[str
                     raise _lost(fs, damage)
                 left_out += 1
                 if left_out == 1:
-                    leave_out(split.topic, damage)
+                    warn_of(split.topic, "left out", damage)
             yield from (rows.cut(split.start, split.stop) for rows in result.batches)
             at = result.next
     finally:

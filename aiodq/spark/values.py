@@ -22,6 +22,7 @@ __all__ = [
     "count_of",
     "delay_of",
     "json_of",
+    "labels_of",
     "list_of",
     "names_of",
     "size_of",
@@ -74,6 +75,23 @@ def names_of(options: Mapping[str, str], name: str) -> list[str]:
     found = list_of(options[name])
     if not found:
         raise InvalidOptionError(f"{name} is empty: leave it out for all of them")
+    return found
+
+
+def labels_of(options: Mapping[str, str], name: str) -> list[str]:
+    """Return the texts that an option lists, between commas or as JSON: in a list of JSON, they may have commas.
+
+    Raises:
+        InvalidOptionError: there are none, or it is another list.
+    """
+    value = options[name]
+    if not value.lstrip().startswith("["):
+        return names_of(options, name)
+    found = json_of(name, value)
+    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+        raise InvalidOptionError(
+            f'{name} that begin with [ are a list of texts in JSON (["a,b", "c"]), not {value!r:.200}'
+        )
     return found
 
 

@@ -59,12 +59,28 @@ async def test_what_is_missing_from_the_start_is_told_of_a_lossy_read(
     first, stop = int(gone.stem), int(after.stem)
     assert found == there[:first] + there[stop:]
     (warning,) = [record for record in lines.records if record.levelno == logging.WARNING]
-    assert warning.getMessage().startswith("topic 'orders': left out, as failOnDataLoss is false: ")
+    assert warning.getMessage().startswith("topic 'orders': what can be read is read, as failOnDataLoss is false: ")
     assert warning.getMessage().endswith(f"the messages {first} to {stop - 1} are missing")
     assert warning.__dict__["offset"] == first
     lines.clear()
     read(tmp_path / "store", failOnDataLoss="false", startingOffsets=str(stop))
     assert [record for record in lines.records if record.levelno == logging.WARNING] == []
+
+
+async def test_no_message_is_told_to_be_left_out_that_a_lossy_read_gives(
+    tmp_path: Path, lines: pytest.LogCaptureFixture
+) -> None:
+    await fill(tmp_path / "store", rounds=20, segment_bytes=1000)
+    there, damaged = scanned(tmp_path / "store"), segments(tmp_path / "store" / "orders")[2]
+    flip(damaged, 9, 0)
+    with pytest.raises(aiodq.CorruptionError):
+        read(tmp_path / "store")
+    assert read(tmp_path / "store", failOnDataLoss="false") == there
+    (warning,) = [record for record in lines.records if record.levelno == logging.WARNING]
+    assert warning.getMessage() == (
+        f"topic 'orders': what can be read is read, as failOnDataLoss is false: {damaged} at byte 0: the segment "
+        f"header's checksum is wrong"
+    )
 
 
 async def test_a_write_that_is_repeated_says_that_it_adds_nothing(

@@ -120,6 +120,27 @@ def test_what_goes_on_ends_when_it_is_told(spark: SparkSession, tmp_path: Path, 
     assert done.rows == 100
 
 
+def test_a_second_run_of_a_session_into_one_directory_is_refused_and_the_first_goes_on(
+    spark: SparkSession, tmp_path: Path, store: Path
+) -> None:
+    counts: list[int] = []
+
+    def again(rows: int) -> None:
+        if rows and not any(counts):
+            with pytest.raises(
+                aiodq.InvalidOptionError, match=r"another run of this session is archiving into .*/out:"
+            ):
+                archive(spark, store, tmp_path / "out")
+            asyncio.run(fill(store, "later", rounds=1))
+        counts.append(rows)
+
+    done = archive(
+        spark, store, tmp_path / "out", once=False, every=0.1, progress=again, stop=lambda: counts[-1] >= 105
+    )
+    assert done.rows == 105
+    assert archive(spark, store, tmp_path / "out").rows == 0, "the first one has ended"
+
+
 def test_archived_and_replayed_it_is_what_it_was(spark: SparkSession, tmp_path: Path, store: Path) -> None:
     lake, again = tmp_path / "a lake", tmp_path / "again"
     archive(spark, store, f"file://{lake}")

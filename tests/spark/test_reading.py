@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 import shutil
@@ -230,6 +231,16 @@ async def test_only_some_columns_and_tags(store: Path) -> None:
     reds = [{"offset": row["offset"]} for row in rows if row["tag"] in {"red", "blue"}]
     assert read(store, tags="red,blue", columns="offset", splitBytes="700") == reds
     assert read(store, tags="green") == []
+
+
+async def test_tags_of_any_text_are_named_in_json(tmp_path: Path) -> None:
+    tags = ["a,b", "a", "b", " c ", "", '[1, "x"]', 'ä"\\', None]
+    async with aiodq.open(tmp_path / "store") as store:
+        await store.topic("orders").put_many([aiodq.Draft(b"", tag=tag) for tag in tags])
+    rows = scanned(tmp_path / "store")
+    for chosen in ([each] for each in tags if each is not None):
+        assert read(tmp_path / "store", tags=f" {json.dumps(chosen)} ") == [row for row in rows if row["tag"] in chosen]
+    assert read(tmp_path / "store", tags=json.dumps(["a,b", " c "], ensure_ascii=False)) == [rows[0], rows[3]]
 
 
 async def test_topics_by_name_and_by_pattern_in_several_stores(tmp_path: Path) -> None:

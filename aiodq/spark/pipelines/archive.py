@@ -30,8 +30,9 @@ from aiodq.storage.store_layout import refuse_inside_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = ["ArchiveSummary", "archive", "check_target"]
 
@@ -106,7 +107,7 @@ def archive(  # noqa: PLR0913 - what there is to say
         stop: called from time to time; the run ends once it returns True.
 
     Raises:
-        InvalidOptionError: several stores; or the directory is of another checkpoint, was moved, or cannot be used.
+        InvalidOptionError: several stores; or the directory is of another checkpoint or run, was moved, or is unfit.
         NotAStoreError: the directory, or the checkpoint, lies among a store's own files.
         StorageError: fewer messages were written than the store holds, and the hold still keeps them; or as mapped
             from the system's error.
@@ -114,11 +115,11 @@ def archive(  # noqa: PLR0913 - what there is to say
     """
     began, named = time.monotonic(), topics_option(topics)
     store, (path, state) = one_store("archive", store), check_target(target, checkpoint)
+    _refuse_second(spark, path)
     hold = hold or _own_hold(store, path, state)
     reader = spark.readStream.format("aiodq").options(**_options(hold, named, most_records, lossy=lossy))
     rows = reader.schema(ARCHIVED).load(store).withColumn("date", f.expr(_DATE))
-    writer = rows.writeStream.format("parquet").partitionBy("topic", "date").option("checkpointLocation", state)
-    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every} seconds")
+    writer = _writer(rows, path, state, every=None if once else every)
     tally = Tally(store, hold, lambda *wanted: _archived(spark, path, store, wanted))
     with closing(_Run(partial(writer.start, path), tally)) as run:
         while not run.wait():
@@ -166,6 +167,29 @@ def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
             f"{target} was written with another checkpoint than {checkpoint}: go on with that one, "
             f"or archive into another directory"
         )
+
+
+def _name_of(target: str) -> str:
+    """Return the name of the query that archives into a directory."""
+    return f"archive {target}"
+
+
+def _refuse_second(spark: SparkSession, target: str) -> None:
+    """Make sure that no run of this session archives into a directory.
+
+    Raises:
+        InvalidOptionError: one does.
+    """
+    if _name_of(target) in {query.name for query in spark.streams.active}:
+        raise InvalidOptionError(f"another run of this session is archiving into {target}: let it end first")
+
+
+def _writer(rows: DataFrame, target: str, state: str, *, every: float | None) -> DataStreamWriter:
+    writer = rows.writeStream.format("parquet").partitionBy("topic", "date").option("checkpointLocation", state)
+    # Spark refuses the second of two by one name. By the checkpoint it would stop the first one, which would seem to
+    # have archived all there was.
+    writer = writer.queryName(_name_of(target))
+    return writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")
 
 
 def _own_hold(store: str, target: str, checkpoint: str) -> str:
