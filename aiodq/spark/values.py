@@ -49,6 +49,8 @@ _DELAY: Final = re.compile(r"([0-9]{1,12}) *(ms|s|m|min|h|d)")
 _NUMBER: Final = re.compile("[0-9]{1,30}")
 _SIZE: Final = re.compile(r"([0-9]{1,30}) *([bkmg]?)b?", re.IGNORECASE)
 _LARGEST: Final = (1 << 63) - 1
+_HALF: Final = re.compile("[\ud800-\udfff]")
+"""Matches half a character, which JSON can name, and no UTF-8."""
 
 
 def delay_of(options: Mapping[str, str], name: str, default: float) -> float:
@@ -88,7 +90,11 @@ def labels_of(options: Mapping[str, str], name: str) -> list[str]:
     if not value.lstrip().startswith("["):
         return names_of(options, name)
     found = json_of(name, value)
-    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+    if (
+        not isinstance(found, list)
+        or not found
+        or not all(isinstance(each, str) and not _HALF.search(each) for each in found)
+    ):
         raise InvalidOptionError(
             f'{name} that begin with [ are a list of texts in JSON (["a,b", "c"]), not {value!r:.200}'
         )

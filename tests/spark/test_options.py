@@ -182,6 +182,7 @@ def test_a_directory_that_is_there_is_meant_whatever_its_name(tmp_path: Path, na
         ({"tags": ""}, "tags is empty"),
         ({"tags": "[]"}, "tags that begin with "),
         ({"tags": '["a", 5]'}, "tags that begin with "),
+        ({"tags": '["\\ud800"]'}, "tags that begin with "),
         ({"tags": '["a"'}, "tags is no JSON"),
         ({"tags": "[red]"}, "tags is no JSON"),
         ({"columns": "bodies"}, "columns are some of"),
