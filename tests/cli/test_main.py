@@ -43,6 +43,14 @@ def test_each_command_has_help_of_its_own(command: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("job", "told"), [("archive", "a topic name or pattern"), ("replay", "only messages of these topics")]
+)
+def test_help_says_which_jobs_take_patterns_of_topics(job: str, told: str) -> None:
+    (line,) = [line for line in ok("spark", job, "--help").out.decode().splitlines() if "--topic " in line]
+    assert told in line
+
+
+@pytest.mark.parametrize(
     ("arguments", "more"),
     [
         ("nope", "aiodq --help."),

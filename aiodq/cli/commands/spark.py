@@ -64,6 +64,8 @@ Offset = Annotated[int | None, Parameter(converter=whole)]
 Moment = Annotated[datetime | None, Parameter(validator=_zoned)]
 """A time, with its zone."""
 
+Names = Annotated[list[str] | None, Parameter(negative=())]
+
 Topics = Annotated[list[str] | None, Parameter(name="--topic", help="a topic name or pattern; repeatable", negative=())]
 
 
@@ -318,8 +320,8 @@ def replay(  # noqa: PLR0913 - likewise
     /,
     *,
     into: str | None = None,
-    topic: Topics = None,
-    tag: Annotated[list[str] | None, Parameter(negative=())] = None,
+    topic: Names = None,
+    tag: Names = None,
     since: Moment = None,
     until: Moment = None,
     first: Offset = None,
@@ -336,7 +338,7 @@ def replay(  # noqa: PLR0913 - likewise
         source: a directory that `aiodq spark archive` wrote.
         store: the store's directory; it may be open in another process, whose consumers receive them.
         into: one topic for all messages; default: each message's own topic.
-        topic: only messages of these topics.
+        topic: only messages of these topics; repeatable.
         tag: only messages with one of these tags; repeatable.
         since: only messages put at that time or later, such as 2026-01-31T12:00:00+00:00.
         until: only messages put before that time.
