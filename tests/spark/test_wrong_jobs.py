@@ -157,6 +157,17 @@ async def test_nothing_is_written_where_it_goes_with_a_topic(
     assert sorted(store.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["LOCK", "#store"])
+async def test_a_report_replaces_no_file_of_a_store(store: Path, name: str) -> None:
+    """With another lock file, a second process would own the store, too."""
+    before = (store / name).read_bytes()
+    (store.parent / "link").symlink_to(store / name)
+    for place in (store / name, store.parent / "link"):
+        with pytest.raises(aiodq.NotAStoreError, match=f"this lies inside '{name}' of the store"):
+            report(NONE, store, place)
+    assert (store / name).read_bytes() == before
+
+
 async def test_a_result_may_lie_beside_the_topics_or_elsewhere(store: Path) -> None:
     for place in (store / "result", store.parent / "result", "s3://bucket/orders", "result"):
         check_outside_stores(str(place))
