@@ -141,6 +141,16 @@ def test_a_second_run_of_a_session_into_one_directory_is_refused_and_the_first_g
     assert archive(spark, store, tmp_path / "out").rows == 0, "the first one has ended"
 
 
+def test_the_path_of_an_archive_may_look_like_that_of_a_topic(spark: SparkSession, tmp_path: Path, store: Path) -> None:
+    lake = tmp_path / "topic=all" / "topic=more"
+    archive(spark, store, lake)
+    assert archive(spark, store, lake).rows == 0
+    for topic in ("all", "more"):
+        with pytest.raises(aiodq.StoreNotFoundError, match=f"no topic '{topic}' in the archive; there are: orders"):
+            replay(spark, lake, tmp_path / "again", topics=[topic])
+    assert replay(spark, lake, tmp_path / "again", topics=["orders"]).rows == 100
+
+
 def test_archived_and_replayed_it_is_what_it_was(spark: SparkSession, tmp_path: Path, store: Path) -> None:
     lake, again = tmp_path / "a lake", tmp_path / "again"
     archive(spark, store, f"file://{lake}")

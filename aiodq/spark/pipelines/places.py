@@ -129,12 +129,21 @@ def refuse_moved(archive: str) -> None:
 def _refuse_elsewhere(archive: str, line: bytes, log: str) -> None:
     with taking_apart(log, "Spark's log of the archive's files"):
         url = urlsplit(str(json.loads(line)["path"]))
-    place = unquote(url.path).partition(f"/{_TOPIC}")[0]
+    place = _apart(unquote(url.path))[0]
     if url.scheme in {"", "file"} and os.path.realpath(place) != os.path.realpath(archive):
         raise InvalidOptionError(
             f"{archive} was moved or copied: it was written as {place}, where Spark looks for its files. Put it, or a "
             f"symbolic link to it, there again, and name that"
         )
+
+
+def _apart(file: str) -> tuple[str, str | None]:
+    """Return the archive that a file is in, and its topic; the whole path and None if no directory names one.
+
+    The last such directory does: the archive's own path may have one, too, such as `/lake/topic=orders`.
+    """
+    archive, found, rest = file.rpartition(f"/{_TOPIC}")
+    return (archive, rest.partition("/")[0]) if found else (file, None)
 
 
 def topic_column() -> Column:
@@ -151,7 +160,7 @@ def check_archived(rows: DataFrame, source: str, topics: Sequence[str] | None) -
     files = [unquote(unquote(file)) for file in rows.inputFiles()]
     if not files:
         raise StoreNotFoundError("there is nothing to replay: no file that archive has written", source)
-    there = {part.removeprefix(_TOPIC) for file in files for part in file.split("/") if part.startswith(_TOPIC)}
+    there = {topic for _, topic in map(_apart, files) if topic is not None}
     for topic in topics or ():
         if there and topic not in there:
             raise StoreNotFoundError(
