@@ -13,15 +13,16 @@ from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
 import aiodq
-from aiodq.spark.objects import check_outside_stores
+from aiodq.spark.objects import check_outside_stores, find_objects
 from aiodq.spark.options import write_options
 from aiodq.spark.pipelines import archive, audit, check_stores, compact, replay, report, ship, start_session
-from aiodq.spark.pipelines.archive import _own_hold, _Run
+from aiodq.spark.pipelines.archive import _own_hold, _Run, check_target
 from aiodq.spark.pipelines.places import refuse_moved, target_path
 from aiodq.spark.pipelines.replay import check_range
 from aiodq.spark.source import AiodqDataSource
@@ -448,6 +449,20 @@ def test_a_directory_with_a_batch_that_the_checkpoint_does_not_know_is_another_s
         archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     (offsets / "12").touch()
     archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+
+
+def test_a_checkpoint_in_object_storage_is_known_again(tmp_path: Path) -> None:
+    log, state = tmp_path / "out" / "_spark_metadata", f"memory://{uuid4()}"
+    log.mkdir(parents=True)
+    (log / "3").touch()
+    with pytest.raises(aiodq.InvalidOptionError, match="was written with another checkpoint"):
+        check_target(tmp_path / "out", state)
+    fs, place = find_objects(state)
+    fs.pipe_file(f"{place}/offsets/3", b"v1")
+    assert check_target(tmp_path / "out", state) == (str(tmp_path / "out"), state)
+    (log / "4").touch()
+    with pytest.raises(aiodq.InvalidOptionError, match="was written with another checkpoint"):
+        check_target(tmp_path / "out", state)
 
 
 @pytest.mark.parametrize("place", ["out/_spark_metadata", "checkpoint/offsets"])

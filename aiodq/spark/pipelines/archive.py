@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError, StoreNotFoundError
-from aiodq.spark.objects import full_path, is_url
+from aiodq.spark.objects import AnyFileSystem, full_path, is_url
 from aiodq.spark.pipelines.places import ARCHIVED, one_store, refuse_moved, target_path, topic_column
 from aiodq.spark.pipelines.session import loss_option, topics_option
 from aiodq.spark.pipelines.tally import Tally
@@ -137,6 +137,7 @@ def check_target(target: str | os.PathLike[str], checkpoint: str | os.PathLike[s
     Raises:
         InvalidOptionError: another checkpoint wrote the directory, it was moved, or can be none.
         NotAStoreError: it, or the checkpoint, lies among a store's own files.
+        MissingExtraError: the checkpoint is in object storage, which takes the extra `objects` to look into.
         StorageError: as mapped from the system's error.
     """
     path = target_path(target)
@@ -205,10 +206,11 @@ def _latest(directory: str) -> int:
     """Return the highest batch number in a log of Spark; -1 if there is none.
 
     Raises:
+        MissingExtraError: it is in object storage, and fsspec, or what that needs for it, is not installed.
         StorageError: as mapped from the system's error.
     """
     try:
-        names = os.listdir(directory)
+        names = AnyFileSystem().listdir(directory)
     except FileNotFoundError:
         return -1
     except OSError as cause:
