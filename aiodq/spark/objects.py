@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
     from aiodq.storage.io.filesystem import File, FileSystem, Lock
 
-__all__ = ["AnyFileSystem", "check_outside_stores", "find_objects", "full_path", "is_url", "local_path", "numbered"]
+__all__ = [
+    "AnyFileSystem",
+    "check_outside_stores",
+    "find_objects",
+    "find_urls",
+    "full_path",
+    "is_url",
+    "local_path",
+    "numbered",
+]
 
 _FILE: Final = re.compile("file:(//(localhost)?)?(?=/)")
 _ONE_SLASH: Final = re.compile("([A-Za-z][A-Za-z0-9+]+:)/(?!/)")
@@ -114,6 +123,20 @@ def find_objects(url: str) -> tuple[Any, str]:
     except ValueError as cause:
         raise OSError(errno.EINVAL, str(cause)) from cause
     return fs, path
+
+
+def find_urls(pattern: str) -> list[str]:
+    """Return the URLs that a pattern matches, sorted; the pattern itself if it is the name of a directory. Blocking.
+
+    Raises:
+        MissingExtraError: as for `find_objects`.
+        OSError: as for `find_objects`; or they could not be listed.
+    """
+    fs, place = find_objects(pattern)
+    if _kind(fs, place) == "directory":
+        return [pattern]
+    with numbered():
+        return sorted(str(fs.unstrip_protocol(name)) for name in fs.glob(place))
 
 
 _NUMBERS: Final = (

@@ -15,7 +15,7 @@ from aiodq.errors import InvalidOptionError
 from aiodq.format.codecs import codec_number
 from aiodq.names import check_topic_name, is_ephemeral
 from aiodq.options import LARGEST_BODY, StoreOptions
-from aiodq.spark.objects import full_path, is_url
+from aiodq.spark.objects import find_urls, full_path, is_url
 from aiodq.spark.values import (
     bound_of,
     choice_of,
@@ -28,6 +28,7 @@ from aiodq.spark.values import (
     size_of,
     time_of,
 )
+from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:
@@ -397,13 +398,23 @@ def _stores(options: Mapping[str, str]) -> tuple[str, ...]:
     named += _paths(options.get("path", ""))
     stores: list[str] = []
     for path in map(_path, named):
-        found = sorted(glob(path)) if has_magic(path) and not os.path.isdir(path) else [path]
+        found = _matching(path)
         if not found:
             raise InvalidOptionError(f"no store is found under path {path!r}")
         stores += found
     if not stores:
         raise _no_path("a store's directory, several, or a pattern", options)
     return _told_apart(stores)
+
+
+def _matching(path: str) -> list[str]:
+    """Return the paths that a pattern matches; the path itself if it is none, or a directory of that very name."""
+    if not has_magic(path):
+        return [path]
+    if is_url(path):
+        with os_errors(path):
+            return find_urls(path)
+    return [path] if os.path.isdir(path) else sorted(glob(path))
 
 
 def _said_to_load(said: str) -> list[str]:

@@ -20,7 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import aiodq
 from aiodq.spark import pipelines
 from aiodq.spark.objects import AnyFileSystem, find_objects
-from aiodq.spark.options import stream_options, write_options
+from aiodq.spark.options import read_options, stream_options, write_options
 from aiodq.spark.pipelines.ship import MANIFEST, ShipSummary, ship
 from aiodq.spark.planning import snapshot
 from aiodq.spark.stream.streaming import StreamReader
@@ -99,6 +99,21 @@ def test_what_lies_below_a_file_is_not_there(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(MemoryFileSystem, "info", failing)
     assert not AnyFileSystem().exists("memory://lake/file/below")
+
+
+def test_stores_in_a_bucket_are_named_by_a_pattern(store: Path, bucket: str) -> None:
+    for name in ("a", "b", "other", "a?", "[b]"):
+        ship(store, f"{bucket}/{name}", topics=["orders"])
+    rows = sealed(store)
+    for name in ("a", "a?", "[b]"):
+        assert read(f"{bucket}/{name}") == rows, "what has that very name is meant"
+    assert sorted(row["offset"] for row in read(f"{bucket}/?")) == sorted(row["offset"] for row in rows * 2)
+    assert len(read(f"{bucket}/*")) == len(rows) * 5
+    assert read_options({"path": f"{bucket}/o*r"}).stores == (f"memory:///{bucket.partition('://')[2]}/other",)
+    with pytest.raises(aiodq.InvalidOptionError, match="no store is found under path"):
+        read(f"{bucket}/c*")
+    with pytest.raises(aiodq.StorageError, match="Protocol not known: nowhere"):
+        read("nowhere://lake/*")
 
 
 def test_what_is_longer_than_what_is_to_be_shipped_is_somebody_else_s(store: Path, bucket: str) -> None:
