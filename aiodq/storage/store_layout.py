@@ -197,11 +197,9 @@ def refuse_inside_store(fs: FileSystem, path: str) -> None:
 
 
 def _is_its_own(fs: FileSystem, directory: str, name: str) -> bool:
-    """Return whether a directory is a store, and this is a topic of it, its lock, or what else it keeps beside them."""
+    """Return whether a directory is a store, and this is a topic of it, or what it keeps beside its topics."""
     try:
-        if not fs.exists(os.path.join(directory, LOCK_NAME)):
-            return False
-        if not (name == LOCK_NAME or "#" in name or _is_topic(fs, directory, name)):
+        if not (fs.exists(os.path.join(directory, LOCK_NAME)) and ("#" in name or _is_topic(fs, directory, name))):
             return False
         check_store_directory(fs, directory)
     except (OSError, StorageError):

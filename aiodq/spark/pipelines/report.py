@@ -18,7 +18,7 @@ from uuid import uuid4
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from aiodq.errors import StoreNotFoundError
+from aiodq.errors import InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.options import batch_options
 from aiodq.spark.packing import plan_tasks
@@ -29,6 +29,7 @@ from aiodq.spark.pipelines.session import check_stores, loss_option, topics_opti
 from aiodq.spark.pipelines.spread import spread
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.filesystem import OsFileSystem
+from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.state.topic.topic_meta import describe
@@ -87,7 +88,7 @@ def report(
     Raises:
         StoreNotFoundError: there is no such store or topic, or none that matches.
         PySparkException: Spark's, with the cause in its text.
-        InvalidOptionError: several stores were named.
+        InvalidOptionError: several stores were named; or the file is a store's lock.
         NotAStoreError: the file would be among a store's own files.
         OSError: the file has no place: a directory has its name, or its own directory is missing.
         StorageError: it cannot be written; an earlier one stays as it was.
@@ -155,9 +156,13 @@ def check_file(path: str) -> None:
 
     Raises:
         NotAStoreError: it would be among a store's own files, and might replace one.
+        InvalidOptionError: it would replace a store's lock, with which another process could own the store, too.
         OSError: it cannot.
     """
-    refuse_inside_store(OsFileSystem(), os.path.realpath(path))
+    place = os.path.realpath(path)
+    refuse_inside_store(OsFileSystem(), place)
+    if os.path.basename(place) == LOCK_NAME and os.path.exists(place):
+        raise InvalidOptionError(f"{path} is the lock of a store: name another file for the report")
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
