@@ -351,11 +351,14 @@ def replay(  # noqa: PLR0913 - likewise
         verbose: show the output of Java, Spark and its workers.
     """
     wanted = {"into": into, "topics": topic, "tags": tag, "since": since, "until": until, "first": first, "stop": stop}
-    if not os.path.isdir(source):
+    from aiodq.spark.objects import local_path  # noqa: PLC0415 - an extra that may be missing
+    from aiodq.spark.pipelines.replay import check_places, check_range  # noqa: PLC0415 - likewise
+
+    archived = local_path(source)
+    if not os.path.isdir(archived):
         raise CommandError(f"there is no directory {source}: replay reads what aiodq spark archive wrote")
-    if os.path.lexists(os.path.join(source, LOCK_NAME)):
+    if os.path.lexists(os.path.join(archived, LOCK_NAME)):
         raise CommandError(f"{source} is a store: replay reads what aiodq spark archive wrote")
-    from aiodq.spark.pipelines.replay import check_places, check_range  # noqa: PLC0415 - an extra that may be missing
 
     check_range(first, stop, since, until)
     check_places(source, store, into, txn_id, max_message_bytes)
