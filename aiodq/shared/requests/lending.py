@@ -72,9 +72,7 @@ class Lending:
         self._channel_engine = channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
         self.engine: TopicEngine = channel._engine  # noqa: SLF001 - as above
         self._lent = LentMessages(owner.epoch)
-        self._wanted = 0
-        self._given = 0
-        self._sent = 0
+        self._wanted = self._given = self._sent = 0
         self._place = self._channel_engine.place
         self._changed = asyncio.Event()
         self._idle = False
