@@ -118,7 +118,7 @@ def own_delivery(channel_engine: OpenChannel[Message], message: Message) -> int:
     """
     its, delivery = message._claim()  # noqa: SLF001 - as in `ack_all`
     if its is not channel_engine:
-        raise NotInFlightError(
-            f"message {message.offset} was handed out by {its.place}, not by {channel_engine.place}; none was settled"
-        )
+        alike = its.place == channel_engine.place
+        whose = "which was deleted or is another store's" if alike else f"not by {channel_engine.place}"
+        raise NotInFlightError(f"message {message.offset} was handed out by {its.place}, {whose}; none was settled")
     return delivery

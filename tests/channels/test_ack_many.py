@@ -94,6 +94,22 @@ async def test_on_an_error_none_is_settled(machine: Machine, what: str) -> None:
         await first.ack()
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_whose_message_it_is_is_said(machine: Machine, deleted: bool) -> None:
+    async with machine.store() as store:
+        topic, options = store.topic("t"), aiodq.ChannelOptions(start="earliest")
+        channels = [topic.channel(name, options) for name in "ab"]
+        await topic.put(b"x")
+        message = await channels[0].get()
+        if deleted:
+            await topic.delete_channel("a")
+            await topic.put(b"y")
+        other = topic.channel("a", options) if deleted else channels[1]
+        hint = "by 't', channel 'a', " + ("which was deleted" if deleted else "not by 't', channel 'b'")
+        with pytest.raises(aiodq.NotInFlightError, match=re.escape(hint)):
+            await other.ack_many([message, await other.get()])
+
+
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
