@@ -206,8 +206,7 @@ class Producer(Uncopied):
         if offset >= 0:
             return range(offset, offset + len(columns.bodies))
         engine.check()
-        ahead = put_buffer.ahead()
-        waiter = await put_buffer.enter(lambda: put_buffer.accept_columns(put_buffer.in_time(columns, ahead), cost))
+        waiter = await put_buffer.enter_columns(columns, cost)
         try:
             return await waiter
         except asyncio.CancelledError:

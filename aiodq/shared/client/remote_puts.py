@@ -249,6 +249,11 @@ class RemotePuts(Acceptance):
         ahead = self.ahead()
         return await self.enter(lambda: self.accept(self.one_in_time(message, ahead), body))
 
+    async def enter_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
+        """Accept messages that are stored all or none as soon as there is room, in order of the calls."""
+        ahead = self.ahead()
+        return await self.enter(lambda: self.accept_columns(self.in_time(columns, ahead), cost))
+
     async def enter(self, accept: Callable[[], T]) -> T:
         """Call `accept` as soon as there is room in memory, in order of the calls.
 

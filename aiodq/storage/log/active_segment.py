@@ -445,7 +445,8 @@ class ActiveSegment:
         if not self._staged:
             return
         try:
-            self._cut_torn()
+            if self._torn:
+                self._cut_torn()
             self._torn = True
             # CRASH: 2. Until the next sync any part of these bytes may be missing.
             staged, position = self._staged, self._position
@@ -500,16 +501,16 @@ class ActiveSegment:
         self._torn = self._torn or self._position > self.segment.data_end
         self._position = self.segment.data_end
         self.next = self.segment.end
-        with suppress(OSError):
-            self._cut_torn()
+        if self._torn:
+            with suppress(OSError):
+                self._cut_torn()
         self._count_entries()
 
     def _cut_torn(self) -> None:
-        """Truncate what a failed write left, if any."""
-        if self._torn:
-            self._file.truncate(self._position)
-            self._ahead.gone()
-            self._torn = False
+        """Truncate what a failed write left."""
+        self._file.truncate(self._position)
+        self._ahead.gone()
+        self._torn = False
 
     def sync(self) -> None:
         """Sync: on return, everything written before is on the device.

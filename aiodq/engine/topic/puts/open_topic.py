@@ -6,7 +6,7 @@ Protocols, a type checker notices a handle that uses what only one of the two ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from aiodq.options import StoreOptions
 
 __all__ = ["OpenTopic", "PutAtOnce", "PutBuffering"]
-
-T = TypeVar("T")
 
 
 class PutAtOnce(Protocol):
@@ -88,14 +86,6 @@ class PutBuffering(Protocol):
         """Return a function that reads the wall time once and repeats it."""
         ...
 
-    def ahead(self) -> int:
-        """Return by how many nanoseconds the wall time is ahead of the monotonic time."""
-        ...
-
-    def in_time(self, columns: Columns, ahead: int) -> Columns:
-        """Return messages that have waited for room, by the wall clock of now if it has jumped since."""
-        ...
-
     def accepted_columns(self, items: list[Any], shared: Accepted, now_ns: Callable[[], int]) -> tuple[Columns, int]:
         """Return several messages as they are stored, and their cost in bytes of memory."""
         ...
@@ -104,16 +94,12 @@ class PutBuffering(Protocol):
         """Accept a message for a caller that does not wait."""
         ...
 
-    def accept_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
-        """Accept messages that are stored all or none; the future gives their offsets."""
-        ...
-
     async def enter_one(self, message: Accepted, body: bytes) -> asyncio.Future[int]:
         """Accept a message as soon as there is room; the future gives its offset."""
         ...
 
-    async def enter(self, accept: Callable[[], T]) -> T:
-        """Call `accept` as soon as there is room."""
+    async def enter_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
+        """Accept messages that are stored all or none as soon as there is room; the future gives their offsets."""
         ...
 
     def withdrawn(self) -> None:

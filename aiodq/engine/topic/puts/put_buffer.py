@@ -134,6 +134,13 @@ class PutBuffer(Acceptance):
             return await self.enter(lambda: self.accept(self.one_in_time(message, ahead), body))
         return self._add(message, body, cost)
 
+    async def enter_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
+        """Do as `accept_columns` as soon as there is room, after earlier puts; see `enter`."""
+        if self.at_rest and self.has_room(len(columns.bodies), cost):
+            return self.accept_columns(columns, cost)
+        ahead = self.ahead()
+        return await self.enter(lambda: self.accept_columns(self.in_time(columns, ahead), cost))
+
     def accept_columns(self, columns: Columns, cost: int) -> asyncio.Future[range]:
         """Accept messages that are stored all or none, and cost so many bytes; the future gives their offsets.
 
