@@ -122,18 +122,14 @@ class PacketProtocol(asyncio.Protocol, ABC):
         if self._may_read():
             self._transport.resume_reading()
 
-    def _write(self, data: bytes) -> None:
-        """Write all of it, or abort the connection.
+    def _write_failed(self) -> None:
+        """Abort the connection, as a write has failed.
 
         For lack of memory, a part of it may be on its way: the other end would take what follows for the rest.
         """
-        try:
-            self._transport.write(data)
-        except BaseException:
-            # First closed: asyncio's `abort` leaves a socket watched for room to write if nothing was kept to write.
-            self._transport.close()
-            self._transport.abort()
-            raise
+        # First closed: asyncio's `abort` leaves a socket watched for room to write if nothing was kept to write.
+        self._transport.close()
+        self._transport.abort()
 
     def abort(self) -> None:
         """Close at once."""

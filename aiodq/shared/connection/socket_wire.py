@@ -57,7 +57,12 @@ class SocketWire(PacketProtocol):
     def send(self, packet: Packet, request: int) -> None:
         """Send a packet."""
         if not self._transport.is_closing():  # what a closed connection loses is sent again, or answered by `lost`
-            self._write(encode_packet(packet, request))
+            data = encode_packet(packet, request)
+            try:  # here and not in a function: each call counts for a put
+                self._transport.write(data)
+            except BaseException:
+                self._write_failed()
+                raise
         if not self._begun:
             # INVARIANT: the link knows of this connection. On uvloop, an owner's refusal may arrive before that.
             self._begun = True

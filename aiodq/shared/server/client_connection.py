@@ -149,7 +149,11 @@ class ClientConnection(PacketProtocol):
         data = b"".join((self._early.forbid(), *self._soon, *last))
         self._soon.clear()
         if data and self._transport is not None and not self._transport.is_closing():
-            self._write(data)
+            try:  # as in `SocketWire.send`
+                self._transport.write(data)
+            except BaseException:
+                self._write_failed()
+                raise
             if self.clogged:
                 self._pause_if_unread()
 
