@@ -143,20 +143,25 @@ class TestDelayedPuts:
             machine.clock.advance(10.1)
             assert ready(jobs) == ready(new) == [b"before", b"ahead"]
 
-    @pytest.mark.parametrize("many", [False, True])
+    @pytest.mark.parametrize("way", ["one by one", "together", "transaction"])
     @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
     async def test_a_put_that_waits_for_room_while_the_wall_clock_jumps_is_in_time(
-        self, machine: Machine, jump: float, many: bool
+        self, machine: Machine, jump: float, way: str
     ) -> None:
         later, dying = aiodq.Draft(b"later", delay=10), aiodq.Draft(b"dying", ttl=20)
         async with machine.store(max_messages=2) as store:
             jobs = await used(store)
             await jobs.put_many([b"1", b"2"])
-            putting: asyncio.Future[Any] = (
-                asyncio.gather(jobs.put_many([later, dying]))
-                if many
-                else asyncio.gather(jobs.put(b"later", delay=10), jobs.put(b"dying", ttl=20))
-            )
+
+            async def transact() -> None:
+                async with store.transaction() as tx:
+                    tx.put_many("jobs", [later, dying])
+
+            putting: asyncio.Future[Any] = {
+                "one by one": lambda: asyncio.gather(jobs.put(b"later", delay=10), jobs.put(b"dying", ttl=20)),
+                "together": lambda: asyncio.ensure_future(jobs.put_many([later, dying])),
+                "transaction": lambda: asyncio.ensure_future(transact()),
+            }[way]()
             await asyncio.sleep(0)
             machine.clock.advance(4)
             machine.clock.jump(jump)

@@ -82,6 +82,10 @@ class Entry:
     settlements: list[HeldRun] = field(default_factory=list)
     ranges: dict[tuple[TopicEngine, ChannelEngine[Any]], list[tuple[int, int]]] = field(default_factory=dict)
 
+    def set_in_time(self, ahead: int) -> None:
+        """Have the puts go by the wall clock of now if it has jumped since it was `ahead`; see `Acceptance.in_time`."""
+        self.puts = [(engine, engine.put_buffer.in_time(columns, ahead), cost) for engine, columns, cost in self.puts]
+
     def hold(self, run: HeldRun) -> None:
         """Note messages that it settles and holds."""
         self.settlements.append(run)

@@ -178,6 +178,7 @@ class Committer:
         # A committer gets topics and channels of its own store only, which are engines.
         own = cast("Sequence[tuple[TopicEngine, Columns, int]]", puts)
         entry = Entry(own, asyncio.get_running_loop().create_future(), origin, room)
+        ahead = own[0][0].put_buffer.ahead() if own else 0
         for count, (engine, _, _) in enumerate(own, 1):
             engine.put_buffer.check_open(pressing=bool(settlements))
             if not count % _TOPICS_AT_ONCE:
@@ -188,6 +189,7 @@ class Committer:
             # Last: a transaction that is refused leaves no empty topic.
             await self._create([engine for engine, _, _ in own])
             self._check()
+            entry.set_in_time(ahead)
         except BaseException:
             entry.release()
             raise
