@@ -120,9 +120,11 @@ def test_what_goes_on_ends_when_it_is_told(spark: SparkSession, tmp_path: Path, 
     assert done.rows == 100
 
 
+@pytest.mark.parametrize("spelled", ["out", "link/out"])
 def test_a_second_run_of_a_session_into_one_directory_is_refused_and_the_first_goes_on(
-    spark: SparkSession, tmp_path: Path, store: Path
+    spark: SparkSession, tmp_path: Path, store: Path, spelled: str
 ) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
     counts: list[int] = []
 
     def again(rows: int) -> None:
@@ -130,7 +132,7 @@ def test_a_second_run_of_a_session_into_one_directory_is_refused_and_the_first_g
             with pytest.raises(
                 aiodq.InvalidOptionError, match=r"another run of this session is archiving into .*/out:"
             ):
-                archive(spark, store, tmp_path / "out")
+                archive(spark, store, tmp_path / spelled)
             asyncio.run(fill(store, "later", rounds=1))
         counts.append(rows)
 

@@ -171,8 +171,8 @@ def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
 
 
 def _name_of(target: str) -> str:
-    """Return the name of the query that archives into a directory."""
-    return f"archive {target}"
+    """Return the name of the query that archives into a directory, by whatever path."""
+    return f"archive {os.path.realpath(target)}"
 
 
 def _refuse_second(spark: SparkSession, target: str) -> None:
