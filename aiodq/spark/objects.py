@@ -10,6 +10,8 @@ import errno
 import os
 import re
 from contextlib import contextmanager
+from itertools import takewhile
+from operator import eq
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aiodq.errors import InvalidOptionError, MissingExtraError
@@ -128,6 +130,8 @@ def find_objects(url: str) -> tuple[Any, str]:
 def find_urls(pattern: str) -> list[str]:
     """Return the URLs that a pattern matches, sorted; the pattern itself if it is the name of a directory. Blocking.
 
+    They begin as the pattern does: a path does not tell the machine, nor the cache that a URL may name as well.
+
     Raises:
         MissingExtraError: as for `find_objects`.
         OSError: as for `find_objects`; or they could not be listed.
@@ -135,8 +139,11 @@ def find_urls(pattern: str) -> list[str]:
     fs, place = find_objects(pattern)
     if _kind(fs, place) == "directory":
         return [pattern]
+    spelled = pattern.rstrip("/")
+    shared = sum(1 for _ in takewhile(bool, map(eq, reversed(spelled), reversed(place))))
+    before, within = spelled[: len(spelled) - shared], place[: len(place) - shared]
     with numbered():
-        return sorted(str(fs.unstrip_protocol(name)) for name in fs.glob(place))
+        return sorted(before + str(name).removeprefix(within) for name in fs.glob(place))
 
 
 _NUMBERS: Final = (

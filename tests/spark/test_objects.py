@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import shutil
 import sys
 from dataclasses import replace
 from functools import partialmethod
@@ -62,6 +63,26 @@ def sealed(store: Path, topic: str = "orders") -> list[dict[str, Any]]:
     return [row for row in scanned(store, topic) if row["offset"] < last]
 
 
+class Far(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Has the machine in its URLs and not in its paths, as that of SFTP."""
+
+    protocol = "far"
+
+    def __init__(self, *, machine: str, **more: Any) -> None:
+        super().__init__(**more)
+        assert machine == "me@machine"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(
+            LocalFileSystem._strip_protocol(f"/{path.partition('://')[2].partition('/')[2]}" if "://" in path else path)
+        )
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        return {"machine": path.partition("://")[2].partition("/")[0]}
+
+
 class Remembering(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Keeps its listings, unless it is told not to, as those of buckets do."""
 
@@ -109,11 +130,22 @@ def test_stores_in_a_bucket_are_named_by_a_pattern(store: Path, bucket: str) -> 
         assert read(f"{bucket}/{name}") == rows, "what has that very name is meant"
     assert sorted(row["offset"] for row in read(f"{bucket}/?")) == sorted(row["offset"] for row in rows * 2)
     assert len(read(f"{bucket}/*")) == len(rows) * 5
-    assert read_options({"path": f"{bucket}/o*r"}).stores == (f"memory:///{bucket.partition('://')[2]}/other",)
+    assert read_options({"path": f"{bucket}/o*r"}).stores == (f"{bucket}/other",), "it is spelled as the pattern is"
     with pytest.raises(aiodq.InvalidOptionError, match="no store is found under path"):
         read(f"{bucket}/c*")
     with pytest.raises(aiodq.StorageError, match="Protocol not known: nowhere"):
         read("nowhere://lake/*")
+
+
+@pytest.mark.parametrize("url", ["far://me@machine", "simplecache::far://me@machine"])
+def test_what_a_pattern_matches_is_on_the_machine_that_the_pattern_names(store: Path, url: str) -> None:
+    fsspec.register_implementation("far", Far, clobber=True)
+    lake = store.parent / "lake"
+    for name in ("a", "b"):
+        shutil.copytree(store, lake / name)
+    stores = read_options({"path": f"{url}{lake}/?/"}).stores
+    assert stores == (f"{url}{lake}/a", f"{url}{lake}/b")
+    assert AnyFileSystem().is_directory(stores[0])
 
 
 def test_what_is_longer_than_what_is_to_be_shipped_is_somebody_else_s(store: Path, bucket: str) -> None:
