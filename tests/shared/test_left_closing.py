@@ -65,3 +65,28 @@ async def test_whose_ack_is_refused_as_the_store_closes_gets_the_message_again_a
             while again.queue("jobs").qsize():
                 left.append(again.queue("jobs").get_nowait().body)
         assert left == [message.body for message, done in zip(held, acked, strict=True) if not done], turns
+
+
+@pytest.mark.parametrize("whose", ["owner", "client"])
+async def test_who_consumes_as_the_store_closes_gets_nothing_more(tmp_path: Path, whose: str) -> None:
+    """Else it would be closed only once all is consumed, and never if others put meanwhile."""
+    acked = 0
+
+    async def consume(queue: aiodq.Queue) -> None:
+        nonlocal acked
+        async for message in queue:
+            await message.ack()
+            acked += 1
+
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path / "s", QUICK, mode="shared") as owner:
+        store = owner if whose == "owner" else await aiodq.open(tmp_path / "s", mode="client")
+        await owner.queue("jobs").put_many([b"x"] * 1000)
+        consuming = [asyncio.create_task(consume(store.queue("jobs"))) for _ in range(10)]
+        while acked < 50:
+            await asyncio.sleep(0)
+        before = acked
+        await store.aclose()
+        await asyncio.gather(*consuming, return_exceptions=True)
+        assert acked <= before + 200
+    async with aiodq.open(tmp_path / "s", QUICK) as again:
+        assert again.queue("jobs").qsize() == 1000 - acked

@@ -500,19 +500,20 @@ class RemoteStore:
             raise failure
 
     async def _all_settled(self) -> None:
-        while True:
+        settling = True
+        while settling:
             channels = [channel for topic in self.topics.values() for channel in topic.channel_engines.values()]
             for channel in channels:
                 if channel.rejecting:
                     await self.link.call("closing")  # this owner or the next one knows of it
                 if channel.settling or not self._refusing:  # rejections may wait for room for ever: only once
                     await channel.all_settled()
-            if self._refusing and not any(channel.settling for channel in channels):
-                break
-            self._refusing = True  # nobody gets another message; those in hand may be settled meanwhile
+            settling = not self._refusing or any(channel.settling for channel in channels)
+            self._refusing = True
+            for channel in channels:
+                channel.leave()  # nobody gets another message; those in hand may be settled meanwhile
         # INVARIANT: whose ack is refused as the store closes knows that it was not done: none is begun from here on.
         for channel in channels:
-            channel.leave()
             channel.end_with(QueueShutDown("the store is closed"))
 
     async def shut_puts(self) -> None:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from aiodq.shared.connection.listener import Notice
     from aiodq.shared.consuming.remote_settlement import SettledTopic
     from aiodq.wire.packets import Packet
-    from aiodq.wire.payload import Held
 
 __all__ = ["RemoteChannel"]
 
@@ -96,7 +95,7 @@ class RemoteChannel(RemoteSettlement):
         self._opened = self._made_by = 0
         self._made: str | None = None
         self._is_fleeting = is_ephemeral(topic.name) or is_ephemeral(name)
-        self._through = self._drained = False
+        self._through = self._drained = self._halted = False
         self._idlers: dict[asyncio.Future[None], None] = {}
         self._returning: asyncio.TimerHandle | None = None
         self._last_withdrawn: asyncio.Future[Packet] | None = None
@@ -194,10 +193,12 @@ class RemoteChannel(RemoteSettlement):
         release(self._idlers)
 
     def leave(self) -> None:
-        """Tell the owner which messages were taken, before this process leaves: these count as delivered.
+        """Hand out nothing more, and tell the owner which messages were taken: these count as delivered.
 
         Those that are on their way count as not taken, as those that are here.
         """
+        self._halted = True
+        self._ready.halt()
         if self._wanted and self._resumed:
             self._tell_owner(lambda handle: Want(handle, self._got - len(self._ready)))
 
@@ -257,7 +258,7 @@ class RemoteChannel(RemoteSettlement):
         self.counts.reset()
         if held := self.to_resume():
             parts = [(owner, part) for owner, those in held.items() for part in portions(those, _RESUMED)]
-            answers = [self._request(partial(_resume, *each)) for each in parts]
+            answers = [self._request(partial(Resume, epoch=owner, held=part)) for owner, part in parts]
             surely(asyncio.gather(*answers), lambda done: self._claimed(done.result(), epoch, before))
         self._want()
 
@@ -336,7 +337,7 @@ class RemoteChannel(RemoteSettlement):
         """Hand out a message that is here already; None if there is none."""
         if self._ready.mortal and (dead := self._ready.take_dead(self._topic.clock.monotonic())):
             self.give_back(dead)  # to the owner, which settles them
-        if not self._ready or self.shut_now:
+        if not self._ready or self._halted:
             return None
         message = self._ready.take(store_ref, self._pace.ahead // _LOOKS if self._pace.ahead else MOST_AHEAD)
         self._prefetch()
@@ -373,7 +374,7 @@ class RemoteChannel(RemoteSettlement):
         if self.counts.ready and not self._ready:
             self._want()  # nothing was asked for if the first ones were here
             await self.refresh(bring=True)  # the owner sends in pieces, and answers this in between
-        return bool(self._ready) and not self.shut_now  # then they are given back, some in each turn of the loop
+        return bool(self._ready) and not self._halted  # then they are given back, some in each turn of the loop
 
     def _return(self) -> None:
         self._returning = None
@@ -383,7 +384,7 @@ class RemoteChannel(RemoteSettlement):
         """Hand out up to `most` messages that are here already."""
         if self._ready.mortal:
             return list(islice(iter(partial(self.take_next, store_ref), None), most))
-        if not self._ready or self.shut_now:
+        if not self._ready or self._halted:
             return []
         taken = self._ready.take_run(most, store_ref)
         self._prefetch()
@@ -554,6 +555,7 @@ class RemoteChannel(RemoteSettlement):
         del over
         self.shut = True
         self.shut_now = self.shut_now or immediate
+        self._halted = self._halted or immediate
         self._pace.ahead = 0
         self.ending.set()
         if self.shut_now:
@@ -594,7 +596,3 @@ class RemoteChannel(RemoteSettlement):
             self.refused(error)
         except AiodqError:
             return  # it is unknown; the owner says so when it knows
-
-
-def _resume(epoch: int, held: tuple[Held, ...], handle: int) -> Resume:
-    return Resume(handle, epoch, held)
