@@ -499,7 +499,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "put by 100, os": Count(6.1, 16, 1, 1.09, 0),
     "put by 100, interval": Count(6.1, 16, 1, 1.09, 0.14),
     "put by 100, always": Count(6.38, 16, 1, 1.1, 0.94),
-    "put over the socket, os": Count(86, 135, 1, 1, 0),
+    "put over the socket, os": Count(84, 133, 1, 1, 0),
     "put over the socket, always": Count(89, 137, 1, 1, 60),
     "put over the socket by 100, always": Count(6.89, 16, 1, 1.1, 0.94),
     "put by the owner of a shared store, os": Count(76, 121, 1, 3, 0),
@@ -523,7 +523,7 @@ CEILINGS: Final[dict[str, Count]] = {
     "async for + ack_nowait, max_attempts": Count(44, 47, 0, 0, 0.19),
     "await ack, os": Count(70, 110, 1, 2, 0),
     "await ack, always": Count(98, 161, 2, 4, 55),
-    "await ack, beside the owner": Count(180, 292, 3, 7, 0),
+    "await ack, beside the owner": Count(179, 292, 3, 7, 0),
     "consume": Count(96, 177, 3, 5.25, 0.26),
 }
 
