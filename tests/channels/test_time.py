@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -153,16 +153,18 @@ class TestDelayedPuts:
             jobs = await used(store)
             await jobs.put_many([b"1", b"2"])
 
-            async def transact() -> None:
-                async with store.transaction() as tx:
-                    tx.put_many("jobs", [later, dying])
+            async def put() -> None:
+                if way == "one by one":
+                    await asyncio.gather(jobs.put(b"later", delay=10), jobs.put(b"dying", ttl=20))
+                elif way == "together":
+                    await jobs.put_many([later, dying])
+                else:
+                    async with store.transaction() as tx:
+                        tx.put_many("jobs", [later, dying])
 
-            putting: asyncio.Future[Any] = {
-                "one by one": lambda: asyncio.gather(jobs.put(b"later", delay=10), jobs.put(b"dying", ttl=20)),
-                "together": lambda: asyncio.ensure_future(jobs.put_many([later, dying])),
-                "transaction": lambda: asyncio.ensure_future(transact()),
-            }[way]()
-            await asyncio.sleep(0)
+            putting = asyncio.create_task(put())
+            for _ in range(2):
+                await asyncio.sleep(0)
             machine.clock.advance(4)
             machine.clock.jump(jump)
             await jobs.ack_many(await jobs.get_many(2))
