@@ -290,7 +290,7 @@ class _TopicRepair:
         self._actions += _sweep(self._fs, directory)
         found = read_channel(self._fs, directory, start, topic, described=described)
         path, torn = os.path.join(directory, JOURNAL), found.end > 0 and found.unfinished
-        if not found.damages and not torn:
+        if not described or not (found.damages or torn):
             return
         kept = {file: self._whole(os.path.join(directory, file)) for file in (CHECKPOINT, JOURNAL)}
         now = replayed(found.image, found.ops, self._end(meta, durable_end))

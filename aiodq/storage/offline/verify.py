@@ -222,10 +222,12 @@ class _TopicCheck:
     def _channel(self, name: str, start: int, topic: UUID | None, *, described: bool) -> None:
         directory = channel_directory(self._directory, name)
         read = read_channel(self._fs, directory, start, topic, described=described)
+        # What a deletion that was cut short has left belongs to no channel any more.
+        damages = read.damages if described else []
         kinds: tuple[tuple[str, Kind], ...] = ((CHECKPOINT, "checkpoint"), (JOURNAL, "journal"))
         for file, kind in kinds:
             path = os.path.join(directory, file)
-            found = [Finding("damage", path, d.position, d.reason) for d in read.damages if d.path == path]
+            found = [Finding("damage", path, d.position, d.reason) for d in damages if d.path == path]
             if file not in read.sizes and not found:
                 continue
             if file == JOURNAL and read.end and read.unfinished:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiodq.errors import FormatVersionError, NotAStoreError, StorageError, StoreNotFoundError
-from aiodq.format.journal import Op, OpKind
+from aiodq.format.journal import ChannelImage, Op, OpKind
 from aiodq.format.segment import SegmentHeader
 from aiodq.storage.offline import verify_segment
+from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.segments import frame_scan as scan
 from aiodq.storage.segments.segment_files import list_segments
@@ -36,6 +37,18 @@ def verified(store: Path, fs: WatchedFileSystem | None = None) -> StoreReport:
 def store(tmp_path: Path) -> Path:
     a_store(tmp_path / "store")
     return tmp_path / "store"
+
+
+@pytest.mark.parametrize("name", ["journal", "checkpoint"])
+def test_what_a_deletion_of_a_channel_that_was_cut_short_has_left_is_no_damage(store: Path, name: str) -> None:
+    channel = store / "t" / "channels" / "deleted"
+    journal = ChannelJournal(WatchedFileSystem(), str(channel), 0)
+    journal.fold(ChannelImage(3))
+    journal.close()
+    (channel / name).unlink()
+    report = verified(store)
+    assert (report.ok, report.findings) == (True, ())
+    assert repair_store(str(store), WatchedFileSystem()) == []
 
 
 def test_a_whole_store_is_ok_and_every_byte_of_it_was_read(store: Path) -> None:
