@@ -353,6 +353,20 @@ async def test_an_owner_without_any_descriptor_says_so_to_those_that_it_cannot_a
         assert (await owner.topic("jobs").channel("c").get()).body == b"x"
 
 
+async def test_an_owner_without_any_descriptor_refuses_many_before_the_last_take_it_for_stalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_module, "_FREED", 0.001)
+    came = Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    monkeypatch.setattr(owner_module, "_came", came)
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path, mode="shared"):
+        waiting = [sock for _ in range(20) if (sock := rendezvous.connect(str(tmp_path))) is not None]
+        for sock in waiting:
+            with sock:
+                assert b"too few descriptors" in await asyncio.get_running_loop().sock_recv(sock, 4096)
+    assert (len(waiting), came.call_count) == (20, 2)
+
+
 async def test_who_comes_back_to_an_owner_without_descriptors_waits_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,10 +61,10 @@ _LONGEST_END: Final = 1.0
 """Seconds for the other end to read what was sent last."""
 
 _FREED: Final = 0.1
-"""Seconds in which a descriptor may be freed, before a client is refused for which there is none."""
+"""Seconds in which a descriptor may be freed, before clients are refused for which there is none."""
 
 _AT_ONCE: Final = 64
-"""Connections that are accepted in one turn of the loop."""
+"""Connections that are accepted, or refused for want of a descriptor, in one turn of the loop."""
 
 
 class Owner:
@@ -411,7 +411,7 @@ class Owner:
                 continue  # the client has disconnected
             except OSError as error:
                 if failed:  # usually no descriptor is left, and none was freed meanwhile
-                    spare.refuse(listening.sock, self.engine.path, error)
+                    spare.refuse(listening.sock, self.engine.path, error, _AT_ONCE)
                 failed = True
                 await asyncio.sleep(_FREED)
                 continue

@@ -46,10 +46,13 @@ class SpareDescriptor:
         finally:
             self._open()
 
-    def refuse(self, listening: socket.socket, directory: str, why: OSError) -> None:
-        """Refuse one client that waits to be accepted, if `why` none could be is that no descriptor is free."""
-        # A thread may have taken the descriptor, or the client may be gone: the next one is refused then.
+    def refuse(self, listening: socket.socket, directory: str, why: OSError, most: int) -> None:
+        """Refuse up to `most` clients that wait to be accepted, if `why` none could be was the lack of a descriptor."""
+        if why.errno not in _NONE_FREE:
+            return
+        refusal = encode_packet(fail_of(no_room(directory)))
+        # Until none waits. A thread may also have taken the descriptor, or a client be gone: the rest is refused later.
         with suppress(OSError):
-            if why.errno in _NONE_FREE:
+            for _ in range(most):
                 with self._lent(), listening.accept()[0] as sock:
-                    sock.send(encode_packet(fail_of(no_room(directory))))
+                    sock.send(refusal)
