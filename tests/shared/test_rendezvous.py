@@ -14,6 +14,7 @@ import pytest
 
 import aiodq
 from aiodq.errors import ProtocolError, ReadOnlyError, StorageError
+from aiodq.shared.client import remote_store
 from aiodq.shared.client.remote_store import RemoteStore
 from aiodq.shared.connection import owner_search, rendezvous
 from aiodq.shared.connection.rendezvous import check_client, connect, listen, owner_of
@@ -189,6 +190,22 @@ def test_who_may_not_connect_to_another_users_store_is_told_whose_it_is(
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     with pytest.raises(ReadOnlyError, match=f"is user {here}'s, and this process is of user 54321: have all"):
         connect(str(tmp_path))
+
+
+async def test_who_may_not_look_into_a_store_is_told_what_the_system_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cause = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def refused(_fs: object, path: str) -> None:
+        raise ReadOnlyError("not permitted", path, errno=errno.EACCES) from cause
+
+    monkeypatch.setattr(remote_store, "check_store_directory", refused)
+    for user in (os.geteuid(), 54321):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        with pytest.raises(ReadOnlyError) as caught:
+            await aiodq.open(tmp_path, mode="client")
+        assert caught.value.__cause__ is cause
 
 
 def test_a_full_queue_of_connections_is_one_to_come_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

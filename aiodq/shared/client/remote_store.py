@@ -568,7 +568,7 @@ def _check_there(fs: FileSystem, path: str) -> None:
     try:
         check_store_directory(fs, path)
     except ReadOnlyError as error:
-        raise of_user(error, path) from error
+        raise of_user(error, path) from error.__cause__
     if not fs.listdir(path):
         raise StoreNotFoundError("there is no store in this directory, which is empty", path)
 
