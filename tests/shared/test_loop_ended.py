@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -33,6 +34,18 @@ async def _got(path: Path) -> bytes:
 def test_the_next_loop_owns_it(tmp_path: Path, kept: list[aiodq.Store]) -> None:
     asyncio.run(_left_open(tmp_path, kept))
     assert asyncio.run(_got(tmp_path)) == b"a"
+
+
+def test_a_loop_that_is_closed_at_once_leaves_no_descriptor(tmp_path: Path, kept: list[aiodq.Store]) -> None:
+    asyncio.run(_left_open(tmp_path, kept))
+    counts = set[int]()
+    for _ in range(3):
+        assert asyncio.run(_got(tmp_path)) == b"a"
+        counts.add(len(os.listdir("/dev/fd")))
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(_left_open(tmp_path, kept))
+        loop.close()
+    assert len(counts) == 1
 
 
 def test_who_was_connected_goes_on(tmp_path: Path, kept: list[aiodq.Store]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -111,6 +111,7 @@ class Owner:
         self._noting = Noting(self._noted, self._place, engine.threads)
         self._notes_gone = False
         self._connecting = asyncio.Lock()
+        self._spare = SpareDescriptor()
 
     def claims(self, place: str) -> Claims:
         """See `Owning`."""
@@ -384,6 +385,7 @@ class Owner:
     def _hang_up(self) -> None:
         """Leave the clients to another owner, as the store is released, perhaps with its event loop closed."""
         self.closing = True
+        self._spare.close()
         if self._listening is not None:
             self._end_listening(self._listening)
         for connection in self._connections:
@@ -396,10 +398,13 @@ class Owner:
         listening.close(leave=not self._noting.certain)
 
     async def _accept_all(self, listening: Listening) -> None:
-        with closing(SpareDescriptor()) as spare:
-            await self._accept_each(listening, spare)
+        self._spare.open()
+        try:
+            await self._accept_each(listening)
+        finally:
+            self._spare.close()
 
-    async def _accept_each(self, listening: Listening, spare: SpareDescriptor) -> None:
+    async def _accept_each(self, listening: Listening) -> None:
         loop, failed = asyncio.get_running_loop(), False
         while True:
             try:
@@ -411,7 +416,7 @@ class Owner:
                 continue  # the client has disconnected
             except OSError as error:
                 if failed:  # usually no descriptor is left, and none was freed meanwhile
-                    spare.refuse(listening.sock, self.engine.path, error, _AT_ONCE)
+                    self._spare.refuse(listening.sock, self.engine.path, error, _AT_ONCE)
                 failed = True
                 await asyncio.sleep(_FREED)
                 continue

@@ -24,11 +24,11 @@ class SpareDescriptor:
     """Accepts clients when no descriptor is free, to tell them so: they would wait, and take the owner for stalled."""
 
     def __init__(self) -> None:
-        """Open it, if that is possible."""
+        """Keep none yet."""
         self._fd: int | None = None
-        self._open()
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Open it, if that is possible."""
         with suppress(OSError):
             self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -44,7 +44,7 @@ class SpareDescriptor:
         try:
             yield
         finally:
-            self._open()
+            self.open()
 
     def refuse(self, listening: socket.socket, directory: str, why: OSError, most: int) -> None:
         """Refuse up to `most` clients that wait to be accepted, if `why` none could be was the lack of a descriptor."""
