@@ -155,8 +155,9 @@ def check_contents(world: World, files: Files, report: StoreReport, found: Consu
     for topic in topics:
         bodies, scanned = world.bodies[topic], found.scanned.get(topic, {})
         known = knows_itself(files, world, topic)
-        # Where nothing but another store's files tells whose the topic is, what is in those is what it holds.
-        possible = bodies.items() if known else bodies.items() | a_world("other", 2).bodies[topic].items()
+        # Where nothing but another topic's segments tell whose the topic is, what is in those is what it holds.
+        strangers = () if known else (*world.bodies.values(), *a_world("other", 2).bodies.values())
+        possible = bodies.items() | {held for those in strangers for held in those.items()}
         assert scanned.items() <= possible, topic
         safe = survivors(world, files, topic)
         assert safe <= scanned.keys(), (topic, sorted(safe - scanned.keys()))
