@@ -35,9 +35,11 @@ def drawn_faults(rng: Random) -> list[Fault]:
 def _drawn(rng: Random, calls: Sequence[Call]) -> Fault:
     call = rng.choice(calls)
     error = rng.choice(("EIO", "ENOSPC", "ENOSPC", "EDQUOT", "EMFILE") if call in _SPACE else ("EIO", "EMFILE"))
-    # A write of which the device takes 40 bytes ends within the first frame. Staged segments are left out: their header
-    # is written over in place, which no device does in part, as it is in one sector.
-    short = rng.choice((None, 0, 1, 40)) if call == "write" else None
+    # Staged segments are left out: their header is written over in place, which no device does in part, as it is in one
+    # sector. A write of which the device takes 40 bytes ends within the first frame. One of more may leave whole ones,
+    # which are refused, and cannot be gone if they cannot be truncated.
+    shorts = (None, 0, 1, 40) if "truncate" in calls else (None, 0, 1, 40, 150, 300)
+    short = rng.choice(shorts) if call == "write" else None
     match = rng.choice(_APPENDED) if short else ""
     pages: Pages = rng.choice(("kept", "dropped", "evicted")) if call == "sync" else "dropped"
     return Fault(call, rng.choice((1, 1, 2, 3, 5, 10)), error, rng.random() < _LASTING, short, pages, match)

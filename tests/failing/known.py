@@ -45,7 +45,7 @@ class Sent:
         """Note how the call that put it ended."""
         if error is None:
             self.put = Known.YES
-        elif isinstance(error, aiodq.DiskFullError):
+        elif isinstance(error, aiodq.StorageError) and not isinstance(error, aiodq.StoreFailedError):
             self.put = Known.NO
 
     def settling(self, channel: str, *, reject: bool = False) -> None:

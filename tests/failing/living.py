@@ -25,7 +25,7 @@ _FAULTY: Final = 0.3
 
 async def end_and_open(run: Run) -> None:
     """Close the store, kill it or cut the power; then open it, perhaps with difficulty, and see what is there."""
-    if run.rng.random() < 0.5:
+    if run.rng.random() < 0.3:
         await goes_on(run)
     await end(run)
     report = verify_store(PATH, run.fs)
@@ -76,7 +76,7 @@ async def _works(run: Run, topic: Topic) -> None:
 
 async def end(run: Run) -> None:
     """End the store, and leave behind what its end leaves."""
-    how = run.rng.choice(("close", "close", "kill", "power"))
+    how = run.rng.choice(("close", "kill", "kill", "power"))
     if run.rng.random() >= _FAULTY:
         run.heal_disk()
     run.say("end:", how)

@@ -65,6 +65,7 @@ class Run:
         letters: by body, everything that was rejected.
         faulty: whether calls may fail now.
         was_faulty: whether calls may have failed since the store was opened.
+        refused: whether a call has failed since the last step.
         stopped: whether the store has said that it stopped.
         unsynced: whether a sync may have failed since the store was opened.
     """
@@ -83,6 +84,7 @@ class Run:
     bodies: int = 0
     faulty: bool = False
     was_faulty: bool = False
+    refused: bool = False
     stopped: bool = False
     unsynced: bool = False
 
@@ -156,6 +158,7 @@ class Run:
         self.say(what, "->", repr(error), getattr(error, "path", ""))
         if not isinstance(error, aiodq.AiodqError) or (isinstance(error, aiodq.StorageError) and not self.was_faulty):
             raise error
+        self.refused = True
         self.stopped = self.stopped or isinstance(error, aiodq.StoreFailedError)
         return Ended(error=error)
 

@@ -24,8 +24,10 @@ _SHOWN: Final = 60
 _BREAKS: Final = 0.12
 _HEALS: Final = 0.3
 _ENDS: Final = 0.05
+_ENDS_REFUSED: Final = 0.5
 _ENDS_STOPPED: Final = 0.5
-"""How often the disk breaks and heals before a step, and the store ends: at any time, and once it has stopped."""
+"""How often the disk breaks and heals before a step, and the store ends: at any time, right after something failed, and
+once it has stopped."""
 
 
 async def _main(seed: int, steps: int) -> None:
@@ -58,11 +60,13 @@ async def _step(run: Run) -> None:
         run.heal_disk()
     elif not run.faulty and rng.random() < _BREAKS:
         run.break_disk()
-    if rng.random() < (_ENDS_STOPPED if run.stopped else _ENDS):
+    ends = _ENDS_STOPPED if run.stopped else _ENDS_REFUSED if run.refused else _ENDS
+    run.refused = False
+    if rng.random() < ends:
         await end_and_open(run)
-    if rng.random() < 0.2:
+    if rng.random() < 0.25:
         async with asyncio.TaskGroup() as group:
-            for step in rng.choices(TOGETHER, k=3):
+            for step in rng.choices(TOGETHER, k=5):
                 group.create_task(_safely(run, step))
     else:
         await _safely(run, rng.choice(ALONE))

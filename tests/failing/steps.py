@@ -200,6 +200,11 @@ async def transact(run: Run, hand: Hand) -> None:
     run.joined.append(Joined(puts, [(hand.topic, hand.channel, sent) for sent, _ in hand.messages]))
 
 
+async def put_in_transaction(run: Run) -> None:
+    if (some := run.some_channel()) is not None:
+        await transact(run, Hand(*some, []))
+
+
 async def cancel_deferred(run: Run) -> None:
     if (some := run.some_channel()) is None:
         return
@@ -350,7 +355,7 @@ async def let_time_pass(run: Run) -> None:
     await asyncio.sleep(seconds)
 
 
-TOGETHER: Final = (put, put, put, put, put_nowait, sync, look)
+TOGETHER: Final = (put, put, put, put, put_nowait, put_in_transaction, put_in_transaction, sync, look)
 """The steps of which several are taken at once."""
 
 ALONE: Final = (
