@@ -124,7 +124,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
             "tests/real/test_syscalls.py::test_each_call_that_fails_reaches_the_caller_or_is_harmless",
             "tests/real/test_refusals.py::test_a_file_that_may_not_grow_takes_half_a_write_and_nothing_is_lost",
             "tests/queue/test_failures.py",
-            "tests/failing/test_any_failure.py",
+            "tests/faults/test_any_fault.py",
         ),
     ),
     Guarantee("G13", "a full disk", ("tests/real/test_full_disk.py",)),

@@ -1,11 +1,11 @@
-"""`python -m tests.failing SEED STEPS [RUNS]` takes random steps, with as many seeds from SEED on."""
+"""`python -m tests.faults SEED STEPS [RUNS]` takes random steps, with as many seeds from SEED on."""
 
 from __future__ import annotations
 
 import sys
 import traceback
 
-from tests.failing.running import run_at_random
+from tests.faults.running import run_at_random
 
 first, steps, *more = map(int, sys.argv[1:])
 failed = 0

@@ -1,4 +1,4 @@
-"""Random runs, each by a seed: `python -m tests.failing SEED STEPS` repeats one."""
+"""Random runs, each by a seed: `python -m tests.faults SEED STEPS` repeats one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiodq
 from aiodq.testing import run as run_simulated
-from tests.failing.living import end_and_open
-from tests.failing.run import Run
-from tests.failing.steps import ALONE, TOGETHER, make_topic
+from tests.faults.living import end_and_open
+from tests.faults.run import Run
+from tests.faults.steps import ALONE, TOGETHER, make_topic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,7 +31,7 @@ once it has stopped."""
 
 
 async def _main(seed: int, steps: int) -> None:
-    rng = Random(f"failing {seed}")
+    rng = Random(f"faults {seed}")
     options = aiodq.StoreOptions(
         sync=rng.choice(("always", "always", "always", "interval", "os")), sync_every=3, segment_bytes=2000
     )
@@ -50,7 +50,7 @@ async def _main(seed: int, steps: int) -> None:
     except BaseException as error:
         for line in run.done[-_SHOWN:]:
             error.add_note(line)
-        error.add_note(f"repeat with: python -m tests.failing {seed} {steps}")
+        error.add_note(f"repeat with: python -m tests.faults {seed} {steps}")
         raise
 
 

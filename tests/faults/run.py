@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiodq
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem
-from tests.failing.faults import drawn_faults
+from tests.faults.drawn import drawn_faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from random import Random
 
-    from tests.failing.known import Joined, Sent, Topic
+    from tests.faults.known import Joined, Sent, Topic
 
 __all__ = ["DEAD", "PATH", "PATIENCE", "Ended", "Hand", "Run", "options_of"]
 

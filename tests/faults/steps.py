@@ -11,8 +11,8 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.storage.bulk.commits import Commit, CommitKey, commit_staged
 from aiodq.storage.bulk.staging import StagingWriter
-from tests.failing.known import Joined, Known, Sent, Topic
-from tests.failing.run import PATH, Hand, Run, options_of
+from tests.faults.known import Joined, Known, Sent, Topic
+from tests.faults.run import PATH, Hand, Run, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.failing.running import run_at_random
+from tests.faults.running import run_at_random
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,13 +9,13 @@ import aiodq
 from aiodq.storage.bulk.commits import read_commits
 from aiodq.storage.offline.verify import verify_store
 from aiodq.testing import SimulatedFileSystem
-from tests.failing.known import Known
-from tests.failing.run import DEAD, PATH, PATIENCE
-from tests.failing.steps import arrived
+from tests.faults.known import Known
+from tests.faults.run import DEAD, PATH, PATIENCE
+from tests.faults.steps import arrived
 
 if TYPE_CHECKING:
-    from tests.failing.known import Joined, Topic
-    from tests.failing.run import Run
+    from tests.faults.known import Joined, Topic
+    from tests.faults.run import Run
 
 __all__ = ["end_and_open"]
 
