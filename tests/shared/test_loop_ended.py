@@ -37,14 +37,13 @@ def test_the_next_loop_owns_it(tmp_path: Path, kept: list[aiodq.Store]) -> None:
 
 
 def test_a_loop_that_is_closed_at_once_leaves_no_descriptor(tmp_path: Path, kept: list[aiodq.Store]) -> None:
-    asyncio.run(_left_open(tmp_path, kept))
     counts = set[int]()
     for _ in range(3):
-        assert asyncio.run(_got(tmp_path)) == b"a"
-        counts.add(len(os.listdir("/dev/fd")))
         loop = asyncio.new_event_loop()
         loop.run_until_complete(_left_open(tmp_path, kept))
         loop.close()
+        assert asyncio.run(_got(tmp_path)) == b"a"  # this releases it
+        counts.add(len(os.listdir("/dev/fd")))
     assert len(counts) == 1
 
 
