@@ -129,9 +129,7 @@ def test_a_second_run_of_a_session_into_one_directory_is_refused_and_the_first_g
 
     def again(rows: int) -> None:
         if rows and not any(counts):
-            with pytest.raises(
-                aiodq.InvalidOptionError, match=r"another run of this session is archiving into .*/out:"
-            ):
+            with pytest.raises(aiodq.InvalidOptionError, match=r"the same SparkSession is archiving into .*/out:"):
                 archive(spark, store, tmp_path / spelled)
             asyncio.run(fill(store, "later", rounds=1))
         counts.append(rows)

@@ -176,13 +176,13 @@ def _name_of(target: str) -> str:
 
 
 def _refuse_second(spark: SparkSession, target: str) -> None:
-    """Make sure that no run of this session archives into a directory.
+    """Make sure that no query of a `SparkSession` archives into a directory.
 
     Raises:
         InvalidOptionError: one does.
     """
     if _name_of(target) in {query.name for query in spark.streams.active}:
-        raise InvalidOptionError(f"another run of this session is archiving into {target}: let it end first")
+        raise InvalidOptionError(f"a query of the same SparkSession is archiving into {target}: let it end first")
 
 
 def _writer(rows: DataFrame, target: str, state: str, *, every: float | None) -> DataStreamWriter:
