@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import aiodq
@@ -55,8 +56,8 @@ async def test_who_holds_which_segment_is_exact_whatever_was_settled(tmp_path: P
                 messages = await soon(channel.get_many(rng.choice([1, 1, 15])))
                 await channel.ack_many([message for message in messages if rng.random() < 0.8])
                 if channel.qsize() < 20:
-                    begin = topic.begin_offset
-                    await channel.seek(rng.choice(["earliest", max(begin, 20), max(begin, 30)]))
+                    with suppress(aiodq.OffsetError):  # retention may delete it at this very moment
+                        await channel.seek(rng.choice(["earliest", max(topic.begin_offset, 20), 30]))
             await topic.sync()
             segments = topic._engine.log.segments[:-1]
             states = {name: one.state for name, one in sorted(topic._engine.channel_engines.items()) if one.state}
