@@ -150,7 +150,7 @@ async def test_who_has_asked_so_often_that_numbers_come_again_is_told_of_changes
         channels = [store.topic("jobs").channel("c") for store in stores]
         for channel in channels:
             await channel.refresh()
-        stores[1]._remote.link._request = 0xFFFFFFFF - 3  # type: ignore[attr-defined]  # as after days
+        stores[1]._remote.link._pending.last = 0xFFFFFFFF - 3  # type: ignore[attr-defined]  # as after days
         for _ in range(20):
             await channels[1].refresh()
         await channels[0].configure(TRIES)

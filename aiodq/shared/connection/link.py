@@ -21,6 +21,7 @@ from aiodq.shared.connection.handle_numbers import HandleNumbers
 from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.outbox import Outbox
 from aiodq.shared.connection.owner_search import OwnerSearch
+from aiodq.shared.connection.pending_requests import PendingRequests
 from aiodq.shared.connection.rendezvous import owner_of
 from aiodq.shared.connection.reopening import Opened, Reopening
 from aiodq.shared.connection.sent_puts import PutsByTopic, check_size
@@ -120,7 +121,7 @@ class Link:
         stall = _STALL if stall is None else stall
         self._tick = stall / _TICKS
         self._search = OwnerSearch(self._place, own, self._inside, self._outside, failover=failover, stall=stall)
-        self._silent = self._refused = self._request = self._version = 0
+        self._silent = self._refused = self._version = 0
         self._connect_inside = inside
         self._wire: LinkWire | None = None
         self._welcomed = self._ready = self._begun = self._closed = False
@@ -129,7 +130,7 @@ class Link:
         self.opened: Reopening = Reopening()
         self._handles = HandleNumbers()
         self._listeners: dict[int, Listener] = {}
-        self._answers: dict[int, tuple[Callable[[Packet], None], bool]] = {}
+        self._pending = PendingRequests()
         self._loop = asyncio.get_running_loop()
         self._lost = asyncio.Event()
         self._waiting: dict[asyncio.Future[None], None] = {}
@@ -288,11 +289,11 @@ class Link:
             first = first or self.epoch
             handle = {"handle": self._handle(topic, channel)} if topic else {}
             asked = self._ask(Call(name, {**(arguments or {}), **handle}), patient=patient)
-            request = self._request
+            request = self._pending.last
             try:
                 answer = await asked
             except asyncio.CancelledError:
-                if waits and request in self._answers:
+                if waits and request in self._pending:
                     self._ask(Call("forget", {"request": request}), patient=True)
                 raise
             if isinstance(answer, Done):
@@ -403,12 +404,7 @@ class Link:
         if self._wire is None:
             then(gone(self._directory))
             return
-        request = self._request % 0xFFFFFFFF + 1
-        while request in self._answers:  # some are answered after days, or never
-            request = request % 0xFFFFFFFF + 1
-        self._request = request
-        self._answers[request] = then, patient
-        self._wire.send(packet, request)
+        self._wire.send(packet, self._pending.enter(then, patient=patient))
 
     async def _run(self) -> None:
         try:
@@ -445,7 +441,8 @@ class Link:
     async def _begin(self, wire: LinkWire) -> None:
         """Greet the owner, and continue where the previous one stopped."""
         self._lost.clear()
-        self._wire, self._answers, self._listeners, self._silent = wire, {}, {}, 0
+        self._wire, self._listeners, self._silent = wire, {}, 0
+        self._pending.take()
         welcome = await self._ask(Hello(VERSION, OLDEST, os.getpid(), self.producer, self.epoch, "aiodq"))
         if isinstance(welcome, Fail):
             await self._not_accepted(welcome, wire)
@@ -525,10 +522,7 @@ class Link:
         self.failure = error_of(fail)
         for puts in self._topics.values():
             puts.fail_behind(self.failure)  # before those that were sent, or they would take their places
-        for request, (then, patient) in list(self._answers.items()):
-            if not patient:
-                del self._answers[request]
-                then(fail)
+        self._pending.end_impatient(fail)
         self.opened.tell(self.failure)
 
     def note_alive(self) -> None:
@@ -544,17 +538,14 @@ class Link:
         self._wire, self._welcomed, self._ready = None, False, False
         self._handles.clear()
         self._repeated.clear()
-        answers, self._answers = self._answers, {}
-        answered = in_turns(then(gone(self._directory)) for then, _ in answers.values())
-        surely(answered, lambda _: self._lost.set())  # then another owner is looked for
+        ended = in_turns(then(gone(self._directory)) for then in self._pending.take())
+        surely(ended, lambda _: self._lost.set())  # then another owner is looked for
 
     def receive(self, received: Received) -> None:
         """Handle a packet from the owner."""
         packet, request = received
         if request:
-            then, _ = self._answers.pop(request, (None, False))
-            if then is not None:
-                then(packet)
+            self._pending.answered(request, packet)
         elif isinstance(packet, (Deliver, Gone, Figures)):
             if (listener := self._listeners.get(packet.handle)) is not None:
                 listener.receive(packet, self.epoch)
@@ -564,8 +555,7 @@ class Link:
             self._wire.close()
         elif isinstance(packet, Fail) and (packet.name == ProtocolError.__name__ or not self._ready):
             # INVARIANT: what one owner cannot understand is not sent to the next, and so on for ever.
-            answers, self._answers = self._answers, {}
-            for then, _ in answers.values():
+            for then in self._pending.take():
                 then(packet)
             if packet.name == ProtocolError.__name__:
                 self._fail(error_of(packet))
