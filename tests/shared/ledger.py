@@ -65,7 +65,8 @@ class Crowd:
         usual: texts in lines to standard error that are no complaints.
     """
 
-    usual: tuple[str, ...] = ("the event loop was held up",)
+    # On a machine with other work, both happen.
+    usual: tuple[str, ...] = ("the event loop was held up", "or is still opening it")
 
     def __init__(self, path: Path, process: subprocess.Popen[str]) -> None:
         self.path = path
