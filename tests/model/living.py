@@ -249,7 +249,8 @@ async def replace_member(run: Run) -> None:
     for channel in channels_of(run.topics.values()):
         for offset, hold in channel.held().items():
             if hold.member is gone:
-                counted = channel.options.max_attempts is not None
+                # It held a message of a channel with `auto_ack` only if that was set since.
+                counted = channel.options.max_attempts is not None and not channel.options.auto_ack
                 channel.take_away(offset)
                 run.given_back(channel, offset, hold.message.attempts - (not counted))
     await run.check()
