@@ -85,12 +85,12 @@ async def test_numbers_of_requests_begin_anew_and_those_that_wait_for_an_answer_
     async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
         link, queue = link_of(client), client.queue("jobs")
         await queue.refresh()
-        await until(lambda: link._pending._pending)
-        waiting = dict(link._pending._pending)  # for changes, if there ever are any
+        await until(lambda: link._pending)
+        waiting = dict(link._pending)  # for changes, if there ever are any
         link._pending.last = 0xFFFFFFFE
         assert [await queue.put(b"x") for _ in range(50)] == list(range(50))
         assert max(waiting) < link._pending.last < 100
-        assert waiting.items() <= link._pending._pending.items()
+        assert waiting.items() <= link._pending.items()
 
 
 @pytest.mark.usefixtures("short")

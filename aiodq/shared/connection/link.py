@@ -228,7 +228,8 @@ class Link:
 
     def _send_put(self, topic: str, sequence: int, put: SentPut) -> None:
         if self._ready or topic in self._repeated:
-            packet = Put(self._handle(topic, ""), sequence, put.messages, put.frames, put.each)
+            handle = self._handles.get((topic, "")) or self._handle(topic, "")
+            packet = Put(handle, sequence, put.messages, put.frames, put.each)
             self._send(packet, partial(self._topics[topic].answered, sequence))
 
     def give_up_puts(self, topic: str, *, queued: bool = True) -> None:
@@ -324,8 +325,8 @@ class Link:
 
     def request(self, make: Callable[[int], Packet], topic: str, channel: str) -> asyncio.Future[Packet]:
         """Send a request with a handle, however long it takes; a `Fail` of `OwnerLostError` if no answer comes."""
-        there = self._ready or (topic, channel) in self._handles
-        return self._ask(make(self._handle(topic, channel)), patient=True) if there else self._unasked()
+        handle = self._handles.get((topic, channel)) or (self._handle(topic, channel) if self._ready else 0)
+        return self._ask(make(handle), patient=True) if handle else self._unasked()
 
     def ask(self, make: Callable[[Callable[[str, str], int]], Packet]) -> asyncio.Future[Packet]:
         """Send a request that concerns several topics and channels, by their handles; otherwise as `request`."""
@@ -442,7 +443,7 @@ class Link:
         """Greet the owner, and continue where the previous one stopped."""
         self._lost.clear()
         self._wire, self._listeners, self._silent = wire, {}, 0
-        self._pending.take()
+        self._pending.clear()
         welcome = await self._ask(Hello(VERSION, OLDEST, os.getpid(), self.producer, self.epoch, "aiodq"))
         if isinstance(welcome, Fail):
             await self._not_accepted(welcome, wire)
@@ -522,7 +523,8 @@ class Link:
         self.failure = error_of(fail)
         for puts in self._topics.values():
             puts.fail_behind(self.failure)  # before those that were sent, or they would take their places
-        self._pending.end_impatient(fail)
+        for then in self._pending.end_impatient():
+            then(fail)
         self.opened.tell(self.failure)
 
     def note_alive(self) -> None:
@@ -538,14 +540,16 @@ class Link:
         self._wire, self._welcomed, self._ready = None, False, False
         self._handles.clear()
         self._repeated.clear()
-        ended = in_turns(then(gone(self._directory)) for then in self._pending.take())
+        ended = in_turns(then(gone(self._directory)) for then in self._pending.end())
         surely(ended, lambda _: self._lost.set())  # then another owner is looked for
 
     def receive(self, received: Received) -> None:
         """Handle a packet from the owner."""
         packet, request = received
         if request:
-            self._pending.answered(request, packet)
+            then, _ = self._pending.pop(request, (None, False))
+            if then is not None:
+                then(packet)
         elif isinstance(packet, (Deliver, Gone, Figures)):
             if (listener := self._listeners.get(packet.handle)) is not None:
                 listener.receive(packet, self.epoch)
@@ -555,7 +559,7 @@ class Link:
             self._wire.close()
         elif isinstance(packet, Fail) and (packet.name == ProtocolError.__name__ or not self._ready):
             # INVARIANT: what one owner cannot understand is not sent to the next, and so on for ever.
-            for then in self._pending.take():
+            for then in self._pending.end():
                 then(packet)
             if packet.name == ProtocolError.__name__:
                 self._fail(error_of(packet))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aiodq.wire.packets import Packet
 
@@ -15,8 +15,12 @@ _MOST: Final = 0xFFFFFFFF
 """The highest number of a request; after it comes 1, as 0 is that of a packet that needs no answer."""
 
 
-class PendingRequests:
-    """What is called with the answer to each request, by the request's number.
+Pending: TypeAlias = "tuple[Callable[[Packet], None], bool]"
+"""What is called with the answer, or with a substitute if none comes; and whether the request outlasts a stall."""
+
+
+class PendingRequests(dict[int, Pending]):
+    """The requests without an answer, by number, oldest first.
 
     Attributes:
         last: the number of the newest one.
@@ -24,41 +28,25 @@ class PendingRequests:
 
     def __init__(self) -> None:
         """Start without any."""
+        super().__init__()
         self.last: int = 0
-        self._pending: dict[int, tuple[Callable[[Packet], None], bool]] = {}
-
-    def __contains__(self, request: int) -> bool:
-        """Return whether a request is unanswered."""
-        return request in self._pending
 
     def enter(self, then: Callable[[Packet], None], *, patient: bool) -> int:
-        """Return the number of a new request, whose answer `then` is called with.
-
-        Args:
-            then: it must not raise.
-            patient: a stalled owner does not end the request.
-        """
+        """Return the number of a new request, whose answer `then` is called with, which does not raise."""
         request = self.last % _MOST + 1
-        while request in self._pending:  # some are answered after days, or never
+        while request in self:  # some are answered after days, or never
             request = request % _MOST + 1
         self.last = request
-        self._pending[request] = then, patient
+        self[request] = then, patient
         return request
 
-    def answered(self, request: int, packet: Packet) -> None:
-        """Handle an answer; one to a request that was ended meanwhile changes nothing."""
-        then, _ = self._pending.pop(request, (None, False))
-        if then is not None:
-            then(packet)
+    def end(self) -> Iterator[Callable[[Packet], None]]:
+        """Remove all of them; return what is called for each."""
+        ended = self.copy()
+        self.clear()
+        return (then for then, _ in ended.values())
 
-    def take(self) -> list[Callable[[Packet], None]]:
-        """Return what is called with the answers, oldest first, and have no request any more."""
-        taken, self._pending = self._pending, {}
-        return [then for then, _ in taken.values()]
-
-    def end_impatient(self, packet: Packet) -> None:
-        """Answer all those that a stalled owner ends."""
-        for request, (then, patient) in list(self._pending.items()):
-            if not patient:
-                del self._pending[request]
-                then(packet)
+    def end_impatient(self) -> list[Callable[[Packet], None]]:
+        """Remove those that do not outlast a stall; return what is called for each."""
+        ended = [request for request, (_, outlasts) in self.items() if not outlasts]
+        return [self.pop(request)[0] for request in ended]
