@@ -202,8 +202,7 @@ class ChannelState:
 
     def reach(self, lease: Lease) -> None:
         """Raise the room and the limit of a lease to what may be in flight, if it is open."""
-        self._look()
-        credit = max(self.max_in_flight - len(self._apart) - self._leases.in_flight, 0)
+        credit = self.credit
         lease.limit = lease.room = min(len(lease.marks), lease.next + credit) if lease.open else lease.next
 
     def acked(self, lease: Lease) -> None:
@@ -351,9 +350,8 @@ class ChannelState:
         """Return whether all of these messages are in flight, with consecutive delivery numbers from this one on."""
         self._look()
         numbers, offsets = list(range(delivery, delivery + stop - start)), range(start, stop)
-        if start not in self._apart and self._leases.has(start, stop, delivery):
-            return True
-        return list(map(self._apart.get, offsets)) == numbers or list(map(self.delivery, offsets)) == numbers
+        leased = start not in self._apart and self._leases.has(start, stop, delivery)
+        return leased or list(map(self._apart.get, offsets)) == numbers or list(map(self.delivery, offsets)) == numbers
 
     def unhold(self, start: int, stop: int, delivery: int, deadline: int | None) -> None:
         """Return held messages to being in flight, with their earlier delivery numbers from this one on."""
@@ -426,8 +424,7 @@ class ChannelState:
             return
         self._make_way(offset, offset + 1)
         self.deferred.add(offset, due)
-        if offset >= self._cursor:
-            self._passed.add(offset, offset + 1)
+        self._passed.add(offset, offset + 1)
 
     def defer_all(self, offsets: Sequence[int], dues: Sequence[int], ahead: int) -> None:
         """Defer new messages as `defer` does, given their offsets in order and their due times less `ahead`."""
@@ -438,7 +435,10 @@ class ChannelState:
             return
         self._make_way(start, stop)
         self.deferred.add_all(start, dues, ahead)
-        self._passed.add(start, stop)
+        if start == self._cursor:
+            self._cursor = stop  # nothing is between them, as is usual
+        else:
+            self._passed.add(start, stop)
 
     def send_dead_letter(self, offset: int) -> None:
         """Settle a message in flight as a dead letter."""

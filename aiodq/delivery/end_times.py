@@ -108,6 +108,9 @@ class EndTimes:
 
         Up to `most` of those kept by moment: if there are more, `next` is in the past.
         """
+        first = self.next()
+        if not self._ended and (first is None or first > now):
+            return []  # as after each put that ends later
         before, self._ended, edges = self._ended, RangeSet(), array("q")
         while len(edges) < 2 * most and self._heap and self._slots[self._heap[0]].ends <= now:
             ranges, room = self._slots[self._heap[0]].ranges, 2 * most - len(edges)
