@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.model.world import Kind
 
-RUNS: dict[Kind, int] = {"simulated": 4, "exclusive": 4, "shared": 3, "client": 1}
+RUNS: dict[Kind, int] = {"simulated": 4, "exclusive": 4, "threads": 3, "shared": 3, "client": 1}
 STEPS = 60
 EXHAUSTIVELY = 60
 MANY_STEPS = 300

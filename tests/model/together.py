@@ -53,7 +53,7 @@ async def at_once(run: Run) -> None:
 
 async def consume(run: Run) -> None:
     """Handlers return, want to try again, or give up."""
-    channel = some_ready(run)
+    channel = None if run.world.kind == "threads" else some_ready(run)  # there it cannot be cancelled
     if channel is None or channel.is_paused() or channel.options.max_attempts is not None or channel.topic.lossy:
         return
     wanted = min(len(channel.ready(run.now)), channel.credit(), run.rng.randint(1, 6))

@@ -14,6 +14,7 @@ from aiodq.shared.handles.shared_store import SharedStore
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.store_layout import CLIENTS, SOCKET
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, WatchedFileSystem
+from tests.model.threads import ThreadsClock, open_in_threads
 from tests.processes import environment
 
 if TYPE_CHECKING:
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MODES", "Kind", "World"]
 
-Kind: TypeAlias = Literal["simulated", "exclusive", "shared", "client"]
-MODES: Final[tuple[Kind, ...]] = ("simulated", "exclusive", "shared", "client")
-"""In `simulated`, disk, threads and time are simulated, so that a seed repeats a run exactly."""
+Kind: TypeAlias = Literal["simulated", "exclusive", "threads", "shared", "client"]
+MODES: Final[tuple[Kind, ...]] = ("simulated", "exclusive", "threads", "shared", "client")
+"""In `simulated`, disk, threads and time are simulated, so that a seed repeats a run exactly; `threads`: aiodq.sync."""
 
 
 _MEMBERS: Final[dict[Kind, list[Mode]]] = {
     "simulated": ["exclusive"],
     "exclusive": ["exclusive"],
+    "threads": ["exclusive"],
     "shared": ["shared"],
     "client": ["shared", "shared", "client"],
 }
@@ -62,7 +64,7 @@ class World:
 
     def __init__(self, kind: Kind, rng: Random, directory: Path, options: aiodq.StoreOptions) -> None:
         self.kind, self.rng, self.options = kind, rng, options
-        self.clock = FakeClock()
+        self.clock = ThreadsClock() if kind == "threads" else FakeClock()
         self.members: list[aiodq.Store] = []
         self.power = kind == "simulated"
         self._directory, self._lives = directory, 0
@@ -74,6 +76,11 @@ class World:
     @property
     def exact(self) -> bool:
         """Whether one process has the store for itself, so that nothing is read ahead for others."""
+        return self.kind in {"simulated", "exclusive", "threads"}
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing happens between two calls."""
         return self.kind in {"simulated", "exclusive"}
 
     @property
@@ -111,6 +118,9 @@ class World:
         if self.kind == "simulated":
             executor = SimulatedExecutor(asyncio.get_running_loop(), self._simulated, self.rng.getrandbits(32))
             return await aiodq.open(self._path, self.options, fs=self._simulated, clock=self.clock, executor=executor)
+        if isinstance(self.clock, ThreadsClock):
+            store: aiodq.Store = await open_in_threads(self._path, self.options, self._watched, self.clock)
+            return store
         return await aiodq.open(self._path, self.options, mode=mode, fs=self._watched, clock=self.clock)
 
     async def close(self) -> None:

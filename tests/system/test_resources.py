@@ -440,7 +440,7 @@ def test_memory_with_two_gigabytes(manner: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("manner", ["keeping up", "far behind", "flood", "many channels"])
 def test_memory_with_many_small_messages(manner: str, tmp_path: Path) -> None:
     (peak,) = hungry(tmp_path, manner, 32 * MIB, 64, MIB)
-    assert peak <= MIB + SLACK // 2, f"the peak rose by {peak / MIB:.0f} MiB"
+    assert peak <= MIB + SLACK * 3 // 4, f"the peak rose by {peak / MIB:.0f} MiB"
 
 
 async def test_an_idle_topic_has_few_objects_and_little_memory(tmp_path: Path) -> None:
