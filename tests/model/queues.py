@@ -35,13 +35,14 @@ async def task_done(run: Run) -> None:
         return
     member, most, apart = run.world.any(), run.rng.randint(1, 4), run.rng.choice(("ack", "nack", ""))
     queue, got, done = member.queue(channel.topic.name), list[aiodq.Message](), 0
-    run.say("task_done", channel, most, apart)
+    together = run.rng.random() < _TOGETHER
+    run.say("task_done", channel, most, apart, "together" if together else "")
 
     async def work() -> None:
         nonlocal done
-        got.append(await queue.get())
+        got.extend(await queue.get_many(most) if together else [await queue.get()])
         with suppress(aiodq.QueueEmpty):
-            got.extend(queue.get_nowait() for _ in range(1, most))
+            got.extend(queue.get_nowait() for _ in range(len(got), most))
         if apart and got[0].held:
             await (got[0].ack() if apart == "ack" else got[0].nack(5.0))
         with suppress(ValueError):
@@ -105,6 +106,9 @@ async def _finish(run: Run, channel: Channel) -> None:
         for message in mine:
             channel.settle(message.offset)
 
+
+_TOGETHER = 0.5
+"""How often a task gets several messages at once."""
 
 _FEW = 12
 """Messages that are settled to see a `join` end."""

@@ -68,7 +68,10 @@ async def taken(run: Run, handle: aiodq.Channel, way: str) -> list[aiodq.Message
     if way == "get":
         return [await handle.get(run.rng.choice((None, PATIENCE)))]
     if way == "many":
-        return await handle.get_many(run.rng.randint(1, 5))
+        most = run.rng.randint(1, 5)
+        found = await handle.get_many(most)
+        assert 1 <= len(found) <= most
+        return found
     async for message in handle:
         return [message]
     raise AssertionError("it was not shut down")
