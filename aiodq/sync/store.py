@@ -14,6 +14,7 @@ from aiodq import message, store
 from aiodq import opening as ways
 from aiodq.by_name import STORE_QUEUE, STORE_TOPIC, Explained
 from aiodq.engine.monitoring import events
+from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
 from aiodq.opening import Mode
 from aiodq.options import ChannelOptions, StoreOptions
@@ -296,7 +297,10 @@ class Events(Uncopied):
 
         Interrupted: no event is lost.
         """
-        found = self._loop_thread.take(self._next, self._put_back)
+        try:
+            found = self._loop_thread.take(self._next, self._put_back)
+        except QueueShutDown:  # the loop has ended, and what came before needs none
+            found = self._events.take()
         if found is None:
             raise StopIteration
         return found

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -480,6 +480,22 @@ def test_events_are_told_and_end_with_the_store(tmp_path: Path) -> None:
         store.close()
         assert rest.result() == []
     assert events.dropped == 0
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_a_slow_listener_sees_the_events_before_the_end_of_the_store(
+    mode: Literal["exclusive", "shared"], tmp_path: Path
+) -> None:
+    store = aiodq.sync.open(tmp_path, mode=mode)
+    events = store.events()
+    jobs = store.queue("jobs")
+    jobs.put_many([b"a", b"b", b"c"])
+    for _ in range(3):
+        jobs.get().reject("why")
+    assert next(events).offset == 0
+    store.close()
+    assert [event.offset for event in events] == [1, 2]
+    assert next(events, None) is None
 
 
 def test_many_threads_put_and_get_each_message_once(jobs: aiodq.sync.Queue) -> None:
