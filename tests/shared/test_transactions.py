@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, counts, owned
 from tests.shared.support import two as stores_of_two
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from aiodq.format.producers import Origin
@@ -224,7 +225,6 @@ async def test_cancelled_while_it_waits_for_room_nothing_is_done(tmp_path: Path,
             assert again.attempts == 1
             await again.ack()
         else:
-            await until(lambda: message.held)
             await message.ack()
         async with await full.get():
             pass
@@ -263,6 +263,106 @@ async def test_cancelled_while_it_is_committed_it_is_done(tmp_path: Path, monkey
         await until(lambda: message.settled)
         assert await bodies(store, "made") == [b"a"]
         assert await counts(jobs) == (0, 0, 0)
+
+
+async def its_block(_: aiodq.Store, message: aiodq.Message) -> None:
+    with suppress(KeyError):
+        async with message:
+            raise KeyError
+
+
+async def its_ack(_: aiodq.Store, message: aiodq.Message) -> None:
+    await message.ack()
+
+
+async def its_nack(_: aiodq.Store, message: aiodq.Message) -> None:
+    await message.nack()
+
+
+async def its_release(_: aiodq.Store, message: aiodq.Message) -> None:
+    message.release()
+
+
+async def another_transaction(store: aiodq.Store, message: aiodq.Message) -> None:
+    async with store.transaction() as tx:
+        tx.ack(message)
+
+
+@pytest.mark.parametrize(
+    ("settle", "comes_again"),
+    [(its_block, 2), (its_ack, None), (its_nack, 2), (its_release, 1), (another_transaction, None)],
+)
+async def test_its_message_is_settled_by_others_as_soon_as_it_was_cancelled(
+    settle: Callable[[aiodq.Store, aiodq.Message], Awaitable[None]], comes_again: int | None, tmp_path: Path
+) -> None:
+    async with two(tmp_path / "s") as (owner, store):
+        jobs = store.queue("jobs")
+        await jobs.put(b"1")
+        full = store.queue("full", options=aiodq.StoreOptions(sync="os", max_messages=1))
+        await full.put(b"x")
+        message = await jobs.get()
+
+        async def work() -> None:
+            async with store.transaction() as tx:
+                tx.ack(message)
+                tx.put("full", b"b")
+
+        working = asyncio.create_task(work())
+        transacting = owner._store_engine.owner.transacting  # type: ignore[attr-defined]
+        await until(lambda: transacting)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        assert message.held
+        async with asyncio.timeout(PATIENCE):
+            await settle(store, message)
+        assert message.settled
+        if comes_again is not None:
+            again = await jobs.get(timeout=PATIENCE)
+            assert again.attempts == comes_again
+            await again.ack()
+        assert await counts(jobs) == (0, 0, 0)
+        assert await bodies(store, "full") == [b"x"]
+
+
+@pytest.mark.parametrize("settle", [its_block, its_ack, its_nack, its_release])
+async def test_its_message_comes_no_more_whatever_was_to_settle_it_if_it_was_cancelled_and_is_done(
+    settle: Callable[[aiodq.Store, aiodq.Message], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path / "s") as (owner, store):
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"1", b"2"])
+        message = await jobs.get()
+        committer = owner._store_engine.owner.engine.committer  # type: ignore[attr-defined]
+        plain, held, go_on = committer._wait_durable, asyncio.Event(), asyncio.Event()
+
+        async def wait_durable(entries: object) -> None:
+            held.set()
+            await go_on.wait()
+            await plain(entries)
+
+        monkeypatch.setattr(committer, "_wait_durable", wait_durable)
+
+        async def work() -> None:
+            async with store.transaction() as tx:
+                tx.ack(message)
+                tx.put("made", b"a")
+
+        working = asyncio.create_task(work())
+        await held.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        settling = asyncio.create_task(settle(store, message))
+        await asyncio.sleep(0)
+        go_on.set()
+        async with asyncio.timeout(PATIENCE):
+            await settling
+        assert message.settled
+        await until(lambda: not owner._store_engine.owner.transacting)  # type: ignore[attr-defined]
+        assert (await jobs.get(timeout=PATIENCE)).body == b"2"
+        assert await bodies(store, "made") == [b"a"]
+        assert await counts(jobs) == (0, 1, 0)
 
 
 async def test_closing_finishes_it_and_what_waits_for_room_is_refused(

@@ -60,6 +60,7 @@ class _Asked:
         self.sent = False
         self._puts = puts
         self._held: dict[RemoteSettlement, list[Reserved]] = {}
+        self._withdrawn = False
 
     def hold(self, settlements: Sequence[AckRun]) -> None:
         """Reserve these messages, so that nothing else settles them.
@@ -75,15 +76,21 @@ class _Asked:
             numbers.setdefault(channel, []).append(range(run.delivery, run.delivery + run.stop - run.start))
         self._held = {channel: channel.begin_commit(each) for channel, each in numbers.items()}
 
+    def withdraw(self) -> None:
+        """Free the messages before the outcome is known; what settles them meanwhile waits for it."""
+        self._withdrawn = True
+        for channel, reserved in self._held.items():
+            channel.withdraw_commit(reserved)
+
     def leave(self, *, settled: bool) -> None:
         """Note the messages as settled, or free them. Repeating it changes nothing."""
         held, self._held = self._held, {}
         for channel, reserved in held.items():
-            channel.end_commit(reserved, settled=settled)
+            (channel.end_withdrawal if self._withdrawn else channel.end_commit)(reserved, settled=settled)
 
     async def claimed(self) -> None:
         """Wait until it is known which of the messages are still held."""
-        while (channel := next((each for each in self._held if not each.claimed), None)) is not None:
+        while (channel := next((one for one, those in self._held.items() if not one.knows(those)), None)) is not None:
             await channel.until_claimed()
 
     def packet(self, handle: Callable[[str, str], int]) -> Txn:
@@ -162,6 +169,7 @@ class RemoteCommitter:
             await shielded(asking)
         except asyncio.CancelledError:
             if asked.sent:
+                asked.withdraw()
                 asking.add_done_callback(lambda done: late(_error_of(done)))
             else:
                 asked.leave(settled=False)

@@ -395,8 +395,12 @@ class RemoteSettlement:
 
     @property
     def claimed(self) -> bool:
-        """Whether it is known which of the messages are still held."""
+        """Whether it is known which of the messages are still held, but those of cancelled transactions."""
         return self._resumed or self.error is not None
+
+    def knows(self, reserved: Iterable[Reserved]) -> bool:
+        """Return whether it is known which of these messages are still held."""
+        return self.claimed and self._settling.decided(each.numbers for each in reserved)
 
     async def until_claimed(self) -> None:
         """Wait until `claimed` may have become true.
@@ -419,6 +423,20 @@ class RemoteSettlement:
             else:
                 self._holdings.leave(each.numbers)
         self._dropped()
+
+    def withdraw_commit(self, reserved: Iterable[Reserved]) -> None:
+        """Free the messages of a cancelled transaction, until `end_withdrawal` says whether it has settled them."""
+        for each in reserved:
+            self._holdings.leave(each.numbers)
+            self._settling.undecided.update(each.numbers)
+
+    def end_withdrawal(self, reserved: Sequence[Reserved], *, settled: bool) -> None:
+        """Drop the messages if the transaction has settled them; send what was to settle them meanwhile."""
+        waiting = self._settling.decide(each.numbers for each in reserved)
+        self.end_commit(reserved if settled else (), settled=settled)
+        release(self._claimers)
+        for settling in waiting if self._resumed else ():
+            self._send(settling)
 
     def acks(self, handle: Callable[[str, str], int], reserved: Sequence[Reserved]) -> list[Ack]:
         """Return these messages in the owner's terms, including those no longer held, so that it refuses them."""
@@ -451,6 +469,8 @@ class RemoteSettlement:
 
     def _send(self, settling: SentSettlement) -> None:
         make = settling.make
+        if not self._settling.decided(settling.numbers):
+            return
         if make is None:
             self._unsent.append(settling)
             self._send_acks_soon()

@@ -11,7 +11,7 @@ from aiodq.engine.loop.futures import settle
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, again
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from aiodq.wire.packets import Packet
@@ -110,9 +110,29 @@ class SentSettlement:
 
 
 class Settling(dict[SentSettlement, None]):
-    """The settlements of one channel that no owner has answered yet, the oldest first."""
+    """The settlements of one channel that no owner has answered yet, the oldest first.
 
-    __slots__ = ()
+    Attributes:
+        undecided: messages, by number, of cancelled transactions that may be committed nevertheless. What else is to
+            settle them is sent once that is known.
+    """
+
+    __slots__ = ("undecided",)
+
+    def __init__(self) -> None:
+        """Start without settlements."""
+        super().__init__()
+        self.undecided: set[int] = set()
+
+    def decided(self, numbers: Iterable[range]) -> bool:
+        """Return whether no cancelled transaction may settle any of these messages."""
+        return not self.undecided or all(map(self.undecided.isdisjoint, numbers))
+
+    def decide(self, numbers: Iterable[range]) -> list[SentSettlement]:
+        """Note that these messages are settled or free; return the settlements that waited for that."""
+        known = set().union(*numbers)
+        self.undecided -= known
+        return [settling for settling in self if not all(map(known.isdisjoint, settling.numbers))]
 
     @property
     def rejecting(self) -> bool:
