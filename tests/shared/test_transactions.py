@@ -26,7 +26,7 @@ from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, counts, owned
 from tests.shared.support import two as stores_of_two
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
     from aiodq.format.producers import Origin
@@ -293,7 +293,7 @@ async def another_transaction(store: aiodq.Store, message: aiodq.Message) -> Non
     [(its_block, 2), (its_ack, None), (its_nack, 2), (its_release, 1), (another_transaction, None)],
 )
 async def test_its_message_is_settled_by_others_as_soon_as_it_was_cancelled(
-    settle: Callable[[aiodq.Store, aiodq.Message], Awaitable[None]], comes_again: int | None, tmp_path: Path
+    settle: Callable[[aiodq.Store, aiodq.Message], Coroutine[Any, Any, None]], comes_again: int | None, tmp_path: Path
 ) -> None:
     async with two(tmp_path / "s") as (owner, store):
         jobs = store.queue("jobs")
@@ -327,7 +327,9 @@ async def test_its_message_is_settled_by_others_as_soon_as_it_was_cancelled(
 
 @pytest.mark.parametrize("settle", [its_block, its_ack, its_nack, its_release])
 async def test_its_message_comes_no_more_whatever_was_to_settle_it_if_it_was_cancelled_and_is_done(
-    settle: Callable[[aiodq.Store, aiodq.Message], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settle: Callable[[aiodq.Store, aiodq.Message], Coroutine[Any, Any, None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with two(tmp_path / "s") as (owner, store):
         jobs = store.queue("jobs")
