@@ -146,7 +146,7 @@ class Channel(ChannelHandle):
 
         Raises:
             StorageError: it could not be read, or the channel's files could not be created.
-            QueueShutDown: the store is closed.
+            QueueShutDown: the store is closed, or the channel or its topic was deleted.
             StoreFailedError: the store has stopped.
 
         Cancellation: nothing changes.
@@ -224,7 +224,7 @@ class Channel(ChannelHandle):
 
         Cancellation: nothing changes.
         """
-        self._engine.check()
+        self.check()
         while self._engine.put_buffer.pending or self.depth or self._channel_engine.state is None:
             if self._engine.put_buffer.pending or self._channel_engine.state is None:
                 await self._engine.settle_in(self.name)

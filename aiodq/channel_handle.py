@@ -145,13 +145,14 @@ class ChannelHandle(AsyncIteration):
 
         Raises:
             QueueEmpty: nothing may be delivered now, or making the channel durable takes more than half a second.
-            QueueShutDown: shut down and nothing is ready, or the store is closed.
+            QueueShutDown: shut down and nothing is ready, or the store is closed, or the channel was deleted.
             StorageError: the channel could not be created.
         """
         self._engine.check()
         message = self._take_now()
         if message is None:
             if self._channel_engine.finished:
+                self.check()
                 raise QueueShutDown("the queue was shut down")
             named = "the channel was just named: it delivers once it is on disk, for which get() waits"
             raise QueueEmpty(named if self._channel_engine.state is None else "nothing may be delivered now")

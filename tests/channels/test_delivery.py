@@ -619,6 +619,28 @@ class TestDeleteChannel:
             await topic.settle_in()
             assert (again.paused, ready(again)) == (False, [b"a", b"b"])
 
+    @pytest.mark.parametrize("call", ["peek", "join", "get_nowait", "get"])
+    async def test_the_handle_of_a_deleted_one_has_no_more_messages(self, machine: Machine, call: str) -> None:
+        async with machine.store() as store:
+            topic, events = store.topic("t"), store.events()
+            old = topic.channel("c")
+            await topic.put_many([b"a", b"b"])
+            await topic.settle_in()
+            await topic.delete_channel("c")
+            topic.channel("other")
+            await topic.settle_in()
+            await topic.purge()
+
+            async def called() -> None:
+                if call == "get_nowait":
+                    old.get_nowait()
+                else:
+                    await getattr(old, call)()
+
+            with pytest.raises(aiodq.QueueShutDown, match="channel 'c' was deleted"):
+                await called()
+        assert [event async for event in events] == []
+
     @pytest.mark.parametrize("call", ["pause", "resume", "configure"])
     async def test_the_handle_of_a_deleted_one_changes_nothing_of_a_new_one(self, machine: Machine, call: str) -> None:
         async with machine.store() as store:

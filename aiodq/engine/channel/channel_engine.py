@@ -274,7 +274,7 @@ class ChannelEngine(Settlement, Generic[M]):
         Cancellation: nothing changes.
         """
         undeliverable = self.undeliverable
-        while (state := self.state) is not None and not self.held:
+        while self._over is None and (state := self.state) is not None and not self.held:
             found = self.source.next(state, cold=False)
             if found is None:
                 if not await self.was_read():
