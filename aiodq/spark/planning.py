@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, StoreNotFoundError
+from aiodq.errors import CorruptionError, InvalidNameError, InvalidOptionError, OffsetError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.spark.visible import Place, store_uuid
 from aiodq.storage.io.os_errors import os_errors
@@ -65,6 +65,8 @@ T = TypeVar("T")
 
 _LOG: Final = logging.getLogger("aiodq.spark")
 _MAGIC: Final = frozenset("*?[")
+_PATTERN: Final = re.compile(r"[]a-zA-Z0-9._#*?![-]+")
+"""Matches the characters of names, and those with a meaning in patterns."""
 _BEYOND: Final = 1 << 63
 """Larger than any offset."""
 WITHOUT: Final = "a read with failOnDataLoss=false, or archive, compact, query or report with lossy, goes on without"
@@ -286,7 +288,7 @@ def topics_of(
         NotAStoreError: the directory holds something else.
         StoreNotFoundError: there is no such store, its directory is empty, or there is no topic of a name that was
             given in full.
-        InvalidNameError: a name is not allowed for topics.
+        InvalidNameError: a name is not allowed for topics, or a pattern has a character that no name has.
     """
     check_store_directory(fs, store)
     there = list_topics(fs, store)
@@ -296,6 +298,11 @@ def topics_of(
         return there
     known = set(there)
     for name in wanted:
+        if _MAGIC & set(name) and not _PATTERN.fullmatch(name):
+            raise InvalidNameError(
+                f"{name!r:.200} is no pattern for topics: beside *, ? and […] it has what names have, letters, digits, "
+                f"'.', '_' and '-'; several are orders,mail.*"
+            )
         if not _MAGIC & set(name) and check_name(name) not in known and name not in deleted:
             raise StoreNotFoundError(f"there is no topic {name!r}; there are: {some_of(there)}", store)
     return matching(there, wanted)

@@ -260,6 +260,22 @@ async def test_topics_by_name_and_by_pattern_in_several_stores(tmp_path: Path) -
         read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "topics",
+    [str(["orders"]), str(["x", "orders"]), '["orders"]', "ord ers*", "[^o]*", "mail.*;orders.*", "/data/orders*"],
+    ids=str,
+)
+async def test_a_pattern_that_no_topic_can_match_is_refused(store: Path, topics: str) -> None:
+    """As where a Python list is given, which Spark makes a text of: as a pattern it would match nothing, in silence."""
+    with pytest.raises(aiodq.InvalidNameError, match=r"is no pattern for topics: .* several are orders,mail\.\*"):
+        read(store, topics=topics)
+
+
+@pytest.mark.parametrize("topics", ["[!x]*", "[a-z]r?ers", "*#ephemeral,orders", "[]o]rders"])
+async def test_a_pattern_may_have_all_that_patterns_have(store: Path, topics: str) -> None:
+    assert read(store, topics=topics) == read(store)
+
+
 async def test_beside_an_owner_that_goes_on(tmp_path: Path) -> None:
     options = aiodq.StoreOptions(segment_bytes=2000, retention=KEEP)
     async with aiodq.open(tmp_path / "s", options) as store:
