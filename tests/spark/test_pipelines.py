@@ -124,6 +124,7 @@ def test_what_goes_on_ends_when_it_is_told(spark: SparkSession, tmp_path: Path, 
 def test_a_second_run_of_a_session_into_one_directory_is_refused_and_the_first_goes_on(
     spark: SparkSession, tmp_path: Path, store: Path, spelled: str
 ) -> None:
+    """From another session of the application likewise: Spark would end the first one, which would say it was done."""
     (tmp_path / "link").symlink_to(tmp_path)
     counts: list[int] = []
 
@@ -131,6 +132,10 @@ def test_a_second_run_of_a_session_into_one_directory_is_refused_and_the_first_g
         if rows and not any(counts):
             with pytest.raises(aiodq.InvalidOptionError, match=r"the same SparkSession is archiving into .*/out:"):
                 archive(spark, store, tmp_path / spelled)
+            with pytest.raises(aiodq.InvalidOptionError, match="_checkpoint is in use: a query of this Spark app"):
+                archive(spark.newSession(), store, tmp_path / "out")
+            with pytest.raises(aiodq.InvalidOptionError, match="_checkpoint is another directory's"):
+                archive(spark.newSession(), store, tmp_path / "two", checkpoint=tmp_path / "out" / "_checkpoint")
             asyncio.run(fill(store, "later", rounds=1))
         counts.append(rows)
 
@@ -138,7 +143,8 @@ def test_a_second_run_of_a_session_into_one_directory_is_refused_and_the_first_g
         spark, store, tmp_path / "out", once=False, every=0.1, progress=again, stop=lambda: counts[-1] >= 105
     )
     assert done.rows == 105
-    assert archive(spark, store, tmp_path / "out").rows == 0, "the first one has ended"
+    assert spark.conf.get("spark.sql.streaming.stopActiveRunOnRestart") == "true"
+    assert archive(spark.newSession(), store, tmp_path / "out").rows == 0, "the first one has ended"
 
 
 def test_the_path_of_an_archive_may_look_like_that_of_a_topic(spark: SparkSession, tmp_path: Path, store: Path) -> None:

@@ -452,6 +452,28 @@ def test_a_directory_with_a_batch_that_the_checkpoint_does_not_know_is_another_s
     archiving._refuse_another_checkpoint(str(tmp_path / "out"), str(tmp_path / "checkpoint"))
 
 
+@pytest.mark.parametrize("place", ["{here}/state", "memory://{unique}"])
+def test_the_checkpoint_of_another_directory_is_refused(tmp_path: Path, place: str) -> None:
+    """What it has read is archived there; and Spark cannot read a directory in which a batch is missing."""
+    log, state = tmp_path / "out" / "_spark_metadata", place.format(here=tmp_path, unique=uuid4())
+    fs, within = find_objects(state)
+    fs.makedirs(f"{within}/commits")
+    fs.pipe_file(f"{within}/commits/.9.crc", b"crc")
+    assert check_target(tmp_path / "out", state) == (str(tmp_path / "out"), state)
+    for number in range(3):
+        for directory in ("offsets", "commits"):
+            fs.makedirs(f"{within}/{directory}", exist_ok=True)
+            fs.pipe_file(f"{within}/{directory}/{number}", b"v1")
+    with pytest.raises(aiodq.InvalidOptionError, match=r"is another directory's: .*/out does not have batch 2"):
+        check_target(tmp_path / "out", state)
+    log.mkdir(parents=True)
+    (log / "1").touch()
+    with pytest.raises(aiodq.InvalidOptionError, match=r"is another directory's: .*/out does not have batch 2"):
+        check_target(tmp_path / "out", state)
+    (log / "2.compact").touch()
+    assert check_target(tmp_path / "out", state) == (str(tmp_path / "out"), state)
+
+
 def test_a_checkpoint_in_object_storage_is_known_again(tmp_path: Path) -> None:
     log, state = tmp_path / "out" / "_spark_metadata", f"memory://{uuid4()}"
     log.mkdir(parents=True)

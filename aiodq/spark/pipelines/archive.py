@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -12,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as f
 
 from aiodq.errors import InvalidOptionError, StoreNotFoundError
@@ -47,6 +49,12 @@ _TOO_LATE: Final = "Python worker failed to connect back"
 """Spark's error if a query's own process does not answer within ten seconds, as on a busy machine."""
 _STARTS: Final = 5
 """How often a query is started that ends with this error."""
+_STOPS_FIRST: Final = "spark.sql.streaming.stopActiveRunOnRestart"
+"""Spark's setting whether a query ends a running one with the same checkpoint, or is an error."""
+_RUNNING: Final = "another query with same id is already active"
+"""This error."""
+_STARTING: Final = threading.Lock()
+"""Held while this setting is another than the user's."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ def archive(  # noqa: PLR0913 - what there is to say
         stop: called from time to time; the run ends once it returns True.
 
     Raises:
-        InvalidOptionError: several stores; or the directory is of another checkpoint or run, was moved, or is unfit.
+        InvalidOptionError: several stores; or the directory, or the checkpoint, is another's, was moved, or is unfit.
         NotAStoreError: the directory, or the checkpoint, lies among a store's own files.
         StorageError: fewer messages were written than the store holds, and the hold still keeps them; or as mapped
             from the system's error.
@@ -121,7 +129,7 @@ def archive(  # noqa: PLR0913 - what there is to say
     rows = reader.schema(ARCHIVED).load(store).withColumn("date", f.expr(_DATE))
     writer = _writer(rows, path, state, every=None if once else every)
     tally = Tally(store, hold, lambda *wanted: _archived(spark, path, store, wanted))
-    with closing(_Run(partial(writer.start, path), tally)) as run:
+    with closing(_Run(partial(_started, spark, writer, path, state), tally)) as run:
         while not run.wait():
             run.look(progress)
             if stop is not None and stop():
@@ -135,7 +143,8 @@ def check_target(target: str | os.PathLike[str], checkpoint: str | os.PathLike[s
     """Return the full paths of the directory and of the state of an archive, which can go on there. Blocking.
 
     Raises:
-        InvalidOptionError: another checkpoint wrote the directory, it was moved, or can be none.
+        InvalidOptionError: another checkpoint wrote the directory, the checkpoint is of another directory, or the
+            directory was moved, or can be none.
         NotAStoreError: it, or the checkpoint, lies among a store's own files.
         MissingExtraError: the checkpoint is in object storage, which takes the extra `objects` to look into.
         StorageError: as mapped from the system's error.
@@ -156,13 +165,21 @@ def _options(hold: str, named: dict[str, str], most_records: int | None, *, loss
 
 
 def _refuse_another_checkpoint(target: str, checkpoint: str) -> None:
-    """Make sure that the checkpoint knows all batches in the directory: Spark would not write one again.
+    """Make sure that the checkpoint is the one of the batches in the directory.
+
+    Spark would not write a batch again that is there, and could not read a directory in which one is missing.
 
     Raises:
-        InvalidOptionError: it does not, or the directory was moved.
+        InvalidOptionError: it is not, or the directory was moved.
     """
     refuse_moved(target)
-    written, known = _latest(os.path.join(target, "_spark_metadata")), _latest(os.path.join(checkpoint, "offsets"))
+    logs = (target, "_spark_metadata"), (checkpoint, "offsets"), (checkpoint, "commits")
+    written, known, finished = (_latest(os.path.join(*log)) for log in logs)
+    if written < finished:
+        raise InvalidOptionError(
+            f"the checkpoint {checkpoint} is another directory's: {target} does not have batch {finished}, which was "
+            f"finished with it. Go on in that directory, or name a checkpoint of its own for this one"
+        )
     if written > known:
         raise InvalidOptionError(
             f"{target} was written with another checkpoint than {checkpoint}: go on with that one, "
@@ -187,10 +204,33 @@ def _refuse_second(spark: SparkSession, target: str) -> None:
 
 def _writer(rows: DataFrame, target: str, state: str, *, every: float | None) -> DataStreamWriter:
     writer = rows.writeStream.format("parquet").partitionBy("topic", "date").option("checkpointLocation", state)
-    # Spark refuses the second of two by one name. By the checkpoint it would stop the first one, which would seem to
-    # have archived all there was.
+    # Spark refuses the second of two by one name in a session.
     writer = writer.queryName(_name_of(target))
     return writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")
+
+
+def _started(spark: SparkSession, writer: DataStreamWriter, target: str, state: str) -> StreamingQuery:
+    """Start a query, unless one of the same Spark application runs with the same checkpoint.
+
+    Spark would end that one, which would seem to have archived all there was.
+
+    Raises:
+        InvalidOptionError: one does.
+    """
+    with _STARTING:
+        before = spark.conf.get(_STOPS_FIRST) or "true"
+        spark.conf.set(_STOPS_FIRST, "false")
+        try:
+            return writer.start(target)
+        except (Py4JJavaError, PySparkException) as error:
+            if _RUNNING not in str(error):
+                raise
+            raise InvalidOptionError(
+                f"the checkpoint {state} is in use: a query of this Spark application archives with it. Let that one "
+                f"end first; or, into another directory, name a checkpoint of its own"
+            ) from error
+        finally:
+            spark.conf.set(_STOPS_FIRST, before)
 
 
 def _own_hold(store: str, target: str, checkpoint: str) -> str:
