@@ -10,6 +10,7 @@ import errno
 import os
 import re
 from contextlib import contextmanager
+from glob import has_magic
 from itertools import takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -111,6 +112,7 @@ def find_objects(url: str) -> tuple[Any, str]:
 
     Raises:
         MissingExtraError: fsspec, or the package that it needs for this kind of URL, is not installed.
+        InvalidOptionError: a name in a bucket begins with a slash: it could be written, but not listed.
         OSError: fsspec does not know this kind of URL.
     """
     try:
@@ -124,6 +126,10 @@ def find_objects(url: str) -> tuple[Any, str]:
         raise MissingExtraError(f"fsspec needs more for {url!r}: {cause}") from cause
     except ValueError as cause:
         raise OSError(errno.EINVAL, str(cause)) from cause
+    bucket, _, name = path.partition("/")
+    if bucket and name.startswith("/"):
+        meant = url.replace(f"{bucket}/{name}", f"{bucket}/{name.lstrip('/')}")
+        raise InvalidOptionError(f"the path {url!r} has two slashes after {bucket!r}: write {meant}")
     return fs, path
 
 
@@ -134,9 +140,15 @@ def find_urls(pattern: str) -> list[str]:
 
     Raises:
         MissingExtraError: as for `find_objects`.
+        InvalidOptionError: as for `find_objects`; or the bucket is named by a pattern.
         OSError: as for `find_objects`; or they could not be listed.
     """
     fs, place = find_objects(pattern)
+    if has_magic(bucket := place.partition("/")[0]):
+        raise InvalidOptionError(
+            f"the path {pattern!r} has a pattern in the place of the bucket, {bucket!r}: name the bucket; a pattern is "
+            f"of places in it, as s3://bucket/*"
+        )
     if _kind(fs, place) == "directory":
         return [pattern]
     spelled = pattern.rstrip("/")
@@ -156,14 +168,21 @@ _NUMBERS: Final = (
 
 @contextmanager
 def numbered() -> Iterator[None]:
-    """Raise `OSError` with an errno for the errors of the block: fsspec's file systems raise various exceptions."""
+    """Raise `OSError` with an errno for the errors of the block: fsspec's file systems raise various exceptions.
+
+    Its text begins with the system's for that errno.
+    """
     try:
         yield
     except Exception as cause:
         if isinstance(cause, OSError) and cause.errno is not None:
-            raise
-        number = next((number for kind, number in _NUMBERS if isinstance(cause, kind)), errno.EIO)
-        raise OSError(number, f"{os.strerror(number)}: {cause}") from cause
+            number, text = cause.errno, str(cause.strerror)
+            if text.startswith(os.strerror(number)):
+                raise
+        else:
+            number = next((number for kind, number in _NUMBERS if isinstance(cause, kind)), errno.EIO)
+            text = str(cause)
+        raise OSError(number, f"{os.strerror(number)}: {text}") from cause
 
 
 def _kind(fs: Any, place: str) -> str | None:  # noqa: ANN401 - fsspec has no types

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -100,6 +101,17 @@ class Remembering(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no type
         return list(found) if detail else [each["name"] for each in found]
 
 
+class Bucketed(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Has paths that begin with the name of a bucket, as that of S3."""
+
+    protocol = "bucketed"
+    root_marker = ""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("bucketed://").rstrip("/")
+
+
 def test_what_comes_while_a_process_lives_is_listed() -> None:
     fsspec.register_implementation("remembering", Remembering, clobber=True)
     place = str(uuid4())
@@ -188,6 +200,47 @@ def test_errors_have_the_numbers_of_a_system_s(error: Exception, number: int, mo
     with pytest.raises(OSError, match="x") as caught:
         AnyFileSystem().listdir("memory://lake")
     assert caught.value.errno == number
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("bucketed://lake//shop", r"has two slashes after 'lake': write bucketed://lake/shop$"),
+        ("bucketed://lake///a//b", r"has two slashes after 'lake': write bucketed://lake/a//b$"),
+    ],
+)
+def test_a_place_in_a_bucket_that_cannot_be_listed_is_refused(store: Path, url: str, told: str) -> None:
+    """What was shipped there could not be read, nor shipped again."""
+    fsspec.register_implementation("bucketed", Bucketed, clobber=True)
+    for job in (lambda: ship(store, url), lambda: read(url), lambda: read(f"{url}*")):
+        with pytest.raises(aiodq.InvalidOptionError, match=told.replace("$", "")):
+            job()
+    with pytest.raises(aiodq.InvalidOptionError, match=told):
+        find_objects(url)
+    assert find_objects("bucketed://lake/a//b/")[1] == "lake/a//b"
+    assert find_objects("bucketed://lake/")[1] == "lake"
+    assert find_objects("memory://lake//shop")[1] == "/lake//shop"
+
+
+@pytest.mark.parametrize("bucket", ["*", "la?e"])
+def test_a_pattern_of_buckets_is_refused(bucket: str) -> None:
+    fsspec.register_implementation("bucketed", Bucketed, clobber=True)
+    with pytest.raises(aiodq.InvalidOptionError, match=r"has a pattern in the place of the bucket, .*: name the b"):
+        read_options({"path": f"bucketed://{bucket}/shop"})
+
+
+@pytest.mark.parametrize("error", [RuntimeError("who are you?"), OSError(errno.EIO, "who are you?")], ids=repr)
+def test_what_object_storage_says_of_itself_is_told(
+    store: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no device, which is to be checked."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(MemoryFileSystem, "info", failing)
+    with pytest.raises(aiodq.StorageError, match=f"the system refused: {os.strerror(errno.EIO)}: who are you"):
+        ship(store, "memory://lake")
 
 
 def test_what_is_no_segment_is_read_in_parts_and_is_no_directory(bucket: str) -> None:

@@ -47,7 +47,10 @@ def storage_error(cause: OSError, path: str | PathLike[str], position: int | Non
         position: the byte position, if the call had one.
     """
     number = cause.errno
-    reason = _ADVICE.get(number or 0) or cause.strerror or str(cause)
+    reason = cause.strerror or str(cause)
+    # What object storage adds to the system's text tells more than advice on disks.
+    if not reason.startswith(f"{os.strerror(number or 0)}: "):
+        reason = _ADVICE.get(number or 0, reason)
     if number in _FULL:
         return DiskFullError(f"no space left: {reason}", path, position, errno=number, retriable=True)
     if number in _REFUSED:
