@@ -104,6 +104,25 @@ async def test_what_another_writer_of_that_name_removed_is_not_committed(machine
     assert load(machine, commit.key, {"t": numbered(2)}), "the name can be used again"
 
 
+@pytest.mark.parametrize("over", ["commit", "abort"])
+async def test_a_late_attempt_of_a_task_leaves_nothing(machine: Machine, over: str) -> None:
+    """Another attempt was faster, so that the write is over before this one is done; it is told so."""
+    async with machine.store():
+        pass
+    late = StagingWriter(machine.fs, machine.clock, STORE, "w", segment_bytes=1000)
+    late.put("t", Columns(numbered(1)))
+    if over == "commit":
+        load(machine, CommitKey("w", once=True), {"t": numbered(20)})
+    else:
+        discard_staged(machine.fs, STORE, "w")
+    async with machine.store():
+        late.put("t", Columns(numbered(20)))
+        with pytest.raises(aiodq.StorageError, match="its write was committed or given up meanwhile"):
+            late.finish()
+        late.discard()
+        assert left(machine) == []
+
+
 @pytest.mark.parametrize("tidied", ["commit", "abort"])
 async def test_what_another_writer_of_that_name_commits_meanwhile_is_not_removed(
     machine: Machine, tidied: str, monkeypatch: pytest.MonkeyPatch

@@ -7,12 +7,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
-from aiodq.errors import CorruptionError, StoreNotFoundError
+from aiodq.errors import CorruptionError, StorageError, StoreNotFoundError
 from aiodq.format.codecs import CODEC_NONE
 from aiodq.format.columns import Columns
 from aiodq.format.segment import SegmentHeader, topic_salt
 from aiodq.storage.bulk.commits import STAGING, Staged, staging_directory
 from aiodq.storage.io.durable_io import ensure_directory
+from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.log.active_segment import WRITE_BYTES, ActiveSegment, cuts
 
 if TYPE_CHECKING:
@@ -93,10 +94,15 @@ class StagingWriter:
         """Make everything durable; return `staged`.
 
         Raises:
-            StorageError: as mapped from the system's error; call `discard`.
+            StorageError: a part is gone, so that nothing of it can count; or as mapped from the system's error; call
+                `discard`.
         """
         for topic in list(self._open):
             self._end(topic)
+        for path in self._paths:
+            if not name_exists(self._fs, path):
+                # Whoever comes late finds nobody who tidies up: what it has staged since would stay for a day.
+                raise StorageError("what was staged is gone: its write was committed or given up meanwhile", path)
         return self.staged
 
     def discard(self) -> None:
