@@ -102,9 +102,9 @@ def check_outside_stores(directory: str) -> None:
         InvalidOptionError: no path can be meant by it.
         NotAStoreError: it lies among a store's own files, such as a topic's, which are removed with the topic.
     """
-    path = local_path(directory)
-    if not is_url(path):
-        refuse_inside_store(OsFileSystem(), os.path.realpath(path))
+    # Spark itself goes there: with one slash, too, a URL of Hadoop's names a place elsewhere, such as hdfs:/state.
+    if directory.startswith("file:") or not (is_url(directory) or _ONE_SLASH.match(directory)):
+        refuse_inside_store(OsFileSystem(), os.path.realpath(local_path(directory)))
 
 
 def find_objects(url: str) -> tuple[Any, str]:

@@ -634,6 +634,12 @@ class TestAStream:
         with pytest.raises(aiodq.InvalidOptionError, match="txnAppId is empty"):
             write_options({"path": str(tmp_path), "txnAppId": " "}, stream=True)
 
+    @pytest.mark.parametrize("checkpoint", ["hdfs:/state", "dbfs:/state", "s3://bucket/state"])
+    def test_its_checkpoint_may_be_wherever_spark_can_write(self, tmp_path: Path, checkpoint: str) -> None:
+        given = {"path": str(tmp_path), "topic": "t", "checkpointLocation": checkpoint, "txnAppId": "named"}
+        schema = StructType([StructField("body", StringType())])
+        assert AiodqDataSource(given).streamWriter(schema, overwrite=False)
+
     def test_batches_before_the_last_are_old(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """Spark repeats the last one only: of any other a second query of that checkpoint may have lost something."""
         another, writer = (

@@ -171,7 +171,7 @@ async def test_a_report_replaces_no_file_of_a_store(store: Path, name: str, told
 
 
 async def test_a_result_may_lie_beside_the_topics_or_elsewhere(store: Path) -> None:
-    for place in (store / "result", store.parent / "result", "s3://bucket/orders", "result"):
+    for place in (store / "result", store.parent / "result", "s3://bucket/orders", "hdfs:/state", "result"):
         check_outside_stores(str(place))
 
 
