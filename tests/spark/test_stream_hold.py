@@ -124,6 +124,19 @@ async def test_a_hold_that_another_query_has_moved_is_told(store: Path) -> None:
     assert held(store) == Hold({"a": 10, "b": 10}, None, under_way=True)
 
 
+@pytest.mark.parametrize("loss", ["true", "false"])
+async def test_two_sources_of_one_query_do_not_share_a_hold(store: Path, loss: str) -> None:
+    """It would keep only what the one that came last reads."""
+    one, two = (reader_of(store, topics=topic, failOnDataLoss=loss) for topic in "ab")
+    begins = [each.initialOffset() for each in (one, two)]
+    ends = [each.latestOffset(begin, ALL) for each, begin in zip((one, two), begins, strict=True)]
+    for each, begin, end in zip((one, two), begins, ends, strict=True):
+        each.partitions(begin, end)
+    assert held(store) == Hold({"a": 0, "b": 0}, ("b",), under_way=True), "a is not kept"
+    with pytest.raises(aiodq.InvalidOptionError, match=r"is used for other topics, too, .* each source of one query"):
+        one.latestOffset(ends[0], ALL)
+
+
 @pytest.mark.parametrize("advance", ["batch", "manual"])
 async def test_a_topic_that_joins_the_list_is_held_from_then_on(store: Path, advance: str) -> None:
     reader = reader_of(store, topics="a")

@@ -100,20 +100,27 @@ class StreamHold:
             kept = {topic: found[topic] for topic in covered}
             self._write(store, Hold(kept, self._patterns, under_way=True))
 
-    def check(self, taken: Mapping[tuple[str, str], int], *, strict: bool, under_way: bool) -> None:
+    def check(self, taken: Mapping[tuple[str, str], int], *, strict: bool, under_way: bool, again: bool) -> None:
         """Make sure that what the query has still to read is kept. Blocking.
 
         Args:
             taken: the offset up to which each topic was read.
             strict: whether it is an error if something is not kept; otherwise it is kept from now on.
             under_way: whether the query's first batch is finished.
+            again: whether its reader has checked before, so that the hold's topics are its own.
 
         Raises:
             OffsetError: somebody released the hold, or another query moved it.
+            InvalidOptionError: another query, or another source of this one, uses it for other topics.
             StorageError: as mapped from the system's error.
         """
         for store, offsets in self._by_store(taken).items():
             held = self._read(store)
+            if again and held is not None and held.patterns != self._patterns:
+                raise InvalidOptionError(
+                    f"the hold {self._name!r} in {store!r} is used for other topics, too, and keeps only those: give "
+                    f"each query, and each source of one query, a hold of another name"
+                )
             reason = self._gone(held, offsets)
             if reason is not None and strict:
                 raise OffsetError(

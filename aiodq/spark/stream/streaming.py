@@ -97,6 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._deleted: set[str] = set()
         self._waits_since: float | None = None
         self._marks = StreamMarks()
+        self._has_held = False
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         """Leave out of the copy for tasks what only the planning process needs."""
@@ -140,8 +141,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 or the hold was deleted, or belongs to another query; and `failOnDataLoss` is not `false`.
             StoreNotFoundError: a topic that was named in full was deleted, likewise.
             CorruptionError: messages at the end of a topic are damaged or missing, likewise.
-            InvalidOptionError: the query began with one store and continues with several, or the other way round; or it
-                is new, and the hold belongs to another query.
+            InvalidOptionError: the query began with one store and continues with several, or the other way round; it is
+                new, and the hold belongs to another query; or the hold is used for other topics, too.
         """
         self._check_offsets(start)
         logs = self._topics.logs(start["topics"])
@@ -386,7 +387,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             OffsetError: the hold was deleted, or belongs to another query, and `failOnDataLoss` is not `false`.
-            InvalidOptionError: the query is new, and the hold belongs to another.
+            InvalidOptionError: the query is new, and the hold belongs to another; or the hold is used for other topics.
         """
         hold = self._hold
         if hold is None:
@@ -394,7 +395,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if "initial" in start:
             hold.require_own()
         taken = {topic: known.get(topic, logs[topic].begin) for topic in start["topics"] if topic in logs}
-        hold.check(self._topics.places(taken), strict=self._options.strict, under_way="initial" not in start)
+        under_way, again = "initial" not in start, self._has_held
+        hold.check(self._topics.places(taken), strict=self._options.strict, under_way=under_way, again=again)
+        self._has_held = True
 
     def _check_offsets(self, start: Mapping[str, Any]) -> None:
         """Make sure that offsets have the keys of this query: otherwise all topics would count as new.
