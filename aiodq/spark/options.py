@@ -85,6 +85,7 @@ _HINTS: Final = {
     "endingoffsetsbytimestamp": "endingTimestamp",
     "startingversion": "startingOffsets",
     "subscribe": "topics",
+    "txnversion": "txnId, made of application and version,",
 }
 """Options of Spark's other sources, and those that their users may mean here."""
 _OF_TABLES: Final = ("provider", "location")

@@ -410,6 +410,7 @@ def test_a_range_may_be_empty() -> None:
         ({"maxMessageBytes": "-1"}, "maxMessageBytes is bytes"),
         ({"maxMessageBytes": "4g"}, "maxMessageBytes is bytes, as 33554432 or 32m, at most 2147483648, not '4g'"),
         ({"path": "/a\0b"}, "path has a character of code 0"),
+        ({"txnAppId": "a", "txnVersion": "7"}, "is it txnId, made of application and version, that is meant"),
     ],
     ids=str,
 )
