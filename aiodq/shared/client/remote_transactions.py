@@ -220,7 +220,7 @@ class RemoteCommitter:
             raise ProtocolError(f"{outcome.op.name} is no answer to TXN")
 
     async def _ask(self, asked: _Asked) -> Packet:
-        await self._link.connected()
+        await self._link.connected(again=asked.sent)
         await asked.claimed()
         # INVARIANT: no other task has run since: the delivery numbers in the packet are those of this owner.
         answer = self._link.ask(asked.packet)

@@ -28,7 +28,7 @@ from aiodq.shared.connection.sent_puts import PutsByTopic, check_size
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.answers import understood
-from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled
+from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled, undecided
 from aiodq.wire.frames import decode_messages
 from aiodq.wire.layout import OLDEST, VERSION
 from aiodq.wire.packets import (
@@ -183,8 +183,8 @@ class Link:
             except TimeoutError:
                 wire.abort()  # an owner that does not read; it may have ended at this very moment
 
-    def check(self) -> None:
-        """Raise if nothing can be asked now.
+    def check(self, *, again: bool = False) -> None:
+        """Raise if nothing can be asked now, perhaps `again`, as the owner that was asked has not answered.
 
         Raises:
             OwnerLostError, OwnerStalledError: there is nobody to ask, or no answer comes.
@@ -198,7 +198,7 @@ class Link:
         # INVARIANT: a caller that tries again and again without a pause has to wait in the end. Otherwise the loop
         # would never read the answer of an owner.
         if self._refused <= _MOST_REFUSED or isinstance(self.failure, QueueShutDown):
-            raise copy(self.failure)
+            raise undecided(self.failure, self._directory) if again else copy(self.failure)
 
     @property
     def unserved(self) -> str | None:
@@ -228,9 +228,11 @@ class Link:
 
     def _send_put(self, topic: str, sequence: int, put: SentPut) -> None:
         if self._ready or topic in self._repeated:
+            puts = self._topics[topic]
+            puts.reached = sequence
             handle = self._handles.get((topic, "")) or self._handle(topic, "")
             packet = Put(handle, sequence, put.messages, put.frames, put.each)
-            self._send(packet, partial(self._topics[topic].answered, sequence))
+            self._send(packet, partial(puts.answered, sequence))
 
     def give_up_puts(self, topic: str, *, queued: bool = True) -> None:
         """Have the owner not store puts that wait for room and that nobody waits for; see `TopicPuts.give_up`."""
@@ -286,7 +288,7 @@ class Link:
         """
         first = 0
         while True:
-            await self.connected()
+            await self.connected(again=first > 0)
             first = first or self.epoch
             handle = {"handle": self._handle(topic, channel)} if topic else {}
             asked = self._ask(Call(name, {**(arguments or {}), **handle}), patient=patient)
@@ -346,21 +348,16 @@ class Link:
 
     # --- the connection
 
-    async def connected(self) -> None:
-        """Wait until there is an owner to ask.
-
-        Raises:
-            OwnerLostError, OwnerStalledError, QueueShutDown: see `check`.
-        """
+    async def connected(self, *, again: bool = False) -> None:
+        """Wait until there is an owner to ask, perhaps `again`; *Raises* as `check`."""
         while not self._ready:
-            self.check()
+            self.check(again=again)
             await wait_in(self._waiting)
         self.check()
 
     def _handle(self, topic: str, channel: str) -> int:
         """Return a handle, opened before anything is sent with it."""
-        handle = self._handles.get((topic, channel))
-        return self._ask_open(topic, channel) if handle is None else handle
+        return self._handles.get((topic, channel)) or self._ask_open(topic, channel)
 
     def _ask_open(self, topic: str, channel: str) -> int:
         handle = self._handles.new((topic, channel))
@@ -590,5 +587,5 @@ class Link:
         self.failure = error
         release(self._waiting)
         for puts in self._topics.values():
-            puts.fail(error)
+            puts.fail(error, undecided(error, self._directory))
         self.opened.tell(error)

@@ -97,6 +97,7 @@ class TopicPuts:
 
     Attributes:
         sequence: that of the last put sent.
+        reached: that of the last put that an owner may have received.
         pending: the unacknowledged puts, by sequence and so in order.
         queued: the puts after them, which are not sent yet.
     """
@@ -104,6 +105,7 @@ class TopicPuts:
     def __init__(self, send: Callable[[int, SentPut], None], sequence: int = 0) -> None:
         """Start without any after this sequence; `send` sends one by its sequence, if there is an owner."""
         self.sequence: int = sequence
+        self.reached: int = 0
         self.pending: dict[int, SentPut] = {}
         self.queued: deque[SentPut] = deque()
         self._send = send
@@ -192,11 +194,12 @@ class TopicPuts:
         for put in queued:
             put.on_done(copy(error))
 
-    def fail(self, error: Exception) -> None:
-        """Tell an error to all puts."""
-        ended = [*self.pending.values(), *self.queued]
+    def fail(self, error: Exception, undecided: Exception) -> None:
+        """Tell an error to all puts: to those that an owner may have stored, that this is `undecided`."""
+        ended = [(put, undecided if each <= self.reached else error) for each, put in self.pending.items()]
+        ended += [(put, error) for put in self.queued]
         self.pending.clear()
         self.queued.clear()
         self._given_up.clear()
-        for put in ended:
-            put.on_done(copy(error))
+        for put, said in ended:
+            put.on_done(copy(said))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import aiodq.errors
 from aiodq.engine import queue_errors
-from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, StorageError
+from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, StorageError, StoreFailedError
 from aiodq.wire.packets import Fail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-__all__ = ["error_facts", "error_in", "error_of", "fail_of", "gone", "is_lost", "stalled"]
+__all__ = ["error_facts", "error_in", "error_of", "fail_of", "gone", "is_lost", "stalled", "undecided"]
 
 _LONGEST: Final = 4096
 _TEXTS: Final = ("name", "path", "text")
@@ -47,6 +48,17 @@ def gone(directory: str) -> Fail:
 def is_lost(fail: Fail) -> bool:
     """Return whether the next owner is to answer."""
     return fail.name == OwnerLostError.__name__
+
+
+def undecided(error: Exception, directory: str) -> Exception:
+    """Return the error for a call that an owner may have done before it ended, as no other one is found for `error`.
+
+    An error of the system would say that nothing was done, and perhaps that the call may be repeated.
+    """
+    if getattr(error, "errno", None) is None or isinstance(error, StoreFailedError):
+        return copy(error)
+    text = f"the owner of the store went before it answered, and no other one is found: {error}"
+    return OwnerLostError(text, directory)
 
 
 def stalled(directory: str, pid: int) -> Fail:

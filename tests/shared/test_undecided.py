@@ -1,0 +1,67 @@
+"""What an owner may have done before it was gone: who cannot find another one is not told that it was refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+import aiodq
+from aiodq.shared.connection.owner_search import OwnerSearch
+from aiodq.testing import WatchedFileSystem
+from tests.shared.support import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+
+async def put(store: aiodq.Store) -> None:
+    await store.topic("jobs").put(b"b")
+
+
+async def commit(store: aiodq.Store) -> None:
+    async with store.transaction() as tx:
+        tx.put("jobs", b"b")
+        tx.put("done", b"b")
+
+
+async def delete(store: aiodq.Store) -> None:
+    await store.delete_topic("done")
+
+
+async def full(_search: OwnerSearch) -> NoReturn:
+    """Fail as the opening of a store does in a process that would be its next owner."""
+    raise aiodq.DiskFullError("no space left", "jobs", errno=28, retriable=True)
+
+
+@pytest.mark.parametrize("call", [put, commit, delete])
+async def test_what_an_owner_may_have_done_is_not_said_to_be_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[aiodq.Store], Awaitable[None]]
+) -> None:
+    fs = WatchedFileSystem()
+    async with (
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path, mode="shared", fs=fs) as owner,
+        aiodq.open(tmp_path, mode="client") as client,
+    ):
+        for name in ("jobs", "done"):
+            await client.topic(name).put(b"a")
+        slow = fs.gate("sync", "sync_directory", "rename")
+        calling = asyncio.ensure_future(call(client))
+        try:
+            await slow.wait()
+            monkeypatch.setattr(OwnerSearch, "find", full)
+            client._remote.link._wire.abort()  # type: ignore[attr-defined]  # it is one of a store that is shared
+            with pytest.raises(aiodq.OwnerLostError, match=r"went before it answered.*no space left"):
+                await calling
+            with pytest.raises(aiodq.DiskFullError):  # it was never sent
+                await client.topic("jobs").put(b"c")
+            monkeypatch.undo()
+        finally:
+            slow.open()
+        await until(lambda: client._remote.link.failure is None)  # type: ignore[attr-defined]
+        await client.topic("jobs").put(b"d")
+        there = [message.body async for message in owner.topic("jobs").scan()]
+        assert there == ([b"a", b"d"] if call is delete else [b"a", b"b", b"d"])
