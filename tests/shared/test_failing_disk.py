@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 
 import aiodq
 from aiodq.storage.store_layout import SOCKET
+from aiodq.testing import WatchedFileSystem
 from tests.shared.support import PATIENCE, QUICK
 
 if TYPE_CHECKING:
@@ -67,3 +69,28 @@ async def test_of_a_store_that_has_failed_no_channel_is_said_to_be_asked_again(
             await owner.aclose()
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(said) == 1, said
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+async def test_a_store_that_has_failed_is_opened_again_though_its_files_cannot_be_closed_properly(
+    tmp_path: Path, *, noticed: bool
+) -> None:
+    """As on a device that is gone, where a close says what a write did not."""
+    fs, unhandled = WatchedFileSystem(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    async with asyncio.timeout(PATIENCE), aiodq.open(tmp_path, mode="shared", fs=fs) as store:
+        async with store.transaction() as tx:
+            tx.put("jobs", b"a")
+            tx.put("done", b"a")
+        closing = fs.fail(errno.EIO, "close", match="#transactions", times=1)
+        owner = store._store_engine.owner  # type: ignore[attr-defined]  # it is shared
+        owner.engine.fail(RuntimeError("of this test"))
+        if noticed:  # as an owner does by itself in time
+            owner.failed()
+        assert await store.topic("jobs").put(b"b") > 0
+        assert closing.hits
+        assert [message.body async for message in store.topic("jobs").scan()][-1] == b"b"
+        del owner
+        gc.collect()
+        await asyncio.sleep(0)
+    assert not unhandled

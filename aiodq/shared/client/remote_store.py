@@ -28,7 +28,6 @@ from aiodq.errors import (
     OwnerLostError,
     ReadOnlyError,
     StorageError,
-    StoreFailedError,
     StoreLockedError,
     StoreNotFoundError,
 )
@@ -270,9 +269,9 @@ class RemoteStore:
         try:
             # INVARIANT: if this is cancelled, as the store closes here, the directory is free before that ends.
             await ended(_close(owner))
-        except StoreFailedError:
+        except StorageError:
             if failure is None:
-                raise
+                raise  # else all know that it has failed, and everything is released all the same
         self._kept_open = None
         before, self._failed_at = self._failed_at, self.loop.time()
         if failure is not None and before is not None and self.loop.time() - before < _FAILED_TWICE:

@@ -12,7 +12,7 @@ from aiodq.engine.loop.futures import ended, settle
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.active_topics import ActiveTopics
-from aiodq.errors import ProtocolError, StorageError, StoreFailedError, StoreNotFoundError
+from aiodq.errors import ProtocolError, StorageError, StoreNotFoundError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.connection.store_directory import StoreDirectory
@@ -309,7 +309,7 @@ class Owner:
 
     async def _give_up(self) -> None:
         await self.close()
-        with suppress(StoreFailedError):
+        with suppress(StorageError):  # all know that it has failed, and everything is released all the same
             await self.engine.close()
 
     async def close(self) -> None:
