@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 import aiodq
 
+if TYPE_CHECKING:
+    from tests.faults.processes import Process
+
 __all__ = ["Joined", "Known", "Sent", "Topic"]
+
+
+_UNDECIDED: Final = (aiodq.StoreFailedError, aiodq.OwnerLostError, aiodq.OwnerStalledError)
+"""Errors after which nobody knows what was done."""
 
 
 class Known(Enum):
@@ -29,8 +38,10 @@ class Sent:
         offset: where, once that was said.
         settled: by each channel, whether it was settled.
         dead: by each channel that rejected it, whether there must be a dead letter; perhaps: unless it comes again.
-        held: the channels of which a consumer has it in hand.
+        held: by channel, the process of the consumer that has it in hand.
         tries: by channel, how often it was settled, as far as that is unknown.
+        kept: the channels of which a consumer may have kept it, as it could not put it down.
+        dies: when its time to live is over, in seconds of the clock.
     """
 
     body: bytes
@@ -38,14 +49,16 @@ class Sent:
     offset: int | None = None
     settled: dict[str, Known] = field(default_factory=dict)
     dead: dict[str, Known] = field(default_factory=dict)
-    held: set[str] = field(default_factory=set)
+    held: dict[str, Process] = field(default_factory=dict)
     tries: Counter[str] = field(default_factory=Counter)
+    kept: set[str] = field(default_factory=set)
+    dies: float = inf
 
     def put_ended(self, error: BaseException | None) -> None:
         """Note how the call that put it ended."""
         if error is None:
             self.put = Known.YES
-        elif isinstance(error, aiodq.StorageError) and not isinstance(error, aiodq.StoreFailedError):
+        elif isinstance(error, aiodq.StorageError) and not isinstance(error, _UNDECIDED):
             self.put = Known.NO
 
     def settling(self, channel: str, *, reject: bool = False) -> None:
@@ -56,13 +69,18 @@ class Sent:
         if self.dead.get(channel) is not Known.YES:
             self.dead[channel] = Known.PERHAPS if reject else Known.NO
 
-    def settling_ended(self, channel: str, error: BaseException | None) -> None:
-        """Note how the call that settles it ended."""
-        self.held.discard(channel)
+    def settling_ended(self, process: Process, channel: str, error: BaseException | None) -> None:
+        """Note how the call of this process that settles it ended."""
+        self.put_down(process, channel)
         if error is None and channel in self.settled:
             self.settled[channel] = Known.YES
             if self.dead.get(channel) is Known.PERHAPS:
                 self.dead[channel] = Known.YES
+
+    def put_down(self, process: Process, channel: str) -> None:
+        """Note that this process's consumer has it in hand no more."""
+        if self.held.get(channel) is process:
+            del self.held[channel]
 
     def let_go(self, channel: str) -> None:
         """Note that nobody has to have it any more, nor may not."""
@@ -71,13 +89,20 @@ class Sent:
         if self.dead.get(channel) is Known.PERHAPS:
             self.dead[channel] = Known.NO
         self.tries[channel] += 1
-        self.held.discard(channel)
+        self.held.pop(channel, None)
 
-    def found(self, channel: str, *, ready: bool, dead: bool) -> None:
-        """Note whether a channel still has it, now that it was opened, and whether there is a dead letter of it."""
+    def found(self, channel: str, now: float, *, ready: bool, dead: bool, opened: bool) -> None:
+        """Note whether a channel still has it, and whether there is a dead letter of it, now that it was opened.
+
+        Until then, what is in memory only counts, too.
+        """
         assert not (ready and self.settled[channel] is Known.YES), f"{channel} has {self.body!r}, which was settled"
+        assert not (ready and now > self.dies), f"{channel} has {self.body!r}, whose time to live is over"
         lost = not ready and self.put is Known.YES and self.settled[channel] is Known.NO
-        assert not lost, f"{channel} lacks {self.body!r}"
+        assert not lost or now >= self.dies or (channel in self.kept and not opened), f"{channel} lacks {self.body!r}"
+        if not opened:
+            return
+        self.kept.discard(channel)
         claim = self.dead.get(channel, Known.NO)
         assert dead or claim is Known.NO or (ready and claim is Known.PERHAPS), f"no dead letter of {self.body!r}"
         self.dead[channel] = Known.YES if dead else Known.NO

@@ -1,0 +1,139 @@
+"""Processes of one machine, all of them simulated in this one: each opens the store for itself, and may be killed."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from unittest import mock
+
+import aiodq
+from aiodq.engine.loop.worker_threads import WorkerThreads
+from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.handles.shared_store import SharedStore
+from aiodq.testing import FaultPlan, SimulatedExecutor, SimulatedFileSystem
+
+if TYPE_CHECKING:
+    from aiodq.clock import Clock
+    from aiodq.opening import Mode
+    from aiodq.shared.client.remote_store import RemoteStore
+    from aiodq.shared.server.owner import Owner
+    from aiodq.storage.io.filesystem import Lock
+
+__all__ = ["Process", "Threads"]
+
+_NOWHERE: Final = f"{os.devnull}/nowhere"
+"""A path at which nothing can be written."""
+
+
+class _Lock:
+    """What a process has locked."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock: Lock | None = lock
+
+    def release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:  # or somebody else may hold it by now
+            lock.release()
+
+
+class _Disk(SimulatedFileSystem):
+    """The machine's disk, as one process sees it: its calls fail by a plan of its own, and end with it."""
+
+    def __init__(self, machine: SimulatedFileSystem) -> None:
+        self.__dict__.update(vars(machine))
+        self.plan = FaultPlan()
+        self._taken = list[_Lock]()
+
+    def lock(self, path: str) -> Lock:
+        self._taken.append(_Lock(super().lock(path)))
+        return self._taken[-1]
+
+    def end(self) -> None:
+        """Let nothing more reach the disk, and release what was locked."""
+        self.unplug()
+        for lock in self._taken:
+            lock.release()
+
+
+class Threads(SimulatedExecutor):
+    """The threads of all processes, of which one moves at a time. They end with the run, and not with a store."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT002 - the base's
+        """Do nothing."""
+        del wait, cancel_futures
+
+
+class Process:
+    """One process.
+
+    Attributes:
+        mode: in which it opens the store.
+        disk: the machine's, as it sees it.
+        store: what it has open.
+        killed: whether it was killed.
+    """
+
+    def __init__(self, mode: Mode, machine: SimulatedFileSystem, threads: Threads) -> None:
+        """Begin on this machine, with some of its threads."""
+        self.mode, self.disk, self.killed = mode, _Disk(machine), False
+        self.store: aiodq.Store
+        self._threads = threads
+
+    def __str__(self) -> str:
+        return f"{self.mode}{'!' if self.owns else ''}"
+
+    @property
+    def owns(self) -> bool:
+        """Whether it owns the store."""
+        return not isinstance(self.store, SharedStore) or self.store._remote.owner is not None
+
+    async def open(self, path: str, options: aiodq.StoreOptions, clock: Clock) -> None:
+        """Open the store."""
+        threads = partial(WorkerThreads, executor=self._threads)
+        with mock.patch("aiodq.shared.client.remote_store.WorkerThreads", threads):
+            self.store = await aiodq.open(
+                path, options, mode=self.mode, fs=self.disk, clock=clock, executor=self._threads
+            )
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self.store.aclose()
+
+    def disconnect(self) -> None:
+        """Have the connection to the owner end, if that is another process."""
+        wire = self.store._remote.link._wire if isinstance(self.store, SharedStore) else None
+        if isinstance(wire, SocketWire):
+            wire.abort()
+
+    async def kill(self) -> None:
+        """End without a word: what the others see of it from now on is that its connections are gone."""
+        self.killed = True
+        self.disk.end()
+        with suppress(aiodq.AiodqError):
+            if isinstance(self.store, SharedStore):
+                await _cut(self.store._remote)
+            else:
+                await self.store.aclose()
+
+
+async def _cut(remote: RemoteStore) -> None:
+    remote._closing = True
+    if remote.owner is not None:
+        await _silence(remote.owner)
+    if remote.link._wire is not None:
+        remote.link._wire.abort()
+    await remote._release()
+
+
+async def _silence(owner: Owner) -> None:
+    """Have an owner note and answer nothing any more, and leave its socket behind."""
+    owner.closing = True
+    owner._noted._path, owner._noted._written = _NOWHERE, None
+    for connection in list(owner._connections):
+        connection.abort()
+    await owner._accept_no_more()
+    if owner._listening is not None:
+        owner._listening.stop()
