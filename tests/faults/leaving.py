@@ -21,15 +21,25 @@ async def kill_one(run: Run) -> None:
     """Kill a process, mostly the owner, while the others wait for what somebody may have in hand."""
     process = _one(run)
     async with asyncio.TaskGroup() as group:
-        if (some := run.some_channel()) is not None:
-            for other in run.processes:
-                group.create_task(_take(run, other, *some))
+        _want(run, group)
         await _a_moment(run)
         if process in run.processes:
-            run.say("kill", process)
+            synced = run.rng.random() < 0.5
+            run.say("kill", process, "once it has synced" if synced else "")
             number = _gone(run, process)
+            if synced:
+                await process.sync_once_more()
             await process.kill()
             await _replace(run, number, process)
+
+
+def _want(run: Run, group: asyncio.TaskGroup) -> None:
+    """Have all processes wait for messages of a channel of which somebody has some in hand."""
+    hands = [hand for hand in run.hands if run.topics.get(hand.topic.name) is hand.topic]
+    some = run.rng.choice([(hand.topic, hand.channel) for hand in hands]) if hands else run.some_channel()
+    if some is not None and some[1] in some[0].channels:
+        for process in run.processes:
+            group.create_task(_take(run, process, *some))
 
 
 async def _take(run: Run, process: Process, topic: Topic, name: str) -> None:
@@ -60,11 +70,13 @@ async def leave(run: Run) -> None:
 
 
 async def cut_off(run: Run) -> None:
-    """Cut a process's connection to the owner."""
-    await _a_moment(run)
-    process = run.some_process()
-    run.say("cut off", process)
-    process.disconnect()
+    """Cut a process's connection to the owner, while the others wait for what it may have in hand."""
+    async with asyncio.TaskGroup() as group:
+        _want(run, group)
+        await _a_moment(run)
+        process = run.some_process()
+        run.say("cut off", process)
+        process.disconnect()
 
 
 def _one(run: Run) -> Process:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 from contextlib import suppress
 from functools import partial
@@ -12,6 +14,7 @@ import aiodq
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.handles.shared_store import SharedStore
+from aiodq.storage.io.os_errors import os_error
 from aiodq.testing import FaultPlan, SimulatedExecutor, SimulatedFileSystem
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from aiodq.shared.client.remote_store import RemoteStore
     from aiodq.shared.server.owner import Owner
     from aiodq.storage.io.filesystem import Lock
+    from aiodq.testing import Call
+    from aiodq.testing.tree import Node
 
 __all__ = ["Process", "Threads"]
 
@@ -40,12 +45,27 @@ class _Lock:
 
 
 class _Disk(SimulatedFileSystem):
-    """The machine's disk, as one process sees it: its calls fail by a plan of its own, and end with it."""
+    """The machine's disk, as one process sees it: its calls fail by a plan of its own, and end with it.
+
+    Attributes:
+        doomed: whether the process ends once a sync has taken effect, before anybody is told of that.
+    """
 
     def __init__(self, machine: SimulatedFileSystem) -> None:
         self.__dict__.update(vars(machine))
         self.plan = FaultPlan()
+        self.doomed = False
         self._taken = list[_Lock]()
+
+    @property
+    def over(self) -> bool:
+        return self._lost
+
+    def _sync(self, node: Node, path: str, call: Call) -> None:
+        super()._sync(node, path, call)
+        if self.doomed:
+            self.end()
+            raise os_error(errno.EIO, path)
 
     def lock(self, path: str) -> Lock:
         self._taken.append(_Lock(super().lock(path)))
@@ -107,6 +127,13 @@ class Process:
         wire = self.store._remote.link._wire if isinstance(self.store, SharedStore) else None
         if isinstance(wire, SocketWire):
             wire.abort()
+
+    async def sync_once_more(self) -> None:
+        """Have it get no further than to its next sync, for which it has a tenth of a second."""
+        self.killed = self.disk.doomed = True
+        for _ in range(100):
+            if not self.disk.over:
+                await asyncio.sleep(0.001)
 
     async def kill(self) -> None:
         """End without a word: what the others see of it from now on is that its connections are gone."""

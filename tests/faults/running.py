@@ -40,7 +40,7 @@ _ENDS: Final = 0.05
 _ENDS_REFUSED: Final = 0.5
 _ENDS_STOPPED: Final = 0.5
 _GOES: Final = 0.15
-_LOOKS: Final = 0.3
+_LOOKS: Final = 0.4
 """How often the disk breaks and heals before a step; the store ends: at any time, right after something failed, and
 once it has stopped; one of several processes goes; and how often it is looked then whether all goes on without it."""
 
@@ -54,8 +54,8 @@ async def _main(kind: Kind, seed: int, steps: int, path: str) -> None:
     run = Run(rng, path, MODES[kind], options, fs, Threads(loop, fs, rng.getrandbits(32)))
     unhandled: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
-    run.processes = await run.open_all()
     try:
+        run.processes = await run.open_all()
         for _ in range(4):
             await make_topic(run)
         for _ in range(steps):
@@ -116,11 +116,17 @@ def run_at_random(kind: Kind, seed: int, steps: int) -> None:
     with tempfile.TemporaryDirectory(prefix="aiodq-faults-") as directory, ExitStack() as stack:
         for each in _repeatable(Random(seed)):
             stack.enter_context(each)
-        run_simulated(lambda: _main(kind, seed, steps, directory))
+        run_simulated(lambda: _in_its_time(kind, seed, steps, directory))
+
+
+async def _in_its_time(kind: Kind, seed: int, steps: int, path: str) -> None:
+    now = asyncio.get_running_loop().time
+    with mock.patch("time.monotonic", now), mock.patch("aiodq.shared.connection.socket_wire.monotonic", now):
+        await _main(kind, seed, steps, path)
 
 
 def _repeatable(rng: Random) -> Iterator[mock._patch[Any]]:
-    """Yield patches of what is chosen at random, or by the time of day."""
+    """Yield patches of what is chosen at random."""
 
     def made_up() -> UUID:
         return UUID(int=rng.getrandbits(128), version=4)
@@ -130,4 +136,3 @@ def _repeatable(rng: Random) -> Iterator[mock._patch[Any]]:
     yield mock.patch("aiodq.engine.channel.channel_engine.token_hex", lambda size: rng.randbytes(size).hex())
     yield mock.patch.multiple("secrets", randbits=rng.getrandbits, randbelow=rng.randrange)
     yield mock.patch("random.uniform", rng.uniform)
-    yield mock.patch("aiodq.shared.connection.socket_wire.monotonic", float)

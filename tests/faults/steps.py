@@ -35,7 +35,7 @@ _SAID: Final[tuple[dict[str, Any], ...]] = (
 )
 """What is said of a put."""
 
-_HOLDS: Final = 0.25
+_HOLDS: Final = 0.4
 """How often what was taken is settled later."""
 
 _SEGMENTS: Final = (600, 2000, 100_000)
