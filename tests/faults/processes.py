@@ -85,6 +85,10 @@ class Threads(SimulatedExecutor):
         """Do nothing."""
         del wait, cancel_futures
 
+    def end(self) -> None:
+        """Bring all work to its end, at once."""
+        super().shutdown()
+
 
 class Process:
     """One process.

@@ -67,6 +67,9 @@ async def _main(kind: Kind, seed: int, steps: int, path: str) -> None:
         for line in run.done[-_SHOWN:]:
             error.add_note(line)
         error.add_note(f"repeat with: python -m tests.faults {kind} {seed} {steps}")
+        for process in run.processes:
+            process.disk.end()
+        run.threads.end()  # the loop, which ends now, would wait for them
         raise
 
 
