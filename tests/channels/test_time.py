@@ -177,6 +177,28 @@ class TestDelayedPuts:
             machine.clock.advance(10.1)
             assert ready(jobs) == [b"later"]
 
+    @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+    async def test_a_transaction_in_whose_block_the_wall_clock_jumps_is_in_time(
+        self, machine: Machine, jump: float
+    ) -> None:
+        async with machine.store() as store:
+            jobs = await used(store)
+            async with store.transaction() as tx:
+                tx.put("jobs", b"later", delay=10)
+                machine.clock.advance(2)
+                machine.clock.jump(jump)
+                tx.put("jobs", b"dying", ttl=18)
+                tx.put_many("jobs", [b"1", b"2"], delay=8)
+                machine.clock.advance(2)
+                machine.clock.jump(jump)
+            assert counts(jobs) == (1, 0, 3)
+            machine.clock.advance(5.9)
+            assert counts(jobs) == (1, 0, 3)
+            machine.clock.advance(0.1)
+            assert counts(jobs) == (4, 0, 0)
+            machine.clock.advance(10.1)
+            assert ready(jobs) == [b"later", b"1", b"2"]
+
     @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), timedelta(days=-1), "soon", True])
     async def test_a_delay_that_is_none_is_refused(self, machine: Machine, delay: float) -> None:
         async with machine.jobs() as jobs:

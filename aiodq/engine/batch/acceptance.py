@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from aiodq.format.layout import BytesLike
     from aiodq.options import StoreOptions
 
-__all__ = ["Acceptance", "AcceptingTopic"]
+__all__ = ["DRIFT", "Acceptance", "AcceptingTopic"]
 
 _SECOND: Final = 1_000_000_000
-_DRIFT: Final = 50_000_000
+DRIFT: Final = 50_000_000
 """Nanoseconds by which the two clocks may diverge unnoticed: a slewed wall clock does so all the time."""
 
 
@@ -91,14 +91,14 @@ class Acceptance:
     def in_time(self, columns: Columns, ahead: int) -> Columns:
         """Return messages that have waited for room, by the wall clock of now if it has jumped since it was `ahead`."""
         by = self.ahead() - ahead
-        if (columns.dues is None and columns.expiries is None) or abs(by) < _DRIFT:
+        if (columns.dues is None and columns.expiries is None) or abs(by) < DRIFT:
             return columns
         return columns.moved(by)
 
     def one_in_time(self, message: Accepted, ahead: int) -> Accepted:
         """Do as `in_time` for one message."""
         by = self.ahead() - ahead
-        if not (message.due or message.expiry) or abs(by) < _DRIFT:
+        if not (message.due or message.expiry) or abs(by) < DRIFT:
             return message
         due, expiry = later((message.due, message.expiry), by)
         return message._replace(due=due, expiry=expiry)

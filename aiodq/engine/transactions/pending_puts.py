@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from aiodq.engine.batch.acceptance import DRIFT
 from aiodq.engine.batch.put_batch import OVERHEAD, PLAIN, accepted_cost, columns_of
 from aiodq.format.columns import Columns
 
@@ -42,34 +43,43 @@ class PendingPuts:
         self.count: int = 0
         self.cost: int = 0
         self._pieces: list[Columns | list[tuple[Accepted, bytes]]] = []
+        self._ahead: list[int] = []
 
     def add(self, added: Checked, cost: int) -> None:
         """Add messages with that cost, as `cost_of` returns it."""
         last = self._pieces[-1] if self._pieces else None
+        ahead = self.engine.put_buffer.ahead()
         if isinstance(added, tuple):
             self.count += len(added[0].bodies)
-            self._pieces.append(added[0])
+            self._begin(added[0], ahead)
         else:
             self.count += len(added)
-            if isinstance(last, list):
+            if isinstance(last, list) and abs(ahead - self._ahead[-1]) < DRIFT:
                 last += added
             elif added:
-                self._pieces.append(added)
+                self._begin(added, ahead)
         self.cost += cost
 
+    def _begin(self, piece: Columns | list[tuple[Accepted, bytes]], ahead: int) -> None:
+        self._pieces.append(piece)
+        self._ahead.append(ahead)
+
     async def columns(self) -> Columns:
-        """Return the messages column by column; a few in each turn of the loop, as very many would block it."""
+        """Return the messages column by column, by the wall clock of now, if it has jumped since they were put.
+
+        A few in each turn of the loop, as very many would block it.
+        """
         parts: list[Columns] = []
-        worked = False
-        for piece in self._pieces:
+        worked, in_time = False, self.engine.put_buffer.in_time
+        for piece, ahead in zip(self._pieces, self._ahead, strict=True):
             if isinstance(piece, Columns):
-                parts.append(piece)
+                parts.append(in_time(piece, ahead))
                 continue
             for start in range(0, len(piece), _AT_ONCE):
                 if worked:
                     await asyncio.sleep(0)
                 worked = True
-                parts.append(columns_of(piece[start : start + _AT_ONCE]))
+                parts.append(in_time(columns_of(piece[start : start + _AT_ONCE]), ahead))
         return Columns.joined(parts)
 
 
