@@ -229,8 +229,8 @@ class WrongContextError(AiodqError, RuntimeError):
 def not_in_flight(what: str) -> NotInFlightError:
     """Return the error for settling a message that is no longer in flight here; it says what keeps one in flight."""
     return NotInFlightError(
-        f"{what} is not in flight here any more: its visibility_timeout is over, or it was purged or sought past; "
-        "`message.renewing()` or a longer visibility_timeout keeps what takes longer"
+        f"{what} is not in flight here any more: its visibility_timeout is over, it was purged or sought past, or a "
+        "transaction settles it; `message.renewing()` or a longer visibility_timeout keeps what takes longer"
     )
 
 

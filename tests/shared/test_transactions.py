@@ -168,7 +168,7 @@ async def test_while_it_is_committed_nobody_else_settles_its_messages(
         working = asyncio.create_task(work())
         await held.wait()
         assert not message.held
-        with pytest.raises(aiodq.NotInFlightError):
+        with pytest.raises(aiodq.NotInFlightError, match="a transaction settles it"):
             await message.ack()
         go_on.set()
         await working
