@@ -434,12 +434,26 @@ class TestOptions:
                 await topic.put(b"1234")
 
 
-@pytest.mark.parametrize(("mode", "above"), [("exclusive", ""), ("shared", ""), ("exclusive", "a file")])
-async def test_a_store_is_made_and_what_is_above_it_is_not(path: Path, mode: Mode, above: str) -> None:
-    if above:
-        path.write_text("mine")
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_a_store_is_made_and_what_is_above_it_is_not(path: Path, mode: Mode) -> None:
     text = f"there is no directory {path}, in which to make the store"
     with pytest.raises(aiodq.StoreNotFoundError, match=re.escape(text)) as caught:
         await aiodq.open(path / "store", mode=mode)
     assert caught.value.path == str(path / "store")
     assert not (path / "store").exists()
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "client"])
+async def test_below_a_file_there_can_be_no_store(path: Path, mode: Mode) -> None:
+    path.write_text("mine")
+    with pytest.raises(aiodq.NotAStoreError, match="this is no directory"):
+        await aiodq.open(path / "store", mode=mode)
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "client"])
+async def test_every_mode_asks_about_the_volume_where_no_store_may_be_made(path: Path, mode: Mode) -> None:
+    for what in "there is nothing under this path", "this directory is empty":
+        with pytest.raises(aiodq.StoreNotFoundError, match=f"{what}.*; is its volume mounted"):
+            await aiodq.open(path, mode=mode, create=False)
+        path.mkdir(exist_ok=True)

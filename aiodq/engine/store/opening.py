@@ -242,6 +242,8 @@ def _make_directory(fs: FileSystem, path: str) -> bool:
     except StoreNotFoundError as error:
         if directory_exists(fs, parent):
             raise
+        if name_exists(fs, parent):
+            raise NotAStoreError(NO_DIRECTORY, parent) from error
         text = f"there is no directory {parent}, in which to make the store"
         raise StoreNotFoundError(text, path, errno=error.errno) from error
 

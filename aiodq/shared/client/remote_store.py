@@ -47,7 +47,7 @@ from aiodq.shared.server.owner import Owner
 from aiodq.storage.io.lock import is_locked, lock_holder
 from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.state.topic.stored_options import differences
-from aiodq.storage.store_layout import check_store_directory
+from aiodq.storage.store_layout import check_store_directory, require_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -207,7 +207,7 @@ class RemoteStore:
             StoreNotFoundError: there is none.
             NotAStoreError: the directory holds something else.
         """
-        await self.threads.call(_check_there, self._seams.fs, self.path)
+        await self.threads.call(_check_there, self._seams.fs, self.path, self._create)
 
     async def _own(self) -> bool:
         """Own the store if no process does, and serve it; return whether this process owns it now."""
@@ -563,7 +563,9 @@ async def _close(owner: Owner) -> None:
     await owner.engine.close()
 
 
-def _check_there(fs: FileSystem, path: str) -> None:
+def _check_there(fs: FileSystem, path: str, create: bool) -> None:  # noqa: FBT001 - called in a thread, by place
+    if not create:
+        require_store(fs, path)
     try:
         check_store_directory(fs, path)
     except ReadOnlyError as error:
