@@ -18,6 +18,8 @@ from aiodq.storage.io.os_errors import os_error
 from aiodq.testing import FaultPlan, SimulatedExecutor, SimulatedFileSystem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiodq.clock import Clock
     from aiodq.opening import Mode
     from aiodq.shared.client.remote_store import RemoteStore
@@ -48,13 +50,13 @@ class _Disk(SimulatedFileSystem):
     """The machine's disk, as one process sees it: its calls fail by a plan of its own, and end with it.
 
     Attributes:
-        doomed: whether the process ends once a sync has taken effect, before anybody is told of that.
+        doomed: called once a sync has taken effect, when the process ends before anybody is told of that; or None.
     """
 
     def __init__(self, machine: SimulatedFileSystem) -> None:
         self.__dict__.update(vars(machine))
         self.plan = FaultPlan()
-        self.doomed = False
+        self.doomed: Callable[[], object] | None = None
         self._taken = list[_Lock]()
 
     @property
@@ -63,8 +65,9 @@ class _Disk(SimulatedFileSystem):
 
     def _sync(self, node: Node, path: str, call: Call) -> None:
         super()._sync(node, path, call)
-        if self.doomed:
+        if self.doomed is not None:
             self.end()
+            self.doomed()
             raise os_error(errno.EIO, path)
 
     def lock(self, path: str) -> Lock:
@@ -134,10 +137,16 @@ class Process:
 
     async def sync_once_more(self) -> None:
         """Have it get no further than to its next sync, for which it has a tenth of a second."""
-        self.killed = self.disk.doomed = True
+        self.killed = True
+        # In the next turn of the loop, before anybody hears of the sync.
+        self.disk.doomed = partial(asyncio.get_running_loop().call_soon, self._hang_up)
         for _ in range(100):
             if not self.disk.over:
                 await asyncio.sleep(0.001)
+
+    def _hang_up(self) -> None:
+        if isinstance(self.store, SharedStore) and self.store._remote.owner is not None:
+            _hang_up(self.store._remote.owner)
 
     async def kill(self) -> None:
         """End without a word: what the others see of it from now on is that its connections are gone."""
@@ -159,12 +168,16 @@ async def _cut(remote: RemoteStore) -> None:
     await remote._release()
 
 
-async def _silence(owner: Owner) -> None:
-    """Have an owner note and answer nothing any more, and leave its socket behind."""
+def _hang_up(owner: Owner) -> None:
     owner.closing = True
     owner._noted._path, owner._noted._written = _NOWHERE, None
     for connection in list(owner._connections):
         connection.abort()
+
+
+async def _silence(owner: Owner) -> None:
+    """Have an owner note and answer nothing any more, and leave its socket behind."""
+    _hang_up(owner)
     await owner._accept_no_more()
     if owner._listening is not None:
         owner._listening.stop()
