@@ -13,11 +13,15 @@ import aiodq
 if TYPE_CHECKING:
     from tests.faults.processes import Process
 
-__all__ = ["Joined", "Known", "Sent", "Topic"]
+__all__ = ["LATE", "Joined", "Known", "Sent", "Topic"]
 
 
 _UNDECIDED: Final = (aiodq.StoreFailedError, aiodq.OwnerLostError, aiodq.OwnerStalledError)
 """Errors after which nobody knows what was done."""
+
+
+LATE: Final = 10.0
+"""Seconds that may pass before a put that was called begins."""
 
 
 class Known(Enum):
@@ -97,7 +101,7 @@ class Sent:
         Until then, what is in memory only counts, too.
         """
         assert not (ready and self.settled[channel] is Known.YES), f"{channel} has {self.body!r}, which was settled"
-        assert not (ready and now > self.dies), f"{channel} has {self.body!r}, whose time to live is over"
+        assert not (ready and now > self.dies + LATE), f"{channel} has {self.body!r}, whose time to live is over"
         lost = not ready and self.put is Known.YES and self.settled[channel] is Known.NO
         assert not lost or now >= self.dies or (channel in self.kept and not opened), f"{channel} lacks {self.body!r}"
         if not opened:

@@ -31,6 +31,9 @@ PATIENCE: Final = 1000.0
 _FULL: Final = 300.0
 """Simulated seconds after which there is room again for what a deletion may have to wait for."""
 
+_SLOW: Final = 5.0
+"""Simulated seconds after which the clock goes on, which stands still otherwise."""
+
 _CANCELS: Final = 0.08
 _ONE: Final = 0.4
 """How often only one process's calls fail."""
@@ -208,6 +211,9 @@ class Run:
             for _ in range(self.rng.choice((1, 2, 3, 5, 8, 20))):
                 await asyncio.sleep(0)
             task.cancel()
+        await asyncio.wait([task], timeout=_SLOW)
+        if not task.done():
+            self.clock.advance(1.0)  # an owner waits a moment, by this clock, for others that may put, too
         await asyncio.wait([task], timeout=_FULL)
         if not task.done():
             self.heal_disk()  # a deletion waits for room for what transactions put into other topics

@@ -11,7 +11,7 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.storage.bulk.commits import Commit, CommitKey, commit_staged
 from aiodq.storage.bulk.staging import StagingWriter
-from tests.faults.known import Joined, Known, Sent, Topic
+from tests.faults.known import LATE, Joined, Known, Sent, Topic
 from tests.faults.run import Hand, Run, options_of
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def arrived(run: Run, process: Process, topic: Topic, channel: str, message: aio
     assert sent.put is not Known.NO, f"{what} was refused"
     assert sent.settled.get(channel) is not Known.YES, f"{what} was settled"
     assert sent.held.get(channel) not in run.processes, f"{what} is in somebody's hand"
-    assert run.now <= sent.dies, f"{what} has no more time to live"
+    assert run.now <= sent.dies + LATE, f"{what} has no more time to live"
     sent.put = Known.YES
     sent.held[channel] = process
     return sent
