@@ -39,6 +39,8 @@ _CHUNK: Final = 2 << 20
 _MORE: Final = 64 << 10
 """Bytes by which the buffer of a small split exceeds it; a larger one would cost as much as if it were filled."""
 _MOST_ROWS: Final = 65_536
+_SMALL: Final = 256 << 10
+"""Bytes up to which a record batch is joined with those before and behind it."""
 
 
 class Partition(InputPartition):
@@ -57,9 +59,30 @@ def read_partition(fs: FileSystem, partition: InputPartition | None, options: Re
         AiodqError: as for `record_batches`.
     """
     _keep_memory()
-    for split in partition.splits if isinstance(partition, Partition) else ():
-        yield from record_batches(fs, split, options)
+    splits = partition.splits if isinstance(partition, Partition) else ()
+    yield from _merged(batch for split in splits for batch in record_batches(fs, split, options))
     spare_collections()
+
+
+def _merged(batches: Iterator[Any]) -> Iterator[Any]:
+    """Join small record batches, in order: each costs Spark as much as hundreds of rows, and a small topic has few."""
+    small, size = list[Any](), 0
+    for batch in batches:
+        more = batch.nbytes
+        if more > _SMALL or size + more > _CHUNK:
+            yield from _joined(small)
+            small, size = [], 0
+        if more > _SMALL:
+            yield batch
+        else:
+            small.append(batch)
+            size += more
+    yield from _joined(small)
+
+
+def _joined(batches: list[Any]) -> list[Any]:
+    joined: list[Any] = pa.Table.from_batches(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
+    return joined
 
 
 def record_batches(fs: FileSystem, split: Split, options: ReadOptions) -> Iterator[Any]:

@@ -11,6 +11,7 @@ import aiodq
 from aiodq.spark.options import read_options, stream_options
 from aiodq.spark.packing import OPENING_BYTES, pack, plan_tasks, tasks_for
 from aiodq.spark.planning import LEAST_BYTES, MOST_BYTES, bytes_of, plan
+from aiodq.spark.reading import Partition, read_partition
 from aiodq.spark.stream.streaming import StreamReader
 from aiodq.storage.io.filesystem import OsFileSystem
 from tests.spark.support import KEEP, fill, read, scanned
@@ -41,6 +42,18 @@ async def test_small_topics_of_a_stream_share_a_task(store: Path) -> None:
     start = reader.initialOffset()
     (task,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
     assert sum(batch.num_rows for batch in reader.read(task)) == 10 * len(TOPICS)
+
+
+async def test_what_is_read_of_small_topics_is_joined_and_of_large_ones_is_not(store: Path) -> None:
+    async with aiodq.open(store) as opened:
+        await opened.topic("t14").put_many([b"x" * 1000] * 2000)
+    options = read_options({"path": str(store), "columns": "topic,offset,body"})
+    (task,) = plan_tasks(OsFileSystem(), options)
+    before, large, after = read_partition(OsFileSystem(), Partition(task), options)
+    assert [before.num_rows, large.num_rows, after.num_rows] == [140, 2010, 150]
+    assert before["topic"].to_pylist() == [topic for topic in TOPICS[:14] for _ in range(10)]
+    assert set(large["topic"].to_pylist()) == {"t14"}
+    assert after["body"].to_pylist() == [b"%d" % number for number in range(10)] * 15
 
 
 @pytest.mark.parametrize("size", ["1k", "1g"])
