@@ -127,7 +127,7 @@ def find_objects(url: str) -> tuple[Any, str]:
     except ValueError as cause:
         raise OSError(errno.EINVAL, str(cause)) from cause
     bucket, _, name = path.partition("/")
-    if bucket and name.startswith("/"):
+    if bucket and name.startswith("/") and "://" not in path:  # fsspec's paths of HTTP are whole URLs
         meant = url.replace(f"{bucket}/{name}", f"{bucket}/{name.lstrip('/')}")
         raise InvalidOptionError(f"the path {url!r} has two slashes after {bucket!r}: write {meant}")
     return fs, path
@@ -176,7 +176,7 @@ def numbered() -> Iterator[None]:
         yield
     except Exception as cause:
         if isinstance(cause, OSError) and cause.errno is not None:
-            number, text = cause.errno, str(cause.strerror)
+            number, text = cause.errno, str(cause.strerror or cause)
             if text.startswith(os.strerror(number)):
                 raise
         else:

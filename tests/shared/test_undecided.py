@@ -36,6 +36,38 @@ async def full(_search: OwnerSearch) -> NoReturn:
     raise aiodq.DiskFullError("no space left", "jobs", errno=28, retriable=True)
 
 
+@pytest.mark.parametrize("settle", ["ack", "ack_many", "reject"])
+async def test_a_settlement_that_an_owner_may_have_done_may_be_called_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settle: str
+) -> None:
+    fs = WatchedFileSystem()
+    async with (
+        asyncio.timeout(PATIENCE),
+        aiodq.open(tmp_path, mode="shared", fs=fs),
+        aiodq.open(tmp_path, mode="client") as client,
+    ):
+        jobs = client.queue("jobs")
+        await jobs.put(b"a")
+        message = await jobs.get()
+        calls: dict[str, Callable[[], Awaitable[None]]]
+        calls = {"ack": message.ack, "ack_many": lambda: jobs.ack_many([message]), "reject": message.reject}
+        slow = fs.gate("sync", "sync_directory", "rename")
+        calling = asyncio.ensure_future(calls[settle]())
+        try:
+            await slow.wait()
+            monkeypatch.setattr(OwnerSearch, "find", full)
+            client._remote.link._wire.abort()  # type: ignore[attr-defined]  # as below
+            with pytest.raises(aiodq.OwnerLostError, match=r"went before it answered.*no space left"):
+                await calling
+            monkeypatch.undo()
+        finally:
+            slow.open()
+        await until(lambda: client._remote.link.failure is None)  # type: ignore[attr-defined]
+        await calls[settle]()
+        await jobs.refresh()
+        assert (jobs.depth, jobs.in_flight()) == (0, 0)
+
+
 @pytest.mark.parametrize("call", [put, commit, delete])
 async def test_what_an_owner_may_have_done_is_not_said_to_be_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[aiodq.Store], Awaitable[None]]

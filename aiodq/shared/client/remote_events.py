@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
 from aiodq.engine.monitoring.events import Event, EventBuffer, Events
-from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
+from aiodq.errors import AiodqError, ProtocolError, StorageError
 from aiodq.shared.encoding.stats_json import known_fields
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RemoteEvents:
                 try:
                     answer = await self._link.call("events", {"listener": number}, patient=True)
                     self._publish(number, answer.get("result"))
-                except (OwnerLostError, OwnerStalledError):
+                except StorageError:  # nobody serves it, or who is to do so cannot, as on a full disk
                     await asyncio.sleep(_AGAIN)
                 except AiodqError:
                     break

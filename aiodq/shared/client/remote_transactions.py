@@ -73,7 +73,10 @@ class _Asked:
             # Not a `Settlement`, but with everything that a transaction needs of one.
             channel = cast("RemoteSettlement", run.channel_engine)
             channel.check_all(run.start, run.stop, run.delivery)
-            numbers.setdefault(channel, []).append(range(run.delivery, run.delivery + run.stop - run.start))
+            start, stop, those = run.delivery, run.delivery + run.stop - run.start, numbers.setdefault(channel, [])
+            if those and those[-1].stop == start:
+                start = those.pop().start  # one for all neighbours: messages are acked one by one, and may be very many
+            those.append(range(start, stop))
         self._held = {channel: channel.begin_commit(each) for channel, each in numbers.items()}
 
     def withdraw(self) -> None:
@@ -91,7 +94,7 @@ class _Asked:
     async def claimed(self) -> None:
         """Wait until it is known which of the messages are still held."""
         while (channel := next((one for one, those in self._held.items() if not one.knows(those)), None)) is not None:
-            await channel.until_claimed()
+            await channel.until_claimed(again=self.sent)
 
     def packet(self, handle: Callable[[str, str], int]) -> Txn:
         """Return the packet for the current owner."""

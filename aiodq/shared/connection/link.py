@@ -198,7 +198,11 @@ class Link:
         # INVARIANT: a caller that tries again and again without a pause has to wait in the end. Otherwise the loop
         # would never read the answer of an owner.
         if self._refused <= _MOST_REFUSED or isinstance(self.failure, QueueShutDown):
-            raise undecided(self.failure, self._directory) if again else copy(self.failure)
+            raise self.undecided(self.failure) if again else copy(self.failure)
+
+    def undecided(self, error: Exception) -> Exception:
+        """Return the error for a call that an owner may have done, as `error` keeps others from being asked."""
+        return undecided(error, self._directory)
 
     @property
     def unserved(self) -> str | None:
@@ -587,5 +591,5 @@ class Link:
         self.failure = error
         release(self._waiting)
         for puts in self._topics.values():
-            puts.fail(error, undecided(error, self._directory))
+            puts.fail(error, self.undecided(error))
         self.opened.tell(error)

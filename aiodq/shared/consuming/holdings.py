@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiodq.delivery.leases import TAKEN_AWAY
+from aiodq.delivery.range_set import RangeSet, joined
 from aiodq.shared.encoding.number_runs import GONE, HERE, NumberRun, NumberRuns, marked_ranges
 from aiodq.wire.payload import Held, Range
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from aiodq.delivery.leases import Lease
 
-__all__ = ["COMMITTING", "SETTLING", "HeldMessage", "Holdings", "Reserved", "portions"]
+__all__ = ["COMMITTING", "SETTLING", "HeldMessage", "Holdings", "Reserved", "numbers_of", "portions"]
 
 SETTLING: Final = 2
 """Held, and an owner is asked to settle it."""
@@ -49,6 +50,11 @@ class Reserved(NamedTuple):
     numbers: range
     offset: int
     delivery: int
+
+
+def numbers_of(reserved: Iterable[Reserved]) -> RangeSet:
+    """Return the numbers under which messages are held."""
+    return RangeSet(joined((each.numbers.start, each.numbers.stop) for each in reserved))
 
 
 class _Origin(NamedTuple):

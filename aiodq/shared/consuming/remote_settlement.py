@@ -16,7 +16,7 @@ from aiodq.engine.loop.futures import release, wait_in
 from aiodq.errors import NotInFlightError, again, not_in_flight
 from aiodq.options import ChannelOptions, next_wait
 from aiodq.shared.consuming.counts import Counts
-from aiodq.shared.consuming.holdings import SETTLING, Holdings, Reserved
+from aiodq.shared.consuming.holdings import SETTLING, Holdings, Reserved, numbers_of
 from aiodq.shared.consuming.sent_settlements import SentSettlement, Settling, Together
 from aiodq.shared.consuming.timeouts import Timeouts
 from aiodq.shared.consuming.unanswered import Unanswered
@@ -402,13 +402,13 @@ class RemoteSettlement:
         """Return whether it is known which of these messages are still held."""
         return self.claimed and self._settling.decided(each.numbers for each in reserved)
 
-    async def until_claimed(self) -> None:
-        """Wait until `claimed` may have become true.
+    async def until_claimed(self, *, again: bool = False) -> None:
+        """Wait until `claimed` may have become true, perhaps for a request that is sent `again`.
 
         Raises:
             OwnerLostError, OwnerStalledError: there is no owner, or it does not answer.
         """
-        self._topic.link.check()
+        self._topic.link.check(again=again)
         await wait_in(self._claimers)
 
     def begin_commit(self, numbers: Iterable[range]) -> list[Reserved]:
@@ -428,11 +428,15 @@ class RemoteSettlement:
         """Free the messages of a cancelled transaction, until `end_withdrawal` says whether it has settled them."""
         for each in reserved:
             self._holdings.leave(each.numbers)
-            self._settling.undecided.update(each.numbers)
+        self._settling.undecided.append(numbers_of(reserved))
 
     def end_withdrawal(self, reserved: Sequence[Reserved], *, settled: bool) -> None:
-        """Drop the messages if the transaction has settled them; send what was to settle them meanwhile."""
-        waiting = self._settling.decide(each.numbers for each in reserved)
+        """Drop the messages if the transaction has settled them, as other calls then fail; send those meanwhile."""
+        waiting = self._settling.decide(numbers_of(reserved))
+        if settled and waiting:
+            offsets = {number: each.offset + at for each in reserved for at, number in enumerate(each.numbers)}
+            for settling in waiting:
+                settling.supersede(offsets)
         self.end_commit(reserved if settled else (), settled=settled)
         release(self._claimers)
         for settling in waiting if self._resumed else ():
@@ -533,7 +537,7 @@ class RemoteSettlement:
     def tell(self, error: Exception) -> None:
         """Fail the waiters of settlements, as no owner answers; the messages may be settled nevertheless."""
         for settling in list(self._settling):
-            self._tell(settling, error)
+            self._tell(settling, self._topic.link.undecided(error))
         release(self._claimers)
 
     def _tell(self, settling: SentSettlement, error: Exception) -> None:
@@ -544,7 +548,7 @@ class RemoteSettlement:
     def _awaited(self, settling: SentSettlement) -> None:
         """Fail the tasks, too, that began to wait after the others were told that no owner answers."""
         if (failure := self._topic.link.failure) is not None:
-            asyncio.get_running_loop().call_soon(self._tell, settling, failure)
+            asyncio.get_running_loop().call_soon(self._tell, settling, self._topic.link.undecided(failure))
 
     async def commit(self, lease: Lease, index: int, /) -> None:
         """Wait until the settlement of a message of a lease, the last one settled here, is durable.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from aiodq.delivery.range_set import RangeSet
     from aiodq.wire.packets import Packet
 
 __all__ = ["SentSettlement", "Settling", "Together"]
@@ -113,8 +114,8 @@ class Settling(dict[SentSettlement, None]):
     """The settlements of one channel that no owner has answered yet, the oldest first.
 
     Attributes:
-        undecided: messages, by number, of cancelled transactions that may be committed nevertheless. What else is to
-            settle them is sent once that is known.
+        undecided: the messages, by number, of each cancelled transaction that may be committed nevertheless. What else
+            is to settle them is sent once that is known.
     """
 
     __slots__ = ("undecided",)
@@ -122,17 +123,16 @@ class Settling(dict[SentSettlement, None]):
     def __init__(self) -> None:
         """Start without settlements."""
         super().__init__()
-        self.undecided: set[int] = set()
+        self.undecided: list[RangeSet] = []
 
     def decided(self, numbers: Iterable[range]) -> bool:
         """Return whether no cancelled transaction may settle any of these messages."""
-        return not self.undecided or all(map(self.undecided.isdisjoint, numbers))
+        return not self.undecided or not any(_overlap(those, each) for those in self.undecided for each in numbers)
 
-    def decide(self, numbers: Iterable[range]) -> list[SentSettlement]:
-        """Note that these messages are settled or free; return the settlements that waited for that."""
-        known = set().union(*numbers)
-        self.undecided -= known
-        return [settling for settling in self if not all(map(known.isdisjoint, settling.numbers))]
+    def decide(self, those: RangeSet) -> list[SentSettlement]:
+        """Note that these messages of a transaction are settled or free; return the settlements that waited for it."""
+        self.undecided.remove(those)
+        return [settling for settling in self if any(_overlap(those, each) for each in settling.numbers)]
 
     @property
     def rejecting(self) -> bool:
@@ -170,6 +170,10 @@ class Settling(dict[SentSettlement, None]):
             async with asyncio.timeout(_FOR_REJECTIONS):
                 for settling in rejections:
                     await settling.outcome()
+
+
+def _overlap(those: RangeSet, numbers: range) -> bool:
+    return those.next_present(numbers.start, numbers.stop) < numbers.stop
 
 
 class Together(Awaited[None]):

@@ -53,9 +53,9 @@ def is_lost(fail: Fail) -> bool:
 def undecided(error: Exception, directory: str) -> Exception:
     """Return the error for a call that an owner may have done before it ended, as no other one is found for `error`.
 
-    An error of the system would say that nothing was done, and perhaps that the call may be repeated.
+    Any other error of the store would say that nothing was done, and perhaps that the call may be repeated.
     """
-    if getattr(error, "errno", None) is None or isinstance(error, StoreFailedError):
+    if not isinstance(error, StorageError) or isinstance(error, (OwnerLostError, OwnerStalledError, StoreFailedError)):
         return copy(error)
     text = f"the owner of the store went before it answered, and no other one is found: {error}"
     return OwnerLostError(text, directory)

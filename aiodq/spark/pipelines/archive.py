@@ -300,6 +300,7 @@ class _Run:
             if _TOO_LATE not in str(error) or self._seen or self._starts == _STARTS:
                 raise
         _LOG.warning("the query's process did not answer within ten seconds; the query is started again")
+        self._query.stop()  # for a moment Spark may still count it as running, and refuse its successor
         self._query, self._starts = self._start(), self._starts + 1
         return False
 
