@@ -358,7 +358,7 @@ IMPATIENT = "Query [id = 0a01] terminated with exception: Python worker failed t
 )
 def test_a_query_that_spark_had_no_patience_with_is_begun_again(errors: list[str], read: int, starts: int) -> None:
     """It waits for ten seconds until the process that reads answers, however busy the machine is."""
-    left, begun = list(errors), list[int]()
+    left, begun, running = list(errors), list[object](), set[object]()
 
     class Query:
         recentProgress = [{"batchId": 0, "sources": [{"numInputRows": 1, "endOffset": None, "startOffset": None}]}][  # noqa: N815 - Spark's
@@ -366,7 +366,12 @@ def test_a_query_that_spark_had_no_patience_with_is_begun_again(errors: list[str
         ]
 
         def __init__(self) -> None:
-            begun.append(1)
+            assert not running, "Spark refuses a second one"
+            begun.append(self)
+            running.add(self)
+
+        def stop(self) -> None:
+            running.remove(self)
 
         def awaitTermination(self, _: int) -> bool:  # noqa: N802 - likewise
             if left:
