@@ -233,31 +233,39 @@ async def test_cancelled_while_it_waits_for_room_nothing_is_done(tmp_path: Path,
         assert await counts(jobs) == (0, 0, 0)
 
 
+async def cancelled_as_it_is_written(
+    owner: aiodq.Store, store: aiodq.Store, message: aiodq.Message, monkeypatch: pytest.MonkeyPatch
+) -> asyncio.Event:
+    """Cancel a transaction that acks a message and puts one, as its owner writes it; return what lets that go on."""
+    committer = owner._store_engine.owner.engine.committer  # type: ignore[attr-defined]
+    plain, held, go_on = committer._wait_durable, asyncio.Event(), asyncio.Event()
+
+    async def wait_durable(entries: object) -> None:
+        held.set()
+        await go_on.wait()
+        await plain(entries)
+
+    monkeypatch.setattr(committer, "_wait_durable", wait_durable)
+
+    async def work() -> None:
+        async with store.transaction() as tx:
+            tx.ack(message)
+            tx.put("made", b"a")
+
+    working = asyncio.create_task(work())
+    await held.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    return go_on
+
+
 async def test_cancelled_while_it_is_committed_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with two(tmp_path / "s") as (owner, store):
         jobs = store.queue("jobs")
         await jobs.put(b"1")
         message = await jobs.get()
-        committer = owner._store_engine.owner.engine.committer  # type: ignore[attr-defined]
-        plain, held, go_on = committer._wait_durable, asyncio.Event(), asyncio.Event()
-
-        async def wait_durable(entries: object) -> None:
-            held.set()
-            await go_on.wait()
-            await plain(entries)
-
-        monkeypatch.setattr(committer, "_wait_durable", wait_durable)
-
-        async def work() -> None:
-            async with store.transaction() as tx:
-                tx.ack(message)
-                tx.put("made", b"a")
-
-        working = asyncio.create_task(work())
-        await held.wait()
-        working.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await working
+        go_on = await cancelled_as_it_is_written(owner, store, message, monkeypatch)
         assert not message.settled
         go_on.set()
         await until(lambda: message.settled)
@@ -339,26 +347,7 @@ async def test_its_message_comes_no_more_whatever_was_to_settle_it_if_it_was_can
         jobs = store.queue("jobs")
         await jobs.put_many([b"1", b"2"])
         message = await jobs.get()
-        committer = owner._store_engine.owner.engine.committer  # type: ignore[attr-defined]
-        plain, held, go_on = committer._wait_durable, asyncio.Event(), asyncio.Event()
-
-        async def wait_durable(entries: object) -> None:
-            held.set()
-            await go_on.wait()
-            await plain(entries)
-
-        monkeypatch.setattr(committer, "_wait_durable", wait_durable)
-
-        async def work() -> None:
-            async with store.transaction() as tx:
-                tx.ack(message)
-                tx.put("made", b"a")
-
-        working = asyncio.create_task(work())
-        await held.wait()
-        working.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await working
+        go_on = await cancelled_as_it_is_written(owner, store, message, monkeypatch)
         settling = asyncio.create_task(settle(store, message))
         await asyncio.sleep(0)
         go_on.set()
