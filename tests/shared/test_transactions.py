@@ -14,6 +14,7 @@ import pytest
 import aiodq
 from aiodq.format import transactions as transactions_format
 from aiodq.format.columns import Columns
+from aiodq.shared.consuming.remote_settlement import RemoteSettlement
 from aiodq.shared.requests.client_transactions import ClientTransactions
 from aiodq.storage.offline.repair import repair_store
 from aiodq.storage.offline.verify import verify_store
@@ -26,11 +27,12 @@ from tests.shared.support import PATIENCE, QUICK, TIME, RawClient, counts, owned
 from tests.shared.support import two as stores_of_two
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from pathlib import Path
 
     from aiodq.format.producers import Origin
     from aiodq.shared.client.remote_store import RemoteStore
+    from aiodq.shared.consuming.holdings import Reserved
     from aiodq.shared.requests.client_transactions import Asked
 
 LANE = 1 << 40
@@ -271,6 +273,29 @@ async def test_cancelled_while_it_is_committed_it_is_done(tmp_path: Path, monkey
         await until(lambda: message.settled)
         assert await bodies(store, "made") == [b"a"]
         assert await counts(jobs) == (0, 0, 0)
+
+
+async def test_neighbours_that_are_acked_one_by_one_in_it_are_reserved_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of very many, each with a reservation of its own, a cancellation would hold up the loop."""
+    plain, reserved = RemoteSettlement.begin_commit, list[range]()
+
+    def begin_commit(channel: RemoteSettlement, numbers: Iterable[range]) -> list[Reserved]:
+        reserved.extend(numbers)
+        return plain(channel, reserved)
+
+    monkeypatch.setattr(RemoteSettlement, "begin_commit", begin_commit)
+    async with two(tmp_path / "s") as (_, store):
+        jobs = store.queue("jobs")
+        await jobs.put_many([b"x"] * 20)
+        messages = await jobs.get_many(20)
+        async with store.transaction() as tx:
+            for message in messages[:5] + messages[10:]:
+                tx.ack(message)
+        assert sum(map(len, reserved)) == 15
+        assert len(reserved) < 5, "one for each run of neighbours"
+        assert await counts(jobs) == (0, 5, 0)
 
 
 async def its_block(_: aiodq.Store, message: aiodq.Message) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import aiodq
 from aiodq.shared.connection.owner_search import OwnerSearch
+from aiodq.shared.encoding.remote_errors import undecided
 from aiodq.testing import WatchedFileSystem
 from tests.shared.support import PATIENCE, until
 
@@ -34,6 +35,19 @@ async def delete(store: aiodq.Store) -> None:
 async def full(_search: OwnerSearch) -> NoReturn:
     """Fail as the opening of a store does in a process that would be its next owner."""
     raise aiodq.DiskFullError("no space left", "jobs", errno=28, retriable=True)
+
+
+@pytest.mark.parametrize("kind", [aiodq.StoreLockedError, aiodq.CorruptionError, aiodq.DiskFullError])
+def test_no_reason_why_nobody_else_owns_the_store_is_one_why_a_call_was_refused(kind: type[aiodq.StorageError]) -> None:
+    told = undecided(kind("as it is so", "s"), "s")
+    assert type(told) is aiodq.OwnerLostError
+    assert "as it is so" in str(told)
+
+
+@pytest.mark.parametrize("kind", [aiodq.OwnerLostError, aiodq.OwnerStalledError, aiodq.StoreFailedError])
+def test_what_says_that_nobody_knows_is_told_as_it_is(kind: type[aiodq.StorageError]) -> None:
+    told = undecided(kind("as it is so", "s"), "s")
+    assert (type(told), str(told)) == (kind, str(kind("as it is so", "s")))
 
 
 @pytest.mark.parametrize("settle", ["ack", "ack_many", "reject"])

@@ -222,6 +222,21 @@ def test_a_place_in_a_bucket_that_cannot_be_listed_is_refused(store: Path, url: 
     assert find_objects("memory://lake//shop")[1] == "/lake//shop"
 
 
+class WholeUrls(MemoryFileSystem):  # type: ignore[misc]  # as above
+    """Has paths that are whole URLs, as that of HTTP."""
+
+    protocol = "whole"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path
+
+
+def test_where_paths_are_whole_urls_their_slashes_are_no_mistake() -> None:
+    fsspec.register_implementation("whole", WholeUrls, clobber=True)
+    assert find_objects("whole://host/shop")[1] == "whole://host/shop"
+
+
 @pytest.mark.parametrize("bucket", ["*", "la?e"])
 def test_a_pattern_of_buckets_is_refused(bucket: str) -> None:
     fsspec.register_implementation("bucketed", Bucketed, clobber=True)
