@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import fsspec.config
 import pytest
+from moto.server import ThreadedMotoServer
 
 import aiodq
 from aiodq.spark.objects import find_objects
@@ -23,16 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")]
-
-WHY = "needs moto's server and s3fs, about 300 MB that nothing else here needs: pip install 'moto[server]' s3fs"
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Return the URL of a place in a bucket."""
-    pytest.importorskip("s3fs", reason=WHY)
-    server = pytest.importorskip("moto.server", reason=WHY).ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
         monkeypatch.setenv(f"AWS_{name}", "x")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
