@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from aiodq.awaited import shielded
 from aiodq.engine.loop.greenlets import left_as_they_are, threads_are_greenlets
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import StorageError, WrongContextError
+from aiodq.errors import AiodqError, StorageError, WrongContextError
 from aiodq.running import loop_factory, loop_runs_here
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ class Turn(Generic[T]):
         """Wake the waiter."""
         if self.over:
             return
+        if isinstance(error, AiodqError):
+            _put_in_blocking_words(error)
         self.result, self.error = result, error
         self.over = True
         if self._given_up:
@@ -291,6 +293,13 @@ class BackgroundLoop:
         this = asyncio.current_task()
         while others := asyncio.all_tasks() - {this}:
             await asyncio.wait(others)
+
+
+def _put_in_blocking_words(error: AiodqError) -> None:
+    """Have the calls that an error's text advises written as they are here: it comes from the asyncio objects."""
+    error.args = tuple(
+        arg.replace("await ", "").replace("async with ", "with ") if isinstance(arg, str) else arg for arg in error.args
+    )
 
 
 def _closed() -> QueueShutDown:

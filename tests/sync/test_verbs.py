@@ -307,6 +307,27 @@ def test_errors_keep_their_type(tmp_path: Path) -> None:
         aiodq.sync.open_queue("~/jobs")
 
 
+def test_errors_advise_calls_as_they_are_written_here(tmp_path: Path) -> None:
+    wrong: Any = "a"
+    with aiodq.sync.open(tmp_path) as store:
+        topic = store.topic("t")
+        channel = topic.channel("c", aiodq.ChannelOptions(max_attempts=2))
+        topic.put(b"x")
+        with pytest.raises(aiodq.InvalidOptionError, match=r": write message\.ack\(\) for one"):
+            channel.ack_many(wrong)
+        with pytest.raises(aiodq.InvalidOptionError, match=r"what `channel\.get_many\(100\)` gave"):
+            channel.ack_many([wrong])
+        with pytest.raises(aiodq.InvalidOptionError, match=r"what `channel\.get\(\)` gave"), store.transaction() as tx:
+            tx.ack(wrong)
+        with pytest.raises(aiodq.InvalidOptionError, match=r" channel\.configure\(options\)"):
+            topic.channel("c", aiodq.ChannelOptions(max_attempts=3))
+        message = channel.get()
+        with message:
+            pass
+        with pytest.raises(aiodq.AlreadySettledError, match=r"`with message` settles it, once"):
+            message.ack()
+
+
 def test_transactions_join_what_the_same_thread_does(tmp_path: Path) -> None:
     with aiodq.sync.open(tmp_path) as store:
         jobs = store.queue("jobs")
