@@ -58,6 +58,7 @@ _TAGS, _KEYS, _HEADERS = int(Flags.TAGS), int(Flags.KEYS), int(Flags.HEADERS)
 _TRANSACTION: Final = int(Flags.TRANSACTION)
 CONTINUES: Final = int(Flags.CONTINUES)
 CONTINUED: Final = int(Flags.CONTINUED)
+_OF_A_RUN: Final = CONTINUES | CONTINUED
 _NUMBER: Final = struct.Struct("<Q")
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _HEADER_COUNT: Final = struct.Struct("<H")
@@ -80,6 +81,7 @@ class Columns:
         headers: text by text; an empty mapping if there are none.
         transaction: the number of the transaction that put all of them, or None.
         lengths: the bodies' lengths, bytes, if the caller has them already; not to be modified.
+        size: the sum of `sizes`, if it is known.
     """
 
     bodies: list[bytes]
@@ -91,6 +93,7 @@ class Columns:
     headers: list[Mapping[str, str]] | None = None
     transaction: int | None = None
     lengths: list[int] | None = field(default=None, compare=False)
+    size: int | None = field(default=None, compare=False)
 
     @property
     def plain(self) -> bool:
@@ -258,8 +261,9 @@ def column_places(size: int, count: int, flags: int) -> ColumnPlaces:
 
 
 def _decode(view: memoryview, count: int, flags: int) -> Columns:
-    if not flags and _LENGTH * count <= len(view):  # nothing but bodies
-        return Columns(_bodies(view, _LENGTH * count, struct.unpack_from(f"<{count}I", view)))
+    start = _LENGTH * count
+    if not flags & ~_OF_A_RUN and start <= len(view):  # nothing but bodies
+        return Columns(_bodies(view, start, struct.unpack_from(f"<{count}I", view)), size=len(view) - start)
     if count == 1:
         return _decode_one(view.tobytes(), flags)
     places = column_places(len(view), count, flags)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiodq.format.codecs import CODEC_NONE, CODEC_ZSTD
-from aiodq.format.columns import Columns, Flags, decode_columns
+from aiodq.format.columns import CONTINUED, CONTINUES, Columns, Flags, decode_columns
 from aiodq.format.decode import decode_frames
 from aiodq.format.frame import (
     FrameContext,
@@ -68,10 +68,12 @@ def test_each_frame_alone_gives_its_records(puts: list[Put]) -> None:
         assert records_in([batch]) == rows
 
 
-@given(columns_strategy())
-def test_columns_come_back(columns: Columns) -> None:
+@given(columns_strategy(), st.sampled_from([0, CONTINUES, CONTINUED, CONTINUES | CONTINUED]))
+def test_columns_come_back(columns: Columns, place: int) -> None:
     flags, payload = encode_columns(columns)
-    assert decode_columns(payload, len(columns.bodies), flags) == columns
+    decoded = decode_columns(payload, len(columns.bodies), flags | place)
+    assert decoded == columns
+    assert decoded.size == (sum(columns.sizes()) if columns.plain else None)
 
 
 @given(columns_strategy())

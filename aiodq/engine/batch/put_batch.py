@@ -62,7 +62,7 @@ PLAIN: Final = Accepted()
 
 def columns_cost(columns: Columns) -> int:
     """Return the cost of these messages in bytes of memory."""
-    return sum(columns.sizes()) + OVERHEAD * len(columns.bodies)
+    return (sum(columns.sizes()) if columns.size is None else columns.size) + OVERHEAD * len(columns.bodies)
 
 
 def plain_lengths(bodies: list[Any], options: StoreOptions) -> tuple[list[int], int] | None:
