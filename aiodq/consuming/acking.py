@@ -31,16 +31,7 @@ def ack_all(channel_engine: OpenChannel[Message], messages: Iterable[Message]) -
         InvalidOptionError: these are no messages; a `TypeError` too.
     """
     found = list_messages(messages)
-    claim: Claim[Message] = Claim(channel_engine)
-    try:
-        if all_are(found, Message):
-            claim.take(found)
-        else:
-            claim.others = found
-        apart = _checked(channel_engine, claim.others) if claim.others else None
-    except BaseException:
-        claim.give_back()
-        raise
+    claim, apart = _claimed(channel_engine, found)
     claim.settle()
     if apart is not None:
         _settle_apart(channel_engine, *apart)
@@ -48,6 +39,29 @@ def ack_all(channel_engine: OpenChannel[Message], messages: Iterable[Message]) -
     for one in settled:
         one._store_ref = None  # noqa: SLF001 - it is settled here instead of by its own methods
     channel_engine.held_by_task.settled(found)
+
+
+def _claimed(
+    channel_engine: OpenChannel[Message], messages: list[Message]
+) -> tuple[Claim[Message], tuple[HeldRuns, dict[int, _Alone]] | None]:
+    """Return a claim of these messages, and those that are not in it as `_checked` does.
+
+    Raises:
+        As for `ack_all`.
+    """
+    claim: Claim[Message] = Claim(channel_engine)
+    try:
+        try:
+            claim.take(messages)
+        except (AttributeError, TypeError):
+            # One of them is no message, which `_checked` says. To ask each for its type first takes longer.
+            claim.give_back()
+            claim = Claim(channel_engine)
+            claim.others = messages
+        return claim, _checked(channel_engine, claim.others) if claim.others else None
+    except BaseException:
+        claim.give_back()
+        raise
 
 
 def _checked(channel_engine: OpenChannel[Message], messages: list[Message]) -> tuple[HeldRuns, dict[int, _Alone]]:

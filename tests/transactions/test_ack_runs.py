@@ -84,12 +84,8 @@ async def left(queue: aiodq.Queue) -> list[bytes]:
     return [message.body for message in messages]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("commits", [False, True])
-async def test_what_is_acked_is_settled_and_nothing_else(
-    machine: Machine, seed: int, monkeypatch: pytest.MonkeyPatch, *, commits: bool, compiled: bool
-) -> None:
-    monkeypatch.setattr("aiodq.engine.channel.lease.held_runs.COMPILED", compiled)
+async def test_what_is_acked_is_settled_and_nothing_else(machine: Machine, seed: int, *, commits: bool) -> None:
     scene = Scene(random.Random(seed))
     async with machine.store() as store, Machine().store() as other:
         await scene.fill(store, other)

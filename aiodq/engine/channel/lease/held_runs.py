@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
-from aiodq.delivery.leases import APART, HELD, MEASURED, SETTLED, indexes
+from aiodq.delivery.leases import APART, HELD, MEASURED, SETTLED
 from aiodq.engine.channel.lease.in_flight import InFlight, neighbours
-from aiodq.format.many import COMPILED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from aiodq.engine.channel.lease.message_lease import MessageLease
 
@@ -22,6 +21,9 @@ HeldRuns: TypeAlias = "dict[MessageLease, list[tuple[int, int]]]"
 
 _Piece: TypeAlias = "tuple[MessageLease, int, int, int]"
 """A lease, the first index in it of messages that follow each other there, and where in a list these begin and end."""
+
+_SHORT: Final = 32
+"""Messages of a run, if it ends amid a lease, below which it costs less to look at each by itself."""
 
 
 def held_runs(messages: list[M], belongs: Callable[[MessageLease], bool]) -> tuple[HeldRuns, list[M]]:
@@ -47,9 +49,19 @@ def held_runs(messages: list[M], belongs: Callable[[MessageLease], bool]) -> tup
     return runs, [*apart, *_in_no_order(rest, runs, belongs)]
 
 
-def in_pieces(messages: Sequence[InFlight]) -> tuple[list[_Piece], int]:
-    """Return the runs of messages, as `get_many` gives them, and where the first message is that is in none."""
-    return (_counted if COMPILED else _compared)([*messages])
+def in_pieces(messages: list[M]) -> tuple[list[_Piece], int]:
+    """Return the runs that messages begin with, as `get_many` gives them, and where the first is that is in none."""
+    pieces: list[_Piece] = []
+    those = cast("list[InFlight]", messages)
+    at, end = 0, len(those)
+    while at < end:
+        lease, first = those[at]._run, those[at]._index  # noqa: SLF001 - as in `_in_no_order`
+        stop = neighbours(those, at)
+        if stop - at < _SHORT and stop < end and first + stop - at < len(lease.marks):
+            break
+        pieces.append((lease, first, at, stop))
+        at = stop
+    return pieces, at
 
 
 def mark_settled(messages: Iterable[InFlight]) -> None:
@@ -99,43 +111,3 @@ def _runs_of(places: list[int]) -> list[tuple[int, int]]:
         return [(places[0], len(places))]
     edges = [at for at in range(1, len(places)) if places[at] - places[at - 1] != 1]
     return [(places[at], stop - at) for at, stop in zip([0, *edges], [*edges, len(places)], strict=True)]
-
-
-def _counted(messages: list[InFlight]) -> tuple[list[_Piece], int]:
-    """Do as `in_pieces` says, with a step for each message: the quickest if it is compiled."""
-    pieces: list[_Piece] = []
-    at = 0
-    while at < len(messages):
-        stop = neighbours(messages, at)
-        pieces.append((messages[at]._run, messages[at]._index, at, stop))  # noqa: SLF001 - as in `_in_no_order`
-        at = stop
-    return pieces, at
-
-
-def _compared(messages: list[InFlight]) -> tuple[list[_Piece], int]:
-    """Do as `in_pieces` says, with all of a run compared at once: the quickest otherwise."""
-    if not _begin_with_a_run(messages):
-        return [], 0
-    leases: list[MessageLease] = [each._run for each in messages]  # noqa: SLF001 - as in `_in_no_order`
-    places = [each._index for each in messages]  # noqa: SLF001 - as above
-    pieces: list[_Piece] = []
-    at, end = 0, len(messages)
-    while at < end:
-        lease, first = leases[at], places[at]
-        stop = min(at + len(lease.marks) - first, end)
-        count = stop - at
-        if leases[at:stop].count(lease) != count or places[at:stop] != indexes(first, first + count):
-            break
-        pieces.append((lease, first, at, stop))
-        at = stop
-    return pieces, at
-
-
-def _begin_with_a_run(messages: list[InFlight]) -> bool:
-    """Return whether messages may begin with a run, to be found out before all of them are looked at."""
-    if not messages:
-        return False
-    lease: MessageLease = messages[0]._run  # noqa: SLF001 - as in `_in_no_order`
-    first = messages[0]._index  # noqa: SLF001 - as above
-    last = messages[min(len(lease.marks) - first, len(messages)) - 1]
-    return last._run is lease and last._index - first < len(messages)  # noqa: SLF001 - as above

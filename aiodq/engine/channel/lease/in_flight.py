@@ -107,11 +107,9 @@ def _fill(messages: list[M], run: MessageLease, first: int, bodies: list[bytes],
 
 def neighbours(messages: list[InFlight], at: int) -> int:
     """Return the end of the run, from an index of a list on, of messages that are also neighbours in their lease."""
-    lease, index = messages[at]._run, messages[at]._index  # noqa: SLF001
-    end = len(messages)
-    while at < end:
-        message = messages[at]
+    lease, first = messages[at]._run, messages[at]._index  # noqa: SLF001
+    count = min(len(lease.marks) - first, len(messages) - at)
+    for message, index in zip(messages[at : at + count], indexes(first, first + count), strict=True):
         if message._run is not lease or message._index != index:  # noqa: SLF001
-            break
-        at, index = at + 1, index + 1
-    return at
+            return at + index - first
+    return at + count
