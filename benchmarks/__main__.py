@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks import growth, holds, hops, report, shared, subjects, summary
+from benchmarks import growth, holds, hops, report, shared, subjects, summary, taking
 from benchmarks.cases import CASES, HEADLINES
 from benchmarks.environment import IN_MEMORY, describe
 from benchmarks.harness import Case, Result, Settings, Subject, interleave
@@ -38,6 +38,7 @@ OTHERS = {
     "hops": hops.main,
     "shared": shared.main,
     "summary": summary.main,
+    "taking": taking.main,
 }
 """What else this command does, by its first word."""
 
@@ -60,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="`python -m benchmarks growth` measures what growth costs, `python -m benchmarks holds` for how long "
         "the event loop is held up, `python -m benchmarks shared` what it costs "
         "that many processes share a store, `python -m benchmarks hops` of which steps a put is made up there, "
+        "`python -m benchmarks taking` what of a message's cost is Python's, "
         "`python -m benchmarks summary FILE` makes tables and a picture of what --json kept.",
     )
     add = parser.add_argument

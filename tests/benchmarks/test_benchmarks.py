@@ -20,7 +20,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import aiodq
-from benchmarks import growth, holds, hops, subjects, summary
+from benchmarks import growth, holds, hops, subjects, summary, taking
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES, HEADLINES
 from benchmarks.harness import BATCH, Durability
@@ -332,6 +332,16 @@ def test_holds_counts_what_holds_the_loop(scratch: Path, monkeypatch: pytest.Mon
             pass
 
     assert holds.measure(scratch, slow, 200) >= 0.2
+
+
+def test_taking_measures_aiodq_beside_what_python_takes(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = scratch / "kept.json"
+    assert main(["taking", "--quick", "--dir", str(scratch), "--json", str(kept)]) == 0
+    figures = json.loads(kept.read_text())
+    assert set(figures) == set(taking.PARTS)
+    assert all(0 < figure < 1e9 for (figure,) in figures.values())
+    assert "ns a message" in capsys.readouterr().out
+    assert gc.isenabled()
 
 
 @pytest.mark.pure("it notes when methods are called")
