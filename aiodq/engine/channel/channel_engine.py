@@ -138,30 +138,44 @@ class ChannelEngine(Settlement, Generic[M]):
         """
         opened = self.open_lease
         lease, (first, stop) = opened.lease, self.lend(most)
-        if first == stop:
-            return self._take_again(most, store_ref)
-        return messages_of(self.kind, lease, first, opened.bodies[first:stop], store_ref)
+        if first < stop:
+            return messages_of(self.kind, lease, first, opened.bodies[first:stop], store_ref)
+        again = self.lend_again(most)
+        return [] if again is None else messages_of(self.kind, again[0], 0, again[1], store_ref)
 
-    def _take_again(self, most: int, store_ref: object) -> list[M]:
+    def lend_again(self, most: int, size: int | None = None) -> tuple[MessageLease, list[bytes]] | None:
+        """Hand out neighbours that are redelivered next and in memory, without making messages.
+
+        Args:
+            most: how many at most.
+            size: bytes that their bodies take together at most; None for any.
+
+        Returns:
+            A lease of just these, and their bodies; None if the next message is none, or has to be handled by itself.
+        """
         state, limit = self.state, self.options.max_attempts
         first = None if state is None else state.requeued.first()
         if state is None or first is None or self.shut_now or self.paused or self.undeliverable.filter.tags is not None:
-            return []
+            return None
         if limit is not None and state.attempts(first) >= limit:
-            return []
+            return None
         # No more than a lease has: whoever takes more gives way in between.
         found = self.source.deliver_again(
-            state, min(most, LONGEST), self.undeliverable.filter, self._deadline(self._clock.monotonic())
+            state,
+            min(most, LONGEST),
+            self.undeliverable.filter,
+            self._deadline(self._clock.monotonic()),
+            size=size,
         )
         if found is None:
-            return []
+            return None
         self._activity.note(self._host)
         batch, attempts, number = found
         lease = MessageLease.of_apart(self._host.name, batch, number=number, attempts=attempts, channel_engine=self)
         while self._measure_at < number + len(lease.marks):
             at = max(self._measure_at - number, 0)
             self._measure_at = self.latency.delivered(number + at, lease.first + at, lease.since(at), attempts)
-        return messages_of(self.kind, lease, 0, batch.columns.bodies, store_ref)
+        return lease, batch.columns.bodies
 
     def _deadline(self, now: float) -> int | None:
         """Return the deadline of what is handed out now, and set the timer for it."""

@@ -48,7 +48,7 @@ _AT_ONCE: Final = 1000
 _PACKET_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a delivery is sent, even if there is more."""
 
-_BACK_AT_ONCE: Final = 250
+_BACK_AT_ONCE: Final = 50
 """Messages of a disconnected client that are made ready again in one turn of the loop."""
 
 _AGAIN: Final = 1.0
@@ -210,10 +210,11 @@ class Lending:
         """Return the next messages of one lease, at most `size` bytes if several; None if there are none."""
         engine = self._channel_engine
         lease, bodies = engine.open_lease.lease, engine.open_lease.bodies
-        most = fitting(bodies[lease.next : min(lease.next + most, lease.room)], size)
-        first, stop = engine.lend(most)
+        first, stop = engine.lend(fitting(bodies[lease.next : min(lease.next + most, lease.room)], size))
         if first < stop:
             return LentRun(lease, first, bodies[first:stop], store_ref)
+        if (again := engine.lend_again(most, size)) is not None:
+            return LentRun(again[0], 0, again[1], store_ref)
         message = engine.take(store_ref)
         return None if message is None else LentRun.of(message)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiodq.delivery.leases import HELD, MEASURED
+from aiodq.engine.channel.lease.held_runs import is_held
 from aiodq.engine.channel.lease.in_flight import message_of
 from aiodq.engine.transactions.participants import AckRun
 from aiodq.errors import not_in_flight
@@ -104,9 +104,8 @@ class LentRun(NumberRun):
 
     def in_flight(self, start: int, stop: int) -> bool:
         """Return whether the client holds all of these messages, and they can be settled at once."""
-        marks, first, count = self.lease.marks, self.first, stop - start
-        there = marks.count(HELD, first + start, first + stop) + marks.count(MEASURED, first + start, first + stop)
-        return there == count and self.marks.count(HERE, start, stop) == count
+        count = stop - start
+        return self.marks.count(HERE, start, stop) == count and is_held(self.lease, self.first + start, count)
 
 
 def extended(runs: Sequence[LentRun], more: LentRun) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.channel.lease.message_lease import MessageLease
 
-__all__ = ["HeldRuns", "held_runs", "in_pieces", "is_in", "mark_settled"]
+__all__ = ["HeldRuns", "held_runs", "in_pieces", "is_held", "is_in", "mark_settled"]
 
 M = TypeVar("M", bound=InFlight)
 
@@ -42,7 +42,7 @@ def held_runs(messages: list[M], belongs: Callable[[MessageLease], bool]) -> tup
     for lease, first, at, stop in pieces:
         if lease in runs:
             rest += messages[at:stop]
-        elif belongs(lease) and _is_held(lease, first, stop - at):
+        elif belongs(lease) and is_held(lease, first, stop - at):
             runs[lease] = [(first, stop - at)]
         else:
             apart += messages[at:stop]
@@ -77,7 +77,7 @@ def is_in(index: int, runs: Iterable[tuple[int, int]]) -> bool:
     return any(first <= index < first + count for first, count in runs)
 
 
-def _is_held(lease: MessageLease, first: int, count: int) -> bool:
+def is_held(lease: MessageLease, first: int, count: int) -> bool:
     """Return whether these messages of a lease can be settled as a run."""
     stop, marks, engine = first + count, lease.marks, lease.channel_engine
     if marks.count(HELD, first, stop) + marks.count(MEASURED, first, stop) == count:
@@ -98,7 +98,7 @@ def _in_no_order(messages: list[M], runs: HeldRuns, belongs: Callable[[MessageLe
         places = sorted([each._index for each in those])  # noqa: SLF001 - as above
         found, before = _runs_of(places), runs.get(lease, [])
         alone = len(set(places)) == len(places) and not (before and any(is_in(place, before) for place in places))
-        if alone and belongs(lease) and all(_is_held(lease, first, count) for first, count in found):
+        if alone and belongs(lease) and all(is_held(lease, first, count) for first, count in found):
             runs[lease] = before + found
         else:
             apart += those

@@ -81,9 +81,16 @@ class MessageSource:
         return self.read_ahead.fresh(state, cold=cold)
 
     def deliver_again(
-        self, state: ChannelState, most: int, chosen: DeliveryFilter, deadline: int | None
+        self, state: ChannelState, most: int, chosen: DeliveryFilter, deadline: int | None, *, size: int | None = None
     ) -> tuple[Batch, int, int] | None:
         """Hand out neighbours that are redelivered next and in memory, as `ChannelState.deliver_again` does.
+
+        Args:
+            state: the channel's.
+            most: how many at most.
+            chosen: which messages are to be delivered.
+            deadline: see there.
+            size: bytes that their bodies take together at most; None for any.
 
         Returns:
             The messages as a batch, the attempts of each, and the first delivery number; None if there are none, or if
@@ -93,13 +100,18 @@ class MessageSource:
         if first is None:
             return None
         if first in kept:
-            found = state.deliver_again(most, self.requeue_cache.is_simple, deadline)
+            simple = self.requeue_cache.is_simple
+            fits = simple if size is None else _within(size, simple, lambda offset: len(kept[offset].columns.bodies[0]))
+            found = state.deliver_again(most, fits, deadline)
             return None if found is None else (self.requeue_cache.take_all(found[0]), *found[1:])
         batch = self._tail.find(first)
         if batch is None:
             return None
         count, _ = chosen.deliverable(batch, first - batch.first, min(batch.stop - first, most))
-        found = state.deliver_again(count, range(first, batch.stop).__contains__, deadline) if count else None
+        fits, bodies, begin = range(first, batch.stop).__contains__, batch.columns.bodies, batch.first
+        if size is not None:
+            fits = _within(size, fits, lambda offset: len(bodies[offset - begin]))
+        found = state.deliver_again(count, fits, deadline) if count else None
         if found is None:
             return None
         for offset in found[0] if kept else ():
@@ -215,3 +227,17 @@ class MessageSource:
         self.missing = []
         release(self._waiting, error)
         self._supplied(error)
+
+
+def _within(size: int, fits: Callable[[int], bool], bytes_of: Callable[[int], int]) -> Callable[[int], bool]:
+    """Return a function that says of one offset after the other whether it fits, and is still within so many bytes."""
+    left = size
+
+    def fits_within(offset: int) -> bool:
+        nonlocal left
+        if not fits(offset):
+            return False
+        left -= bytes_of(offset)
+        return left >= 0
+
+    return fits_within
