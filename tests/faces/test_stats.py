@@ -135,3 +135,22 @@ async def test_each_way_to_a_store_shows_the_same_of_it(tmp_path: Path, kind: st
         found = await _worked(Face(kind, tmp_path / kind))
     for step, (theirs, here) in enumerate(zip(expected, found, strict=True)):
         assert here == theirs, step
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "owner", "client"])
+async def test_a_closed_store_still_names_what_was_open_in_it(tmp_path: Path, kind: str) -> None:
+    face = Face(kind, tmp_path)
+    async with face.exit:
+        await face.open()
+        orders = face.store.topic("orders")
+        await orders.put(b"tea")
+        await orders.channel("work").refresh()
+        await orders.channel("gone").refresh()
+        await orders.delete_channel("gone")
+        await face.store.queue("deleted").put(b"milk")
+        await face.store.delete_topic("deleted")
+        await face.store.topic("spices").put(b"salt")
+        await face.store.aclose()
+        assert face.store.topics() == ["orders", "spices"]
+        assert orders.channels() == ["work"]
+        assert list(face.store.stats().topics) == ["orders", "spices"]

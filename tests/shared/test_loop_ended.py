@@ -36,6 +36,18 @@ def test_the_next_loop_owns_it(tmp_path: Path, kept: list[aiodq.Store]) -> None:
     assert asyncio.run(_got(tmp_path)) == b"a"
 
 
+def test_the_store_is_not_healthy_any_more_and_its_objects_say_why(tmp_path: Path, kept: list[aiodq.Store]) -> None:
+    async def program() -> aiodq.Queue:
+        await _left_open(tmp_path, kept)
+        return kept[0].queue("jobs")
+
+    jobs = asyncio.run(program())
+    assert kept[0].health().reasons == ("the store is closing",)  # its own tasks could not close it
+    assert "closing" in repr(kept[0])
+    assert "closing" in repr(jobs)
+    assert kept[0].topics() == ["jobs"]
+
+
 def test_a_loop_that_is_closed_at_once_leaves_no_descriptor(tmp_path: Path, kept: list[aiodq.Store]) -> None:
     counts = set[int]()
     for _ in range(3):

@@ -333,7 +333,7 @@ class RemoteStore:
 
     def topic_names(self) -> list[str]:
         """Return the names of the existing topics, as far as known here."""
-        own = {name for name, topic in self.topics.items() if topic.error is None and topic.exists}
+        own = {name for name, topic in self.topics.items() if topic.exists}
         return sorted(own | (self.seen.keys() - {""}))
 
     def forget_channel(self, topic: str, channel: str) -> None:
@@ -356,7 +356,7 @@ class RemoteStore:
             return "of the parent process"
         if self._closed is not None and self._closed.done():
             return "closed"
-        return "closing" if self._closing else "open"
+        return "closing" if self._closing or isinstance(self.link.failure, QueueShutDown) else "open"
 
     @property
     def usable(self) -> bool:
@@ -421,7 +421,7 @@ class RemoteStore:
 
     def discard(self, topic: RemoteTopic) -> None:
         """See `TopicHost`. Existing handles keep it; its channels are forgotten with it."""
-        if isinstance(topic.error, QueueShutDown) and not self._closing and self.topics.get(topic.name) is topic:
+        if isinstance(topic.error, QueueShutDown) and self.usable and self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
 
     def forget(self, name: str, known: RemoteTopic | None) -> RemoteTopic | None:

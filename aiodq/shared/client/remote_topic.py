@@ -191,7 +191,8 @@ class RemoteTopic:
 
     def discard(self, channel: RemoteSettlement) -> None:
         """See `SettledTopic`. Existing handles keep it."""
-        if isinstance(channel.error, QueueShutDown) and self.channel_engines.get(channel.name) is channel:
+        over = isinstance(channel.error, QueueShutDown) and self._host.usable
+        if over and self.channel_engines.get(channel.name) is channel:
             del self.channel_engines[channel.name]
 
     def forget_channel(self, name: str, known: RemoteChannel | None) -> RemoteChannel | None:
@@ -293,8 +294,13 @@ class RemoteTopic:
 
     @property
     def exists(self) -> bool:
-        """Whether something was put or a channel used, as far as known here."""
-        return bool(self.log.end or self.channel_engines)
+        """Whether something was put or a channel used, as far as known here, also once the store is closed."""
+        return not _is_refused(self.error) and bool(self.log.end or self.channel_engines)
+
+    @property
+    def channel_names(self) -> set[str]:
+        """The names of the channels opened here, also once the store is closed."""
+        return {name for name, channel in self.channel_engines.items() if not _is_refused(channel.error)}
 
     @property
     def together(self) -> bool:
@@ -436,3 +442,11 @@ async def _asked(asking: Coroutine[Any, Any, object], refused: Callable[[Excepti
         return  # the next owner gets the options when it opens the topic
     except AiodqError as error:
         refused(error)
+
+
+def _is_refused(error: Exception | None) -> bool:
+    """Return whether it is for such an error that the owner did not open something.
+
+    What was deleted is forgotten. So what is shut down and still known here, was open when the store was closed.
+    """
+    return error is not None and not isinstance(error, QueueShutDown)

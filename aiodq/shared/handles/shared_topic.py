@@ -95,8 +95,7 @@ class SharedTopic(Topic):
 
     def channels(self) -> list[str]:
         """See `Topic.channels`."""
-        own = {name for name, one in self._remote.channel_engines.items() if one.error is None}
-        return sorted(own | set(self.stats().channels))
+        return sorted(self._remote.channel_names | set(self.stats().channels))
 
     async def delete_channel(self, name: str) -> None:
         """See `Topic.delete_channel`."""
