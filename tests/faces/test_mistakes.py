@@ -482,8 +482,17 @@ GETTING = [
         "a put from another thread",
         lambda desk: in_a_thread(lambda: desk.jobs.put(b"x")),
         aiodq.WrongContextError,
-        "this store is to be used on the event loop that opened it, not from another thread or without a loop: from a "
-        "thread, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()",
+        "this store is to be used on the event loop that opened it, not from another thread or without a loop: have a "
+        "web framework call an `async def`, as it calls plain functions in threads; from a thread of your own, "
+        "asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()",
+    ),
+    Mistake(
+        "a plain function that a web framework calls for the queue of a request",
+        lambda desk: in_a_thread(lambda: desk.store.queue("jobs")),
+        aiodq.WrongContextError,
+        "this store is to be used on the event loop that opened it, not from another thread or without a loop: have a "
+        "web framework call an `async def`, as it calls plain functions in threads; from a thread of your own, "
+        "asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()",
     ),
     Mistake(
         "an opening under trio",
@@ -508,8 +517,8 @@ async def desk_at(path: Path) -> AsyncIterator[Desk]:
 
 
 def test_there_are_as_many_as_there_are_said_to_be() -> None:
-    assert len(MISTAKES) == 54
-    assert len({mistake.what for mistake in MISTAKES}) == 54
+    assert len(MISTAKES) == 55
+    assert len({mistake.what for mistake in MISTAKES}) == 55
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what.replace(" ", "-"))

@@ -62,7 +62,8 @@ class HomeLoop:
         except RuntimeError:
             raise WrongContextError(
                 "this store is to be used on the event loop that opened it, not from another thread or without a loop: "
-                "from a thread, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()"
+                "have a web framework call an `async def`, as it calls plain functions in threads; from a thread of "
+                "your own, asyncio.run_coroutine_threadsafe(topic.put(body), loop).result()"
             ) from None
         if here is not self.loop:
             raise WrongContextError(
