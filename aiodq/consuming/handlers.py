@@ -136,7 +136,8 @@ def _check_call(given: object, number: int, name: str, form: str) -> None:
     if not callable(given):
         raise InvalidOptionTypeError(f"{name} must be a function, not {shown(given)}: {form}")
     try:
-        signature = inspect.signature(given)
+        # What counts is what is called: a decorator may give the function that it wraps more than it is given itself.
+        signature = inspect.signature(given, follow_wrapped=False)
     except ValueError:
         return  # a function in C without a known signature
     try:

@@ -965,6 +965,38 @@ class TestHandlers:
                 await soon(jobs.join())
             assert jobs.stats().acked == 1
 
+    @pytest.mark.parametrize("threaded", [False, True])
+    async def test_a_decorator_gives_what_it_wraps_more_than_the_message(
+        self, machine: Machine, threaded: bool
+    ) -> None:
+        called: list[tuple[object, ...]] = []
+
+        def with_store(function: Callable[..., object]) -> Callable[..., object]:
+            @functools.wraps(function)
+            def plain(*given: object) -> object:
+                return function(*given, store="a store")
+
+            @functools.wraps(function)
+            async def asynchronous(*given: object) -> None:
+                function(*given, store="a store")
+
+            return plain if threaded else asynchronous
+
+        @with_store
+        def handler(message: aiodq.Message, *, store: str) -> None:
+            called.append((message.body, store))
+            raise ValueError("of this test")
+
+        @with_store
+        def hook(message: aiodq.Message, error: BaseException, store: str) -> None:
+            called.append((message.body, str(error), store))
+
+        async with machine.jobs() as jobs:
+            await jobs.put(b"x")
+            async with consuming(jobs, handler, on_error=hook):
+                await until(lambda: len(called) == 2)
+        assert called == [(b"x", "a store"), (b"x", "of this test", "a store")]
+
     async def test_what_is_no_handler_is_refused_before_a_message_is_taken(self, machine: Machine) -> None:
         async def good(_: aiodq.Message) -> None: ...
 
