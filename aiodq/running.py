@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from aiodq.errors import InvalidOptionTypeError, WrongContextError
 from aiodq.values import shown
 
-__all__ = ["loop_factory", "loop_runs_here", "run"]
+__all__ = ["loop_factory", "loop_runs_here", "run", "trio_runs_here"]
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     if loop_runs_here():
         main.close()
         raise WrongContextError("an event loop runs here already: write await main() instead of aiodq.run(main())")
-    if _trio_runs_here():
+    if trio_runs_here():
         main.close()
         raise WrongContextError(
             "trio runs here, and aiodq needs asyncio: call aiodq.sync from a thread, as by trio.to_thread.run_sync"
@@ -75,7 +75,7 @@ def loop_runs_here() -> bool:
     return True
 
 
-def _trio_runs_here() -> bool:
+def trio_runs_here() -> bool:
     """Return whether a trio task is running. An event loop inside it would wait for ever, as anyio would use trio."""
     trio = sys.modules.get("trio")
     if trio is None:

@@ -19,9 +19,10 @@ sync. Names, options and errors are those of the asyncio API; the differences:
 - *Interrupted* corresponds to *Cancellation*: Ctrl-C, or any other exception that a signal handler raises in a call
   that waits, cancels the call as a task would be cancelled. A `get` loses no message, an `ack` is applied.
 - `consume` calls plain functions, in threads of its own.
-- If an event loop runs in the thread, a call would block it, and raises `WrongContextError`: use `aiodq.open` there. A
-  notebook is the exception, as its cells block its loop in any case. A cell that opens a store, and is run again, has
-  to close the one before: it stays open as long as a handle or a message of it has a name.
+- If an event loop, or trio, runs in the thread, a call would block it, and raises `WrongContextError`: use `aiodq.open`
+  there, in trio another thread. A notebook is the exception, as its cells block its loop in any case. A cell that opens
+  a store, and is run again, has to close the one before: it stays open as long as a handle or a message of it has a
+  name.
 - After a fork, the child has to open the store itself; what the parent opened raises `WrongContextError` there. Each
   prefork worker opens it with `mode="shared"`.
 - Where gevent or eventlet has replaced threads by greenlets, as in `gunicorn -k gevent`, these wait for each other as

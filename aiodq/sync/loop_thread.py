@@ -16,7 +16,7 @@ from weakref import WeakSet, ref
 from aiodq.engine.loop.greenlets import threads_are_greenlets
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, WrongContextError
-from aiodq.running import loop_runs_here
+from aiodq.running import loop_runs_here, trio_runs_here
 from aiodq.sync.background_loop import BackgroundLoop, Turn
 from aiodq.uncopied import Uncopied
 
@@ -76,7 +76,7 @@ class LoopThread(Uncopied):
         """Run a coroutine function on the loop, and wait for its result or error.
 
         Raises:
-            WrongContextError: an event loop runs in this thread, or the store was opened before a fork.
+            WrongContextError: an event loop, or trio, runs in this thread, or the store was opened before a fork.
             QueueShutDown: the loop has ended, as the store is closed.
         """
         self._check()
@@ -116,7 +116,7 @@ class LoopThread(Uncopied):
 
     def show(self, thing: object) -> str:
         """Return the `repr` of something, from any context."""
-        if self._loop.pid != os.getpid() or loop_runs_here():
+        if self._loop.pid != os.getpid() or loop_runs_here() or trio_runs_here():
             return repr(thing)
         return self.look(repr, thing)
 
@@ -224,16 +224,21 @@ def _in_other_greenlet() -> bool:
 
 
 def _would_block() -> bool:
-    """Return whether an event loop runs in this thread, which a call would block."""
-    return loop_runs_here() and not (_in_notebook() or _in_other_greenlet())
+    """Return whether an event loop, or trio, runs in this thread, which a call would block."""
+    return (loop_runs_here() and not (_in_notebook() or _in_other_greenlet())) or trio_runs_here()
 
 
 def refuse_running_loop() -> None:
     """Raise if an event loop would be blocked.
 
     Raises:
-        WrongContextError: one runs in this thread.
+        WrongContextError: one, or trio, runs in this thread.
     """
+    if trio_runs_here():
+        raise WrongContextError(
+            "trio runs in this thread, and aiodq.sync would block it: call this from a thread, as by "
+            "trio.to_thread.run_sync"
+        )
     if _would_block():
         raise WrongContextError(
             "an event loop runs in this thread, and aiodq.sync would block it: use aiodq.open with `async with` and "

@@ -307,6 +307,21 @@ def test_a_running_loop_is_not_blocked(tmp_path: Path) -> None:
     jobs.close()
 
 
+def test_trio_is_not_blocked_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that waits in `get` would hold up the one that puts."""
+    with aiodq.sync.open_queue(tmp_path) as jobs:
+        with monkeypatch.context() as within_trio:
+            trio = SimpleNamespace(lowlevel=SimpleNamespace(current_trio_token=object))
+            within_trio.setitem(sys.modules, "trio", trio)
+            with pytest.raises(aiodq.WrongContextError, match=r"trio\.to_thread\.run_sync"):
+                jobs.get(timeout=0)
+            with pytest.raises(aiodq.WrongContextError, match=r"trio\.to_thread\.run_sync"):
+                aiodq.sync.open(tmp_path / "other")
+            assert "open" in repr(jobs)
+        assert jobs.put(b"a") == 0
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("how", ["a block", "renewed", "of a transaction"])
 def test_a_generator_that_is_collected_on_the_loop_leaves_its_blocks(tmp_path: Path, how: str) -> None:
     """Garbage is collected in whichever thread makes more of it, and the loop's makes much."""
