@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import TYPE_CHECKING, Final
 
@@ -23,9 +24,17 @@ class StoreRef:
         """Call `dropped` when no handle is left; it may run in any thread, between any two instructions."""
         self._dropped: Final = dropped
 
-    def __del__(self) -> None:
-        """Tell the engine."""
-        self._dropped()
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Tell the engine.
+
+        Args:
+            ending: whether the interpreter ends. What closes a store may be gone by then, and the kernel releases it.
+        """
+        try:
+            self._dropped()
+        except Exception as error:
+            if isinstance(error, Warning) or not ending():
+                raise
 
 
 class StoreRefs:

@@ -245,6 +245,31 @@ store = loop.run_until_complete(main())
 loop.close()
 {dropped}
 """
+    _leaves_one_warning(program, path)
+
+
+@pytest.mark.parametrize("keeper", ["asyncio", "os"])
+@pytest.mark.parametrize("end", ["loop.close()", "os.loop = loop"], ids=["closed", "never closed"])
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+def test_a_store_that_outlives_the_modules_of_the_interpreter_leaves_one_warning(
+    path: Path, mode: str, end: str, keeper: str
+) -> None:
+    program = f"""
+import asyncio, os, sys
+import aiodq
+
+async def main():
+    {keeper}.kept = await aiodq.open(sys.argv[1], mode={mode!r})
+    await {keeper}.kept.queue("jobs").put(b"")
+
+loop = asyncio.new_event_loop()
+loop.run_until_complete(main())
+{end}
+"""
+    _leaves_one_warning(program, path)
+
+
+def _leaves_one_warning(program: str, path: Path) -> None:
     command = [sys.executable, "-W", "always", "-c", program, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     said = [line for line in done.stderr.splitlines() if line and not line.startswith(" ")]

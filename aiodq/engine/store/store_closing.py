@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from aiodq.awaited import shielded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiodq.engine.store.whole_store import WholeStore
 
 __all__ = ["StoreClosing"]
@@ -57,8 +59,12 @@ class StoreClosing:
 
     # --- without being asked
 
-    def dropped(self) -> None:
-        """Warn that no handle is left, finish what was accepted, and release the directory."""
+    def dropped(self, warn: Callable[..., None] = warnings.warn) -> None:
+        """Warn that no handle is left, finish what was accepted, and release the directory.
+
+        Args:
+            warn: at hand even where the interpreter ends and has taken modules apart.
+        """
         store = self._store
         if self.asked or store.home.forked:
             return
@@ -67,8 +73,9 @@ class StoreClosing:
             store.loop.call_soon_threadsafe(self._let_go)
         except RuntimeError:  # the loop is closed
             store.release_if_dead()
-        if store.failure is None and not store.served:
-            warnings.warn(f"store was never closed [{store.path}]", ResourceWarning, 3, source=store)
+        finally:
+            if store.failure is None and not store.served:
+                warn(f"store was never closed [{store.path}]", ResourceWarning, 3, source=store)
 
     def under_way(self) -> asyncio.Task[None] | None:
         """Return the task that closes the store, if it runs on the running loop and no caller waits for it."""

@@ -446,19 +446,19 @@ class RemoteStore:
 
     # --- the end
 
-    def dropped(self) -> None:
-        """Warn that no handle is left, and leave the store to others."""
+    def dropped(self, warn: Callable[..., None] = warnings.warn) -> None:
+        """Warn that no handle is left, and leave the store to others. At the interpreter's end, modules may be gone."""
         if self._closing or self._closed is not None or self.inherited:
             return
         try:
             self.loop.call_soon_threadsafe(self._close_unless_ending)
         except RuntimeError:  # the loop is closed, and the connection with it
             self._closing = True
-        warnings.warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
+        finally:
+            warn(f"store was never closed [{self.path}]", ResourceWarning, 3, source=self)
 
     def _close_unless_ending(self) -> None:
-        looking = self._looking
-        if looking is None or not looking.cancelling():  # else the loop is ending, and its tasks with it
+        if self._looking is None or not self._looking.cancelling():  # else the loop is ending, and its tasks with it
             self._begin_closing()
 
     def _begin_closing(self) -> None:
