@@ -421,7 +421,7 @@ class RemoteStore:
 
     def discard(self, topic: RemoteTopic) -> None:
         """See `TopicHost`. Existing handles keep it; its channels are forgotten with it."""
-        if isinstance(topic.error, QueueShutDown) and self.usable and self.topics.get(topic.name) is topic:
+        if isinstance(topic.error, QueueShutDown) and self.standing == "open" and self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
 
     def forget(self, name: str, known: RemoteTopic | None) -> RemoteTopic | None:

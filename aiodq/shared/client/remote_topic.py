@@ -191,7 +191,7 @@ class RemoteTopic:
 
     def discard(self, channel: RemoteSettlement) -> None:
         """See `SettledTopic`. Existing handles keep it."""
-        over = isinstance(channel.error, QueueShutDown) and self._host.usable
+        over = isinstance(channel.error, QueueShutDown) and self._host.standing == "open"
         if over and self.channel_engines.get(channel.name) is channel:
             del self.channel_engines[channel.name]
 
