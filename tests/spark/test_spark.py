@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import TimestampType
 
 import aiodq
@@ -18,9 +19,12 @@ from tests.spark.support import KEEP, begun, fill, scanned
 from tests.storage.logs import flip, segments
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
 
 # What pyspark and py4j leave to the garbage collector is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -147,6 +151,38 @@ def test_mistakes_are_told(spark: SparkSession, store: Path, options: dict[str, 
     with pytest.raises(AnalysisException) as caught:
         load(spark, store, **options).count()
     assert told in str(caught.value)
+
+
+class _One(DataSource, DataSourceReader):
+    """A Python source of one row that has nothing of aiodq."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "one"
+
+    def schema(self) -> str:
+        return "number INT"
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's
+        return self
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:  # noqa: ARG002 - likewise
+        yield (1,)
+
+
+def test_without_a_limit_of_rows_per_arrow_batch_spark_reads_no_python_source(spark: SparkSession, store: Path) -> None:
+    """Once it reads that one, aiodq's page about Spark need not tell of this any more."""
+    spark.dataSource.register(_One)
+    one, name = spark.read.format("one").load(), "spark.sql.execution.arrow.maxRecordsPerBatch"
+    try:
+        for limit, frame in (("0", one), ("-1", load(spark, store))):
+            spark.conf.set(name, limit)
+            with pytest.raises(AnalysisException, match=f"should be greater than 0, but got '{limit}'"):
+                frame.count()
+        spark.conf.set(name, "1")
+        assert load(spark, store).count() == 200
+    finally:
+        spark.conf.unset(name)
 
 
 def test_a_path_that_is_no_store(spark: SparkSession, store: Path) -> None:
