@@ -38,6 +38,7 @@ from aiodq.spark.writing import (
     StreamWriter,
     check_schema,
     columns_by_topic,
+    single_writes,
     stage,
     was_committed,
     was_committed_by_another,
@@ -149,6 +150,14 @@ class TestABatch:
     def test_nothing_is_written_of_no_rows(self, spark: SparkSession, tmp_path: Path) -> None:
         save(numbers(spark, 0), tmp_path / "s", topic="orders")
         assert list(aiodq.open_reader(tmp_path / "s").topics()) == []
+
+    def test_a_write_of_no_rows_counts_by_its_name_as_any_other(self, spark: SparkSession, tmp_path: Path) -> None:
+        for count in (0, 5):
+            save(numbers(spark, count), tmp_path / "s", topic="orders", txnId="load")
+        assert single_writes(str(tmp_path / "s")) == {"load": True}
+        assert list(aiodq.open_reader(tmp_path / "s").topics()) == []
+        save(numbers(spark, 2), tmp_path / "s", topic="orders", txnId="another")
+        assert bodies(tmp_path / "s") == [b"0", b"1"]
 
     def test_a_task_that_fails_leaves_nothing(self, spark: SparkSession, tmp_path: Path) -> None:
         frame = spark.range(0, 900, numPartitions=3).selectExpr("if(id = 700, null, cast(id as string)) as body")

@@ -6,9 +6,9 @@ store, now or next, adopts them (`aiodq.storage.bulk.adoption`): it decides at w
 notes that in the record, and moves the files into place.
 
 Committing a key again adds nothing, so the record of a repeatable key stays, without its files: for a stream, whose
-batches are numbered, only the last one's. Staged segments that are in no record were left by a writer that is gone;
-they are swept by the next commit of the same writer; else after a day, when the store is opened, or by its owner once
-their writer has staged nothing for a day.
+batches are numbered, only the last one's. That of a single write stays even if it had no messages. Staged segments that
+are in no record were left by a writer that is gone; they are swept by the next commit of the same writer; else after a
+day, when the store is opened, or by its owner once their writer has staged nothing for a day.
 """
 
 from __future__ import annotations
@@ -304,7 +304,8 @@ def commit_staged(fs: FileSystem, store: str, commit: Commit) -> bool:
     try:
         # INVARIANT: two writers with the same key never both find it new.
         new = not _is_known(fs, store, commit.key)
-        if new and commit.topics:
+        # Spark itself knows a stream's empty batch; an empty single write is known by its record alone.
+        if new and (commit.topics or (commit.key.number is None and not commit.key.once)):
             _require_staged(fs, store, commit)
             # CRASH: 10. Until here no staged segment counts; from here on all of them will be adopted.
             write_commit(fs, store, commit)
