@@ -17,6 +17,7 @@ from aiodq.storage.state.topic.topic_meta import (
     TopicMeta,
     decode_meta,
     describe,
+    find_meta,
     load_meta,
     read_meta,
     save_meta,
@@ -191,6 +192,26 @@ def test_another_topic_s_description_does_not_cost_the_segments(topic: Path) -> 
         log.close()
     assert [path.suffixes[-1][:9] for path in set_aside(topic)] == [".damaged-"]
     assert len(segments(topic)) == len(log.segments)
+
+
+def test_a_known_description_is_compared_with_the_segments_again_only_when_it_changes(topic: Path) -> None:
+    log, fs, known = open_log(topic), WatchedFileSystem(), KnownMeta()
+    put_each(log, [b"x"])
+    own = log.meta
+    log.close()
+    assert find_meta(fs, str(topic), known) == (own, [], True)
+    fs.reset()
+    assert find_meta(fs, str(topic), known) == (own, [], True)
+    assert {call.path for call in fs.passed} == {str(topic / "topic.json")}
+    (topic / "topic.json").write_bytes(written())
+    for _ in range(2):
+        found = find_meta(fs, str(topic), known)
+        assert (found.meta.uuid, [damage.reason for damage in found.damages]) == (
+            own.uuid,
+            ["the description is another topic's"],
+        )
+    save_meta(fs, str(topic), own)
+    assert find_meta(fs, str(topic), known) == (own, [], True)
 
 
 def test_most_segments_outvote_one_that_is_in_the_wrong_place(topic: Path, tmp_path: Path) -> None:

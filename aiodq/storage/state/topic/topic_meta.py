@@ -125,10 +125,15 @@ def encode_meta(meta: TopicMeta) -> bytes:
 
 
 class KnownMeta:
-    """A cache of the last description read: while its file is unchanged, it need not be decoded again."""
+    """A cache of the last description read: while its file is unchanged, it need not be decoded again.
+
+    Attributes:
+        sound: the description that is known to be that of the topic's segments, by a header of theirs.
+    """
 
     def __init__(self) -> None:
         """Make an empty cache."""
+        self.sound: TopicMeta | None = None
         self._data: bytes | None = None
         self._meta: TopicMeta | None = None
 
@@ -234,6 +239,8 @@ def find_meta(fs: FileSystem, directory: str, known: KnownMeta | None = None) ->
         meta = read_meta(fs, directory, known)
     except CorruptionError as error:
         return FoundMeta(_rebuilt(fs, directory), [Damage(path, 0, len(read_file(fs, path) or b""), error.message)])
+    if known is not None and known.sound is not None and known.sound is meta:
+        return FoundMeta(meta, [])
     segments = list_segments(fs, directory)
     if meta is None:
         missing = [Damage(path, 0, 0, "the topic's description is missing")] if segments else []
@@ -241,6 +248,8 @@ def find_meta(fs: FileSystem, directory: str, known: KnownMeta | None = None) ->
     strangers: list[UUID] = []
     for topic in _topics(fs, segments):
         if topic == meta.uuid:
+            if known is not None:
+                known.sound = meta
             return FoundMeta(meta, [])
         strangers.append(topic)
     if not strangers or (len(strangers) == 1 and _is_marked(fs, directory, meta.uuid)):
