@@ -75,6 +75,14 @@ def test_an_object_that_is_there_is_not_written_over(tmp_path: Path, bucket: str
     assert fs.cat_file(f"{place}/{name}") == b"somebody's"
 
 
+def test_a_bucket_that_is_not_there_is_not_made(tmp_path: Path, bucket: str) -> None:
+    asyncio.run(fill(tmp_path, segment_bytes=2000))
+    misspelt = bucket.replace("lake-", "lakes-")
+    with pytest.raises(aiodq.StoreNotFoundError, match="bucket does not exist"):
+        ship(tmp_path, misspelt)
+    assert not fsspec.filesystem("s3").exists(misspelt.removesuffix("/shop"))
+
+
 @pytest.mark.timeout(300)
 def test_commands_ship_and_spark_s_workers_read(tmp_path: Path, bucket: str) -> None:
     store = tmp_path / "store"

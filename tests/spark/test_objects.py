@@ -160,6 +160,21 @@ def test_what_a_pattern_matches_is_on_the_machine_that_the_pattern_names(store: 
     assert AnyFileSystem().is_directory(stores[0])
 
 
+def test_a_bucket_that_is_not_there_is_not_made(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    def making(_: object, place: str, **__: object) -> None:
+        raise AssertionError(f"{place} is made")
+
+    fsspec.register_implementation("bucketed", Bucketed, clobber=True)
+    monkeypatch.setattr(Bucketed, "makedirs", making)
+    ship(store, f"bucketed://{uuid4()}/shop")
+    monkeypatch.setattr(Bucketed, "pipe_file", failing)
+    with pytest.raises(aiodq.StoreNotFoundError, match="The specified bucket does not exist"):
+        ship(store, f"bucketed://{uuid4()}/shop")
+
+
 def test_what_is_longer_than_what_is_to_be_shipped_is_somebody_else_s(store: Path, bucket: str) -> None:
     path = segments(store / "orders")[0]
     fs, place = find_objects(f"{bucket}/orders/{path.name}")
@@ -840,6 +855,9 @@ def test_mistakes(store: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> 
         stream_options({"path": bucket, "hold": "daily"})
     with pytest.raises(aiodq.StorageError, match="Protocol not known"):
         read("nothing-like-it://bucket/x")
+    for nowhere in ("memory://", "memory:///"):
+        with pytest.raises(aiodq.InvalidOptionError, match="names no place"):
+            ship(store, nowhere)
     fs = AnyFileSystem()
     for wrong in (
         lambda: fs.open(f"{bucket}/x", create=True),

@@ -105,7 +105,7 @@ def ship(
         lossy: go on after messages that were deleted before they were shipped, as by a purge, instead of failing.
 
     Raises:
-        StoreNotFoundError: there is no such store or topic.
+        StoreNotFoundError: there is no such store, topic or bucket.
         OffsetError: messages were deleted before they were shipped; not with `lossy`.
         CorruptionError: messages are missing or damaged at the ends of segments; or a manifest is; or an object that
             was shipped is gone, is not the oldest, and the store does not have its segment any more (not with `lossy`).
@@ -144,12 +144,14 @@ def _check_target(fs: FileSystem, target: str) -> None:
     """Make sure that the target can be read, and is no store, whose topic descriptions would be overwritten.
 
     Raises:
-        InvalidOptionError: it is a store, or cannot be read.
+        InvalidOptionError: it is a store, or cannot be read; or the URL names no place.
         NotAStoreError: it lies among a store's own files, such as a topic's, which are removed with the topic.
         MissingExtraError: fsspec, or what it needs for that kind of URL, is not installed.
         StorageError: as mapped from the system's error; fsspec does not know this kind of URL; or it is not known.
     """
     local = local_path(target)
+    if is_url(local) and not is_url(local.rstrip("/")):
+        raise InvalidOptionError(f"the URL {target!r} names no place: write one as s3://bucket/shop")
     if not is_url(local):
         refuse_inside_store(fs, os.path.realpath(local))
     with os_errors(target):
@@ -277,12 +279,15 @@ def _make(url: str, data: bytes) -> None:
 
     Raises:
         InvalidOptionError: something else is there.
+        StoreNotFoundError: there is no such bucket.
         StorageError: as mapped from the system's error.
     """
     fs, path = find_objects(url)
     with os_errors(url):
-        with numbered():
-            fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        if path.startswith("/"):
+            # Where paths begin with a bucket there are no directories; fsspec would make the bucket of a misspelt name.
+            with numbered():
+                fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         try:
             with numbered():
                 fs.pipe_file(path, data, mode="create")
