@@ -126,6 +126,8 @@ def _meant(name: str) -> str:
 def _as_written(name: str, found: str) -> str:
     """Return the expression that converts a column of another type, for an error."""
     if name == "headers":
+        if found.lower().startswith("array<struct<value:"):  # a cast goes by position
+            return "transform(headers, h -> struct(h.key AS key, CAST(h.value AS BINARY) AS value))"
         if found.startswith(("array<struct<", "array<void>")):
             return "CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
         return (

@@ -208,6 +208,13 @@ class TestABatch:
         assert message in str(caught.value)
         assert list(tmp_path.iterdir()) == []
 
+    def test_headers_whose_value_comes_first_are_written_as_the_error_says(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        frame = spark.sql("SELECT 'x' AS body, array(struct('1' AS value, 'n' AS key)) AS headers")
+        save(frame.selectExpr("body", f"{TURNED} AS headers"), tmp_path / "s", topic="orders")
+        assert scanned(tmp_path / "s")[0]["headers"] == [("n", "1")]
+
     def test_another_mode_or_another_directory_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(PySparkException, match=r"mode\('append'\)"):
             numbers(spark, 1).write.format("aiodq").mode("overwrite").option("topic", "t").save(str(tmp_path / "s"))
@@ -219,6 +226,7 @@ class TestABatch:
 
 TOPIC = write_options({"path": "/s", "topic": "t"}, stream=False)
 KAFKAS = ArrayType(StructType([StructField("key", StringType()), StructField("value", StringType())]))
+TURNED = "transform(headers, h -> struct(h.key AS key, CAST(h.value AS BINARY) AS value))"
 
 
 class TestColumns:
@@ -233,6 +241,7 @@ class TestColumns:
             ("key", DecimalType(10, 2), "'key' is binary or string, not decimal(10,2): write CAST(key AS STRING)"),
             ("headers", MapType(StringType(), IntegerType()), "write CAST(headers AS MAP<STRING, STRING>)"),
             ("headers", KAFKAS, "write CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"),
+            ("headers", ArrayType(StructType().add("value", "string").add("key", "string")), f"write {TURNED}"),
             ("headers", StringType(), "not string: write map('name', 'value', …)"),
             ("headers", NullType(), "not void: write CAST(headers AS MAP<STRING, STRING>)"),
             ("Tag", StringType(), "no place for the column 'Tag' in a message: it is called 'tag', in small letters"),
