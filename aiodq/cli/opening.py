@@ -12,6 +12,7 @@ from aiodq.names import is_ephemeral
 from aiodq.opening import open_to_tend
 from aiodq.shared.administration import look_anew
 from aiodq.shared.handles.shared_store import SharedStore
+from aiodq.storage.store_layout import absolute_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,7 +37,7 @@ async def open_store(path: str, *, create: bool = False) -> AsyncIterator[Store]
         create: whether a missing store is created.
 
     Raises:
-        CommandError: as `check_parent`.
+        CommandError, InvalidOptionError: as `check_parent`.
         StoreLockedError: another owner has it in mode "exclusive", for half a second.
         StoreNotFoundError: there is none, and none is to be created.
         StorageError: as `aiodq.open`.
@@ -52,9 +53,10 @@ def check_parent(path: str) -> None:
 
     Raises:
         CommandError: the parent directory does not exist.
+        InvalidOptionError, StorageError: as `absolute_path`.
     """
-    parent = os.path.dirname(os.path.abspath(path))
-    if not os.path.lexists(parent) and not path.startswith("~"):  # `open` has a better error for that
+    parent = os.path.dirname(absolute_path(path))
+    if not os.path.lexists(parent):
         raise CommandError(f"there is no directory {parent}, in which to make the store")
 
 

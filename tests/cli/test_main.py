@@ -222,6 +222,19 @@ def test_misuse_is_one_line_and_exit_code_2(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("command", ["put s t", "serve s --create", "verify s", "repair s", "backup STORE b"])
+def test_a_relative_path_in_a_deleted_directory_is_misuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    fill(tmp_path / "STORE", "t", [b"one"])
+    (tmp_path / "deleted").mkdir()
+    monkeypatch.chdir(tmp_path / "deleted")
+    (tmp_path / "deleted").rmdir()
+    done = aiodq(*(tmp_path / each if each.isupper() else each for each in command.split()))
+    assert done.code == 2
+    assert "the working directory was deleted: write an absolute one" in done.err
+
+
 @pytest.mark.drawn("arguments")
 @pytest.mark.parametrize("arguments", [["put", "--help"], ["--version"]])
 def test_help_that_nobody_reads_to_its_end_is_no_failure(arguments: list[str]) -> None:

@@ -13,6 +13,7 @@ from aiodq.cli.loop import run_command
 from aiodq.cli.opening import check_parent, open_store
 from aiodq.cli.show import Meter, counted, human_bytes, print_json, stdout
 from aiodq.storage.io.durable_io import TEMPORARY
+from aiodq.storage.store_layout import absolute_path
 
 if TYPE_CHECKING:
     from aiodq.stats import BackupReport
@@ -36,7 +37,7 @@ def backup(store: Place, target: Place, /, *, json: bool = False) -> int:
         json: print what the backup holds as JSON.
     """
     check_parent(target)
-    place = os.path.abspath(target)
+    place = absolute_path(target)
 
     async def go() -> int:
         async with open_store(store) as opened:

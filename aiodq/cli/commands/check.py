@@ -1,6 +1,5 @@
 """`aiodq verify` and `aiodq repair`."""
 
-import os
 from typing import Any
 
 from aiodq.cli.arguments import Place
@@ -11,6 +10,7 @@ from aiodq.cli.show import Meter, counted, human_bytes, print_json, stdout
 from aiodq.storage.offline.repair import RepairAction, repair_store
 from aiodq.storage.offline.store_report import Finding, StoreReport
 from aiodq.storage.offline.verify import verify_store
+from aiodq.storage.store_layout import absolute_path
 
 __all__ = ["repair", "verify"]
 
@@ -26,7 +26,7 @@ def verify(store: Place, /, *, json: bool = False) -> int:
         json: print the report as JSON.
     """
     with Meter("verify") as meter:
-        report = verify_store(os.path.abspath(store), MeteredFileSystem(meter))
+        report = verify_store(absolute_path(store), MeteredFileSystem(meter))
     with read_or_not():
         if json:
             print_json(_report_fields(report))
@@ -77,7 +77,7 @@ def repair(store: Place, /, *, json: bool = False) -> int:
         json: print what was done as JSON.
     """
     with Meter("repair") as meter:
-        actions = repair_store(os.path.abspath(store), MeteredFileSystem(meter))
+        actions = repair_store(absolute_path(store), MeteredFileSystem(meter))
     left = sum(action.left for action in actions)
     with read_or_not():
         if json:
