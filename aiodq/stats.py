@@ -68,7 +68,7 @@ class ChannelStats:
         floor: everything below this offset is settled.
         delivered, redelivered, acked, requeued, timed_out: how often each of these happened.
         dead: given up after too many attempts, or rejected.
-        expired: their time to live ended before they were settled.
+        expired: their time to live ended before they were settled; with a dead-letter topic they count in `dead`, too.
         filtered: not delivered, because they have no tag that the channel wants, or are for another channel.
         dropped: settled by an overflow policy or by retention.
         lost: could not be read because of damage.
