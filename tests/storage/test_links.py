@@ -117,12 +117,17 @@ PLACES = [(name, how) for name in ("t/channels", "t/channels/one") for how in ("
 
 
 @pytest.mark.parametrize(("name", "how"), [("t", "link"), *PLACES])  # beside a topic any file may lie
-def test_verify_reports_what_lies_in_the_place_of_a_topic_or_channel(name: str, how: str, tmp_path: Path) -> None:
+def test_what_lies_in_the_place_of_a_topic_or_channel_is_reported_and_left_alone(
+    name: str, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = tmp_path / "s"
     a_store(store)
     replaced(store, name, how)
     found = [(found.path, found.by_hand) for found in verify_store(str(store), OsFileSystem()).damages]
     assert (str(store / name), True) in found
+    for _ in range(2):
+        assert run(["repair", str(store)]) == 1
+        assert f"{store / name}: left alone: " in " ".join(capsys.readouterr().out.split())
 
 
 def test_verify_reports_channels_that_may_not_be_looked_at(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def repair(store: Place, /, *, json: bool = False) -> int:
     """Settle what verify calls damage, and report what was done.
 
     No other process may have the store open. No byte is destroyed: what cannot be read is quarantined first. The exit
-    code is 1 if something was left alone because the system refuses access to it.
+    code is 1 if something was left alone that an administrator has to change.
 
     Args:
         store: the store's directory.

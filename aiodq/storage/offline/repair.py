@@ -70,8 +70,8 @@ class RepairAction:
         path: the file.
         what: what was done, as text.
         kept: where the previous bytes are; empty if none were removed.
-        left: whether something was left alone because the system refused it; `what` then says why. An administrator
-            has to change that.
+        left: whether something was left alone, because the system refused it or it is nothing that aiodq made; `what`
+            then says why. An administrator has to change that.
     """
 
     path: str
@@ -83,7 +83,8 @@ class RepairAction:
 def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     """Repair a store so that `verify_store` calls it ok; return what was done. A second run does nothing.
 
-    What may not be read or changed is left alone, as an action that is `left` says, and so is what hangs on it.
+    What may not be read or changed, or is to be settled by hand, is left alone, as an action that is `left` says, and
+    so is what hangs on it.
 
     Raises:
         StoreNotFoundError: there is no such directory.
@@ -97,7 +98,7 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
     lock = _alone(fs, path)
     try:
         # Every file is looked at before any is touched: one of them may have a newer version.
-        verify_store(path, fs)
+        found = verify_store(path, fs)
         require_own_directories(fs, path)
         actions = [*_in_the_way(fs, path), *_sweep(fs, path), *_transactions(fs, path), *_owed(fs, path)]
         actions += [*_unreadable(fs, path, STORE_FILE, read_identity), *_unreadable(fs, path, ORIGINS, read_origins)]
@@ -106,7 +107,9 @@ def repair_store(path: str, fs: FileSystem) -> list[RepairAction]:
             actions += _TopicRepair(fs, os.path.join(path, topic)).run()
     finally:
         lock.release()
-    return actions
+    told = {action.path for action in actions if action.left}
+    by_hand = [damage for damage in found.damages if damage.by_hand and damage.path not in told]
+    return actions + [RepairAction(damage.path, f"left alone: {damage.reason}", left=True) for damage in by_hand]
 
 
 def _alone(fs: FileSystem, path: str) -> Lock:
