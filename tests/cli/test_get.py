@@ -5,10 +5,12 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from aiodq import sync
 from aiodq.cli.commands.get import was_read
 from aiodq.opening import open_reader
 from tests.cli.support import PROGRAM, Owner, Running, aiodq, environment, fill, ok
@@ -156,6 +158,44 @@ def test_follow_takes_what_others_put_and_leaves_them_the_store_meanwhile(tmp_pa
         while not_acked(tmp_path):
             assert get.process.poll() is None
         assert get.ended(signal.SIGINT) == (130, b"", "")
+
+
+def test_follow_takes_what_becomes_due(tmp_path: Path) -> None:
+    with sync.open(tmp_path) as store:
+        queue = store.queue("t")
+        queue.put(b"a")
+        queue.put(b"due later", delay=3)
+    with Running("get", tmp_path, "t", "--follow", "-n", "2") as get:
+        assert get.ended() == (0, b"a\ndue later\n", "")
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_follow_takes_what_a_seek_has_made_ready_again(tmp_path: Path, *, owned: bool) -> None:
+    fill(tmp_path, "t", [b"a"])
+    with ExitStack() as stack:
+        if owned:
+            stack.enter_context(sync.open(tmp_path, mode="shared"))
+        get = stack.enter_context(Running("get", tmp_path, "t", "--follow", "-n", "2"))
+        assert get.line() == b"a\n"
+        while not_acked(tmp_path):
+            assert get.process.poll() is None
+        ok("seek", tmp_path, "t", "default", "earliest")
+        assert get.ended() == (0, b"a\n", "")
+
+
+def test_a_deleted_channel_ends_follow_and_is_not_made_again(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a"])
+    ok("channels", tmp_path, "t", "--create", "other")
+    with Running("get", tmp_path, "t", "--follow") as get:
+        assert get.line() == b"a\n"
+        while not_acked(tmp_path):
+            assert get.process.poll() is None
+        ok("channels", tmp_path, "t", "--delete", "default")
+        ok("put", tmp_path, "t", stdin=b"b")
+        done = get.ended()
+    assert (done.code, done.out) == (2, b"")
+    assert "no channel 'default'" in done.err
+    assert open_reader(tmp_path).topic("t").channels() == ["other"]
 
 
 def test_follow_up_to_a_number(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from aiodq.message import Message
 from aiodq.names import check_name
 from aiodq.opening import open_reader
 from aiodq.shared.handles.shared_channel import SharedChannel
+from aiodq.storage.offline.store_reader import TopicReader
 
 __all__ = ["get", "was_read"]
 
@@ -45,6 +46,12 @@ _LONGEST_LOOK: Final = 0.01
 
 _POLL: Final = 0.2
 """Seconds between two looks at whether there is more."""
+
+_LOOK: Final = 1.0
+"""Seconds between two looks at the channel's figures, which cost more where many messages have a delay."""
+
+_SHARE: Final = 10
+"""How many times as long as such a look the pause after it is at least."""
 
 _OTHERS: Final = 1.0
 """Seconds after which what was ready has gone to others."""
@@ -105,6 +112,7 @@ class _Getting:
         self._watched = _is_into_pipe()
         self._handed = 0
         self._seen = 0
+        self._figures: tuple[int, ...] = ()
         self._told = False
 
     async def run(self, *, follow: bool) -> int:
@@ -132,6 +140,7 @@ class _Getting:
             if not wait:
                 raise
             self._tell(error)
+            self._figures = ()  # what has changed was not looked at
             return False
         return True
 
@@ -171,12 +180,32 @@ class _Getting:
         self._handed += len(messages)
 
     async def _until_more(self) -> None:
+        """Wait until the topic has grown, or the channel has changed: something is due, came back, or was sought.
+
+        Raises:
+            CommandError: the channel was deleted.
+            StoreNotFoundError: the topic was.
+        """
         topic = open_reader(self._store).topic(self._topic)
+        look = time.monotonic() + _LOOK
         while topic.end_offset <= self._seen:
             await _pause()
             topic.refresh()
+            if (began := time.monotonic()) >= look:
+                before, self._figures = self._figures, await asyncio.to_thread(self._look, topic)
+                if self._figures != before:
+                    break
+                now = time.monotonic()
+                look = now + max(_LOOK, _SHARE * (now - began))
         # The process that put it may still own the store.
         await _pause()
+        topic.refresh()
+        known_channel(self._store, topic, self._channel)
+
+    def _look(self, topic: TopicReader) -> tuple[int, ...]:
+        """Return what changes whenever another message of the channel may be ready; empty if the channel is gone."""
+        one = topic.stats().channels.get(self._channel)
+        return () if one is None else (one.floor, one.depth, one.ready, one.in_flight or 0, one.returned)
 
 
 async def _pause() -> None:
