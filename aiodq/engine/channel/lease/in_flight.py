@@ -109,7 +109,9 @@ def neighbours(messages: list[InFlight], at: int) -> int:
     """Return the end of the run, from an index of a list on, of messages that are also neighbours in their lease."""
     lease, first = messages[at]._run, messages[at]._index  # noqa: SLF001
     count = min(len(lease.marks) - first, len(messages) - at)
-    for index, message in enumerate(messages[at : at + count], first):
+    index = first
+    for message in messages[at : at + count]:
         if message._run is not lease or message._index != index:  # noqa: SLF001
-            return at + index - first
-    return at + count
+            break
+        index += 1
+    return at + index - first
