@@ -53,7 +53,7 @@ def _claimed(
     try:
         try:
             claim.take(messages)
-        except (AttributeError, TypeError):
+        except (AttributeError, TypeError, IndexError):
             # One of them is no message, which `_checked` says. To ask each for its type first takes longer.
             claim.give_back()
             claim = Claim(channel_engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from collections import deque
 from contextlib import suppress
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 _LONGEST_SLEEP: Final = 0.5
 """Seconds after which a thread that waits looks whether a signal has come."""
+
+_ADVICE: Final = re.compile(r"\bawait (?=[a-z_.]+\()|(?<=`)async (?=with )")
+"""What a call or a block that an error's text advises begins with where it is asynchronous."""
 
 
 class Turn(Generic[T]):
@@ -161,7 +165,7 @@ class Turn(Generic[T]):
         """Wake the waiter."""
         if self.over:
             return
-        if isinstance(error, AiodqError):
+        if isinstance(error, AiodqError) and type(error).__module__.startswith("aiodq."):  # not one of a caller's own
             _put_in_blocking_words(error)
         self.result, self.error = result, error
         self.over = True
@@ -297,9 +301,7 @@ class BackgroundLoop:
 
 def _put_in_blocking_words(error: AiodqError) -> None:
     """Have the calls that an error's text advises written as they are here: it comes from the asyncio objects."""
-    error.args = tuple(
-        arg.replace("await ", "").replace("async with ", "with ") if isinstance(arg, str) else arg for arg in error.args
-    )
+    error.args = tuple(_ADVICE.sub("", arg) if isinstance(arg, str) else arg for arg in error.args)
 
 
 def _closed() -> QueueShutDown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -137,6 +138,17 @@ async def test_what_is_no_message_is_refused_in_words(machine: Machine, given: A
         with pytest.raises(aiodq.InvalidOptionTypeError, match=re.escape("await message.ack()")):
             jobs.ack_many(message)
         assert counts(jobs) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("index", [0, 3, 4, 10**6])
+async def test_what_only_looks_like_a_message_is_refused(machine: Machine, index: int) -> None:
+    async with machine.jobs() as jobs:
+        await jobs.put_many([b"a", b"b", b"c"])
+        messages: list[Any] = await jobs.get_many(3)
+        alike: Any = SimpleNamespace(_run=messages[0]._run, _index=index, offset=0)
+        with pytest.raises((aiodq.InvalidOptionTypeError, aiodq.AlreadySettledError)):  # it is in place of the first
+            jobs.ack_many([alike, *messages])
+        assert counts(jobs) == (0, 3, 0)
 
 
 async def test_it_makes_room_and_wakes_who_waits(machine: Machine) -> None:

@@ -183,7 +183,8 @@ def test_follow_takes_what_a_seek_has_made_ready_again(tmp_path: Path, *, owned:
         assert get.ended() == (0, b"a\n", "")
 
 
-def test_a_deleted_channel_ends_follow_and_is_not_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_deleted_channel_ends_follow_and_is_not_made_again(tmp_path: Path, *, grows: bool) -> None:
     fill(tmp_path, "t", [b"a"])
     ok("channels", tmp_path, "t", "--create", "other")
     with Running("get", tmp_path, "t", "--follow") as get:
@@ -191,7 +192,8 @@ def test_a_deleted_channel_ends_follow_and_is_not_made_again(tmp_path: Path) -> 
         while not_acked(tmp_path):
             assert get.process.poll() is None
         ok("channels", tmp_path, "t", "--delete", "default")
-        ok("put", tmp_path, "t", stdin=b"b")
+        if grows:
+            ok("put", tmp_path, "t", stdin=b"b")
         done = get.ended()
     assert (done.code, done.out) == (2, b"")
     assert "no channel 'default'" in done.err

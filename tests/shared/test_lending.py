@@ -146,6 +146,37 @@ async def test_what_is_redelivered_is_lent_and_acked_by_runs(
         assert len(alone) <= 3, "of each piece the first, perhaps, but not all"
 
 
+@pytest.mark.parametrize("settled", ["acked", "nacked", "released", "left"])
+async def test_what_a_client_settles_of_what_has_timed_out_stays_in_the_tail_for_others(
+    tmp_path: Path, settled: str
+) -> None:
+    """An owner forgets the bodies that a client no longer holds: not those that the log's tail has."""
+    clock, bodies = FakeClock(), [b"%d" % number for number in range(5)]
+    timed = aiodq.ChannelOptions(visibility_timeout=10.0, backoff=None)
+    async with owned(tmp_path / "s", QUICK, clock=clock) as (store, _):
+        others = store.topic("jobs").channel("others")
+        own = store.topic("jobs").channel("c", timed)
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            channel = client.topic("jobs").channel("c")
+            await client.topic("jobs").settle_in()
+            await store.topic("jobs").put_many(bodies)
+            assert len(await channel.get_many(5)) == 5
+            clock.advance(11)
+            await until(lambda: own.qsize() == 5)
+            first, *_ = again = await channel.get_many(5)
+            assert [message.attempts for message in again] == [2] * 5
+            if settled == "acked":
+                await first.ack()
+            elif settled == "nacked":
+                await first.nack()
+            elif settled == "released":
+                first.release()
+        await until(lambda: own.in_flight() == 0)
+        assert [message.body for message in await others.get_many(5)] == bodies
+        left = bodies[1:] if settled == "acked" else bodies
+        assert [message.body for message in await own.get_many(5)] == left
+
+
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_packet_of_what_is_redelivered_is_no_larger_than_others(tmp_path: Path, *, kept: bool) -> None:
     """Whether the owner has it in its requeue cache or in the tail of the log."""

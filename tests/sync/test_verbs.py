@@ -328,6 +328,23 @@ def test_errors_advise_calls_as_they_are_written_here(tmp_path: Path) -> None:
             message.ack()
 
 
+def test_other_words_of_errors_stay_as_they_are(tmp_path: Path) -> None:
+    class OwnError(aiodq.AiodqError):
+        pass
+
+    def where(_: object) -> bool:
+        raise OwnError("await channel.get() was ours")
+
+    with aiodq.sync.open(tmp_path) as store:
+        with pytest.raises(aiodq.InvalidNameError, match="'await jobs' is no name"):
+            store.queue("await jobs")
+        channel = store.topic("t").channel("c", aiodq.ChannelOptions(dead_letter="dead"))
+        store.topic("t").put(b"x")
+        channel.get().reject("why")
+        with pytest.raises(OwnError, match=r"await channel\.get\(\) was ours"):
+            store.requeue_dead("dead", where=where)
+
+
 def test_transactions_join_what_the_same_thread_does(tmp_path: Path) -> None:
     with aiodq.sync.open(tmp_path) as store:
         jobs = store.queue("jobs")

@@ -112,7 +112,7 @@ class _Getting:
         self._watched = _is_into_pipe()
         self._handed = 0
         self._seen = 0
-        self._figures: tuple[int, ...] = ()
+        self._figures: tuple[int, ...] | None = None
         self._told = False
 
     async def run(self, *, follow: bool) -> int:
@@ -140,7 +140,7 @@ class _Getting:
             if not wait:
                 raise
             self._tell(error)
-            self._figures = ()  # what has changed was not looked at
+            self._figures = None  # what has changed was not looked at
             return False
         return True
 

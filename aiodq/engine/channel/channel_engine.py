@@ -151,7 +151,8 @@ class ChannelEngine(Settlement, Generic[M]):
             size: bytes that their bodies take together at most; None for any.
 
         Returns:
-            A lease of just these, and their bodies; None if the next message is none, or has to be handled by itself.
+            A lease of just these, and their bodies, a list not to be modified; None if the next message is none, or has
+            to be handled by itself.
         """
         state, limit = self.state, self.options.max_attempts
         first = None if state is None else state.requeued.first()

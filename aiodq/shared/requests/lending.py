@@ -214,7 +214,8 @@ class Lending:
         if first < stop:
             return LentRun(lease, first, bodies[first:stop], store_ref)
         if (again := engine.lend_again(most, size)) is not None:
-            return LentRun(again[0], 0, again[1], store_ref)
+            # A list of its own, as it forgets what is settled: these may be the bodies in the log's tail.
+            return LentRun(again[0], 0, list(again[1]), store_ref)
         message = engine.take(store_ref)
         return None if message is None else LentRun.of(message)
 

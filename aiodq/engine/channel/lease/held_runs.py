@@ -57,7 +57,8 @@ def in_pieces(messages: list[M]) -> tuple[list[_Piece], int]:
     while at < end:
         lease, first = those[at]._run, those[at]._index  # noqa: SLF001 - as in `_in_no_order`
         stop = neighbours(those, at)
-        if stop - at < _SHORT and stop < end and first + stop - at < len(lease.marks):
+        count = stop - at
+        if not count or (count < _SHORT and stop < end and first + count < len(lease.marks)):
             break
         pieces.append((lease, first, at, stop))
         at = stop
