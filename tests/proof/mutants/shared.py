@@ -276,9 +276,16 @@ change(
 change(
     "a run is acked whole though some of it was taken away",
     LentRun.in_flight,
-    "there == count and",
+    " and is_held(self.lease, self.first + start, count)",
     "",
     test="tests/shared/test_together.py::test_of_what_is_acked_together_only_what_was_taken_away_is_refused",
+)
+change(
+    "what a client settles of what is redelivered is forgotten in the tail, too",
+    Lending._take_run,
+    "list(again[1])",
+    "again[1]",
+    test=f"{_LENDING}::test_what_a_client_settles_of_what_has_timed_out_stays_in_the_tail_for_others",
 )
 change(
     "of what is given back together nothing is ready where some was taken away",
