@@ -233,11 +233,11 @@ WRONG: Final[list[Callable[[Any, Any, Any], Any]]] = [
 
 
 async def outcome(done: Awaitable[object]) -> object:
-    """Return the result of a call, or the kind and the text of its error."""
+    """Return the result of a call, or the kind and the text of its error, as if the call that it advises blocked."""
     try:
         return await done
     except (aiodq.AiodqError, aiodq.QueueFull, TimeoutError) as error:
-        return type(error).__name__, str(error)
+        return type(error).__name__, str(error).replace("await ", "").replace("async with ", "with ")
 
 
 async def run(face: Face, program: list[Call]) -> list[object]:

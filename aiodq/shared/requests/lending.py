@@ -213,7 +213,7 @@ class Lending:
         first, stop = engine.lend(fitting(bodies[lease.next : min(lease.next + most, lease.room)], size))
         if first < stop:
             return LentRun(lease, first, bodies[first:stop], store_ref)
-        if (again := engine.lend_again(most, size)) is not None:
+        if most > 1 and (again := engine.lend_again(most, size)) is not None:
             # A list of its own, as it forgets what is settled: these may be the bodies in the log's tail.
             return LentRun(again[0], 0, list(again[1]), store_ref)
         message = engine.take(store_ref)
