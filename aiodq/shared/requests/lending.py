@@ -449,9 +449,7 @@ class Lending:
     def hand_over(self, epoch: int, those: Range) -> tuple[list[LentRun], list[Range]]:
         """See `Share`."""
         parts, lost = self._lent.held(epoch, those)
-        runs = [
-            LentRun(run.lease, run.first + start, run.bodies[start:stop], run.store_ref) for run, start, stop in parts
-        ]
+        runs = [run.cut(start, stop) for run, start, stop in parts]
         for run, start, stop in parts:
             self._lent.drop(run, start, stop)
         return runs, lost
