@@ -177,6 +177,53 @@ async def test_what_a_client_settles_of_what_has_timed_out_stays_in_the_tail_for
         assert [message.body for message in await own.get_many(5)] == left
 
 
+async def test_whatever_times_out_and_comes_again_each_channel_gets_each_body(tmp_path: Path, seed: int) -> None:
+    rng, clock, count = random.Random(seed), FakeClock(), 0
+    timed = aiodq.ChannelOptions(visibility_timeout=10.0, backoff=None, max_in_flight=1000)
+    async with owned(tmp_path / "s", QUICK, clock=clock) as (store, _):
+        topic = store.topic("jobs")
+        own = [topic.channel(name, timed) for name in ("a", "b", "c")]
+        async with aiodq.open(tmp_path / "s", mode="client") as client:
+            await client.topic("jobs").settle_in()
+            channels: list[aiodq.Channel] = [*own, *(client.topic("jobs").channel(each.name) for each in own)]
+            held = {channel: list[aiodq.Message]() for channel in channels}
+            for _ in range(60):
+                channel = rng.choice(channels)
+                if rng.random() < 0.3:
+                    bodies = [b"%d" % number for number in range(count, count + rng.choice([1, 3, 20]))]
+                    count = (await topic.put_many(bodies)).stop
+                elif rng.random() < 0.3:
+                    clock.advance(11)  # all that is in flight times out
+                    held = {each: [] for each in channels}
+                elif held[channel] and rng.random() < 0.5:
+                    some = rng.sample(held[channel], rng.randint(1, len(held[channel])))
+                    held[channel] = [message for message in held[channel] if message not in some]
+                    await rng.choice([settle_acked, settle_nacked, settle_released])(channel, some)
+                else:
+                    await channel.refresh()
+                    if channel.qsize():
+                        taken = await channel.get_many(rng.choice([1, 5, 100]))
+                        assert [message.body for message in taken] == [b"%d" % message.offset for message in taken]
+                        held[channel] = held[channel] + taken
+
+
+async def settle_acked(channel: aiodq.Channel, messages: list[aiodq.Message]) -> None:
+    with suppress(aiodq.NotInFlightError):
+        await channel.ack_many(messages)
+
+
+async def settle_nacked(_channel: aiodq.Channel, messages: list[aiodq.Message]) -> None:
+    for message in messages:
+        with suppress(aiodq.NotInFlightError):
+            await message.nack()
+
+
+async def settle_released(_channel: aiodq.Channel, messages: list[aiodq.Message]) -> None:
+    for message in messages:
+        with suppress(aiodq.NotInFlightError):
+            message.release()
+
+
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_packet_of_what_is_redelivered_is_no_larger_than_others(tmp_path: Path, *, kept: bool) -> None:
     """Whether the owner has it in its requeue cache or in the tail of the log."""
