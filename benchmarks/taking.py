@@ -28,9 +28,9 @@ from benchmarks.harness import median
 from benchmarks.workers import loop_factory, run_as
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
-    Part = Callable[[Path, int], Awaitable[None]]
+    Part = Callable[[Path, int], Coroutine[object, object, None]]
 
 __all__ = ["PARTS", "main"]
 
@@ -172,7 +172,7 @@ def measure(directory: Path, part: Part, count: int, loop: Callable[[], asyncio.
             runner.run(_fill(path, count))
             gc.collect()
             began = time.process_time()
-            runner.run(part(path, count))  # type: ignore[arg-type]  # each of them is a coroutine
+            runner.run(part(path, count))
             return (time.process_time() - began) / count * 1e9
 
 

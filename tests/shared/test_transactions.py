@@ -235,10 +235,10 @@ async def test_cancelled_while_it_waits_for_room_nothing_is_done(tmp_path: Path,
         assert await counts(jobs) == (0, 0, 0)
 
 
-async def cancelled_as_it_is_written(
-    owner: aiodq.Store, store: aiodq.Store, message: aiodq.Message, monkeypatch: pytest.MonkeyPatch
-) -> asyncio.Event:
-    """Cancel a transaction that acks a message and puts one, as its owner writes it; return what lets that go on."""
+def held_as_they_are_written(
+    owner: aiodq.Store, monkeypatch: pytest.MonkeyPatch
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """Hold transactions as their owner writes them; return what says that one is, and what lets them go on."""
     committer = owner._store_engine.owner.engine.committer  # type: ignore[attr-defined]
     plain, held, go_on = committer._wait_durable, asyncio.Event(), asyncio.Event()
 
@@ -248,6 +248,14 @@ async def cancelled_as_it_is_written(
         await plain(entries)
 
     monkeypatch.setattr(committer, "_wait_durable", wait_durable)
+    return held, go_on
+
+
+async def cancelled_as_it_is_written(
+    owner: aiodq.Store, store: aiodq.Store, message: aiodq.Message, monkeypatch: pytest.MonkeyPatch
+) -> asyncio.Event:
+    """Cancel a transaction that acks a message and puts one, as its owner writes it; return what lets that go on."""
+    held, go_on = held_as_they_are_written(owner, monkeypatch)
 
     async def work() -> None:
         async with store.transaction() as tx:
@@ -399,15 +407,7 @@ async def test_closing_finishes_it_and_what_waits_for_room_is_refused(
             async with store.transaction() as tx:
                 tx.put(topic, b"b")
 
-        committer = owner._store_engine.owner.engine.committer  # type: ignore[attr-defined]
-        plain, held, go_on = committer._wait_durable, asyncio.Event(), asyncio.Event()
-
-        async def wait_durable(entries: object) -> None:
-            held.set()
-            await go_on.wait()
-            await plain(entries)
-
-        monkeypatch.setattr(committer, "_wait_durable", wait_durable)
+        held, go_on = held_as_they_are_written(owner, monkeypatch)
         waiting, quick = asyncio.create_task(work("full")), asyncio.create_task(work("made"))
         await held.wait()
         closing = asyncio.create_task(store.aclose())
