@@ -35,6 +35,8 @@ _COMMANDS: Final = {
     "channels": ("aiodq.cli.commands.channels:channels", "Show a topic's channels; make or delete one."),
     "peek": ("aiodq.cli.commands.channels:peek", "Look at a channel's next messages."),
     "seek": ("aiodq.cli.commands.channels:seek", "Let a channel go on from another place."),
+    "pause": ("aiodq.cli.commands.pausing:pause", "Stop the deliveries of a topic, or of one of its channels."),
+    "resume": ("aiodq.cli.commands.pausing:resume", "Let them go on."),
     "requeue-dead": ("aiodq.cli.commands.channels:requeue_dead", "Put dead letters back where they come from."),
     "purge": ("aiodq.cli.commands.topics:purge", "Drop what a topic, or one of its channels, has."),
     "delete-topic": ("aiodq.cli.commands.topics:delete_topic", "Delete a topic for good."),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from aiodq.cli.exits import INTERRUPTED
 from aiodq.running import loop_factory
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from types import TracebackType
 
-__all__ = ["Aside", "raising_at_sigterm", "run_command"]
+__all__ = ["Aside", "raising_at_signals", "run_command"]
 
 T = TypeVar("T")
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_command(command: Coroutine[Any, Any, int]) -> int:
-    """Run a command to its end and return its exit code. SIGINT and SIGTERM cancel it, so that stores are closed.
+    """Run a command to its end and return its exit code. SIGINT, SIGTERM and SIGHUP cancel it, so stores are closed.
+
+    Under `nohup`, SIGHUP stays ignored.
 
     Raises:
         Exception: what the command raises; of a group, the first.
@@ -39,9 +41,16 @@ def _first_of(error: Exception) -> Exception:
     return _first_of(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
+def _ending() -> list[signal.Signals]:
+    """Return the signals that end a command, besides SIGINT."""
+    if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return [signal.SIGTERM]
+    return [signal.SIGTERM, signal.SIGHUP]
+
+
 @contextmanager
-def raising_at_sigterm() -> Iterator[None]:
-    """Have SIGTERM raise in the block, as SIGINT does, so that a command without a loop removes what is half done.
+def raising_at_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise in the block, as SIGINT does: a command without a loop leaves nothing half done.
 
     In another thread than the main one, which alone can receive signals, this does nothing.
 
@@ -55,11 +64,12 @@ def raising_at_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in _ending()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _until_signalled(command: Coroutine[Any, Any, int]) -> int:
@@ -70,7 +80,7 @@ async def _until_signalled(command: Coroutine[Any, Any, int]) -> int:
         caught.append(number)
         task.cancel()
 
-    for number in _ENDING:
+    for number in (signal.SIGINT, *_ending()):
         asyncio.get_running_loop().add_signal_handler(number, end, number)
     try:
         return await task

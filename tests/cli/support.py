@@ -9,7 +9,7 @@ import os
 import pty
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -103,11 +103,9 @@ def on_a_terminal(*arguments: str | Path) -> bytes:
         process = subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment(TERM="xterm"))
         os.close(child)
         shown = b""
-        try:
+        with suppress(OSError):  # how a terminal says that nobody is left on the other side
             while data := terminal.read(65536):
                 shown += data
-        except OSError:
-            pass  # how a terminal says that nobody is left on the other side
         assert process.wait() == 0
     return shown
 

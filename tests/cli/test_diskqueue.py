@@ -77,20 +77,23 @@ def test_a_topic_is_exported_and_comes_back(tmp_path: Path) -> None:
     assert aiodq("export-diskqueue", tmp_path / "s", "t", tmp_path / "q", "n", "--channel", "none").code == 2
 
 
-def test_an_export_that_is_ended_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_export_that_is_ended_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     """Without its metadata, go-diskqueue would write over them; and they are in the way of the next export."""
     fill(tmp_path / "s", "t", [b"a"] * 3)
     (tmp_path / "q").mkdir()
-    monkeypatch.setattr(Meter, "advance", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(Meter, "advance", lambda *_: signal.raise_signal(number))
     ours = lambda *_: None  # noqa: E731 - to be compared
-    before = signal.signal(signal.SIGTERM, ours)
+    before = signal.signal(number, ours)
     try:
         with pytest.raises(SystemExit) as ended:
             run(["export-diskqueue", str(tmp_path / "s"), "t", str(tmp_path / "q"), "n"])
-        assert signal.getsignal(signal.SIGTERM) is ours
+        assert signal.getsignal(number) is ours
     finally:
-        signal.signal(signal.SIGTERM, before)
-    assert ended.value.code == 128 + signal.SIGTERM
+        signal.signal(number, before)
+    assert ended.value.code == 128 + number
     assert list((tmp_path / "q").iterdir()) == []
 
 

@@ -265,3 +265,52 @@ def test_a_deleted_topic_ends_follow(tmp_path: Path) -> None:
     assert done.code == 2
     assert len(done.err.splitlines()) in {1, 2}, "if the store is still open then, its log says it, too"
     assert aiodq("get", tmp_path, "t").code == 2
+
+
+@pytest.mark.parametrize("channel", [(), ("--channel", "default")])
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_paused_channel_is_told_and_follow_goes_on_once_it_is_resumed(
+    tmp_path: Path, channel: tuple[str, ...], *, owned: bool
+) -> None:
+    fill(tmp_path, "t", [b"a"])
+    with ExitStack() as stack:
+        if owned:
+            stack.enter_context(sync.open(tmp_path, mode="shared"))
+        ok("pause", tmp_path, "t", *channel)
+        refused = aiodq("get", tmp_path, "t")
+        assert (refused.code, refused.out) == (2, b"")
+        assert "is paused" in refused.err
+        assert "aiodq resume" in refused.err
+        get = stack.enter_context(Running("get", tmp_path, "t", "--follow", "-n", "1"))
+        assert get.process.stderr is not None
+        assert b"is paused" in get.process.stderr.readline()
+        ok("resume", tmp_path, "t", *channel)
+        assert get.ended() == (0, b"a\n", "")
+
+
+def test_follow_closes_the_store_when_its_terminal_goes(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a"])
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # else whoever runs this under nohup has it ignored
+    try:
+        get = Running("get", tmp_path, "t", "--follow")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with get:
+        assert get.line() == b"a\n"
+        while not_acked(tmp_path):
+            assert get.process.poll() is None
+        assert get.ended(signal.SIGHUP) == (128 + signal.SIGHUP, b"", "")
+
+
+def test_follow_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    fill(tmp_path, "t", [b"a"])
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        get = Running("get", tmp_path, "t", "--follow", "-n", "2")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with get:
+        assert get.line() == b"a\n"
+        get.process.send_signal(signal.SIGHUP)
+        ok("put", tmp_path, "t", stdin=b"b")
+        assert get.ended() == (0, b"b\n", "")

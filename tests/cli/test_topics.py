@@ -59,6 +59,8 @@ ELSEWHERE = [
     ("requeue-dead", "dead"),
     ("channels", "jobs", "--create", "c"),
     ("purge", "jobs"),
+    ("pause", "jobs"),
+    ("resume", "jobs"),
     ("delete-topic", "jobs", "--yes"),
 ]
 THERE = [
@@ -143,7 +145,9 @@ class TestNames:
         assert "--create bilings makes it" in done.err
         assert tree(tmp_path) == before
 
-    @pytest.mark.parametrize("name", ["get", "tail", "channels", "peek", "requeue-dead", "purge", "delete-topic"])
+    @pytest.mark.parametrize(
+        "name", ["get", "tail", "channels", "peek", "requeue-dead", "purge", "pause", "resume", "delete-topic"]
+    )
     def test_a_store_that_is_not_there_is_not_made(self, tmp_path: Path, name: str) -> None:
         done = aiodq(name, tmp_path / "none", "t")
         assert done.code == 2

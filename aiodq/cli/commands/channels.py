@@ -60,7 +60,8 @@ def channels(
         print_json(found)
         return DONE
     for name, channel in found.items():
-        stdout().print(f"{name}: {counted(channel.depth, 'message')} to come, from offset {channel.floor} on")
+        paused = ", paused" if channel.paused else ""
+        stdout().print(f"{name}: {counted(channel.depth, 'message')} to come, from offset {channel.floor} on{paused}")
     return DONE
 
 

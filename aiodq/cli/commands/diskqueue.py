@@ -9,7 +9,7 @@ from cyclopts import Parameter, validators
 
 from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, WRONG, CommandError, complain, exit_code
-from aiodq.cli.loop import raising_at_sigterm, run_command
+from aiodq.cli.loop import raising_at_signals, run_command
 from aiodq.cli.names import known_topic
 from aiodq.cli.opening import made_to_get, open_store
 from aiodq.cli.output import read_or_not
@@ -131,7 +131,7 @@ def export_diskqueue(
                 meter.advance(len(message.body), counted(number, "message"))
                 yield message.body
 
-    with raising_at_sigterm():
+    with raising_at_signals():
         written = write(directory, name, bodies(), max_bytes_per_file=max_bytes_per_file)
     with read_or_not():
         if json:

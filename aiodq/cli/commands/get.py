@@ -113,7 +113,7 @@ class _Getting:
         self._handed = 0
         self._seen = 0
         self._figures: tuple[int, ...] | None = None
-        self._told = False
+        self._told: set[str] = set()
 
     async def run(self, *, follow: bool) -> int:
         sys.stdout.flush()
@@ -136,29 +136,35 @@ class _Getting:
                 while self._left and (messages := await _ready(channel, self._most())):
                     await self._hand_out(aside, messages)
                 self._seen = topic.end_offset
+                if self._left and channel.paused:
+                    self._tell_or_raise(self._paused(), "paused", wait=wait)
         except StoreLockedError as error:
-            if not wait:
-                raise
-            self._tell(error)
+            self._tell_or_raise(error, "owned", wait=wait)
             self._figures = None  # what has changed was not looked at
             return False
         return True
+
+    def _paused(self) -> CommandError:
+        what = f"channel {self._channel!r} of {self._topic!r} is paused"
+        resume = f"aiodq resume {self._store} {self._topic}"
+        return CommandError(f"{what}: {resume} --channel {self._channel} resumes it, {resume} its topic")
 
     async def _until_there(self, *, wait: bool) -> None:
         while True:
             try:
                 known_channel(self._store, known_topic(self._store, self._topic), self._channel)
             except CommandError as error:
-                if not wait:
-                    raise
-                self._tell(error)
+                self._tell_or_raise(error, "missing", wait=wait)
             else:
                 return
             await _pause()
 
-    def _tell(self, error: Exception) -> None:
-        if not self._told:
-            self._told = True
+    def _tell_or_raise(self, error: Exception, what: str, *, wait: bool) -> None:
+        """Raise an error; or, if the command waits for it to pass, tell it the first time."""
+        if not wait:
+            raise error
+        if what not in self._told:
+            self._told.add(what)
             complain(f"waiting: {error}")
 
     def _most(self) -> int:
@@ -205,7 +211,7 @@ class _Getting:
     def _look(self, topic: TopicReader) -> tuple[int, ...]:
         """Return what changes whenever another message of the channel may be ready; empty if the channel is gone."""
         one = topic.stats().channels.get(self._channel)
-        return () if one is None else (one.floor, one.depth, one.ready, one.in_flight or 0, one.returned)
+        return () if one is None else (one.floor, one.depth, one.ready, one.in_flight or 0, one.returned, one.paused)
 
 
 async def _pause() -> None:

@@ -90,6 +90,8 @@ def tables(summary: StoreSummary, before: StoreSummary | None = None, seconds: f
         parts += [_waiting(summary), "", _settled(summary, before, seconds), ""]
     if any(channel.put_to_deliver or channel.put_to_ack for _, _, channel in _channels(summary)):
         parts += [_latencies(summary), ""]
+    if paused := [name for name, _, channel in _channels(summary) if channel.paused]:
+        parts.append(Text(f"paused: {', '.join(paused)}", overflow="fold"))
     parts += [
         Text(f"damage: {damage.path} at byte {damage.position}: {damage.reason}", overflow="fold")
         for topic in summary.topics.values()

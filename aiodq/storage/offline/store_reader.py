@@ -302,6 +302,7 @@ class TopicReader:
             dropped=None if seen is None else seen.dropped,
             put_to_deliver=None if seen is None else seen.put_to_deliver,
             put_to_ack=None if seen is None else seen.put_to_ack,
+            paused=not self._log.meta.paused.isdisjoint({"", name}),
         )
 
     def _oldest(self, image: ChannelImage, view: LogView) -> int | None:

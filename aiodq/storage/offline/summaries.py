@@ -34,6 +34,7 @@ class ChannelSummary:
         backlog_bytes: about how many bytes `depth` takes, uncompressed.
         dropped: messages settled by an overflow policy or by retention, since then.
         put_to_deliver, put_to_ack: latencies of about the last minute; None also if there were no messages.
+        paused: the channel or its topic delivers nothing.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ChannelSummary:
     dropped: int | None = None
     put_to_deliver: Latency | None = None
     put_to_ack: Latency | None = None
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
