@@ -32,6 +32,14 @@ _PUTTING: Final = frozenset(
 KILLED: Final = tuple(WORKLOADS)
 """Workloads in which processes are killed."""
 
+_CHANGING: Final = frozenset(
+    {
+        "several topics", "a namesake", "topics come and go", "channels come and go", "stored options",
+        "pauses and options of channels",
+    }
+)  # fmt: skip
+"""Workloads in which topics or channels are deleted, or options are changed."""
+
 _SETTLING: Final = frozenset(WORKLOADS) - _SHARED - _PUTTING
 """Workloads in which messages are acked, requeued or purged."""
 
@@ -41,6 +49,8 @@ _KINDS: Final = {
     "duplicate": "G5",
     "order": "G5",
     "unstable": "G7",
+    "deletion": "G32",
+    "options": "G32",
     "early": "G16",
 }
 """Whose violation it is, by its first word; G1's otherwise."""
@@ -80,6 +90,7 @@ def count_cut(report: Report, done: Cut) -> None:
     of = {"G1": done.states, "G5": done.states, "G7": done.nested}
     of |= {"G2": done.states} if shared else {}
     of |= {"G4": done.states} if done.case.workload in _SETTLING else {}
+    of |= {"G32": done.states} if done.case.workload in _CHANGING else {}
     for name, trials in of.items():
         mine = [what for kind, what in done.violations if kind == name]
         report.add(name, trials=trials, seconds=done.seconds / len(of), problems=mine)
@@ -90,7 +101,7 @@ def wanting(report: Report, only: Container[str]) -> list[str]:
     short = {each.name for each in GUARANTEES if each.name in only and report.tallies[each.name].trials < each.states}
     if short & {"G1", "G5", "G7"}:
         return list(WORKLOADS)
-    of = {"G2": _SHARED, "G4": _SETTLING}
+    of = {"G2": _SHARED, "G4": _SETTLING, "G32": _CHANGING}
     return [name for name in WORKLOADS if any(name in of.get(guarantee, ()) for guarantee in short)]
 
 

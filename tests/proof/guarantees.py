@@ -239,6 +239,12 @@ GUARANTEES: tuple[Guarantee, ...] = (
     ),
     Guarantee("G31", "one version beside the one before", ("tests/shared/test_versions.py",)),
     Guarantee(
+        "G32",
+        "a deletion or a change of options is whole",
+        ("tests/queue/test_kept_options.py", "tests/shared/test_deleted.py", "tests/shared/test_deleted_since.py"),
+        states=5_000,
+    ),
+    Guarantee(
         "G34",
         "a backup is the store as it was at one moment",
         ("tests/proof/test_backups.py", "tests/system/test_backup.py", "tests/shared/test_backup.py"),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SOMEWHERE",
+    "Changed",
+    "Changing",
     "Chosen",
     "Closed",
     "Closing",
@@ -78,6 +80,7 @@ class Topic:
         rules: the options, one of which has to be on disk as those named for the topic; empty where none were.
         loose: what retention may have deleted before the options were durable that keep everything; None where others
             are. `keeps`: those were found.
+        settings: what may be on disk by (channel, "paused" or "options"); an empty channel is the topic.
     """
 
     possible: dict[str, None] = field(default_factory=dict)
@@ -100,6 +103,7 @@ class Topic:
     counted: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     begun: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     outliving: list[OfTopic] = field(default_factory=list)
+    settings: dict[tuple[str, str], tuple[object, ...]] = field(default_factory=dict)
 
     def deliveries(self, channel: str, name: str) -> tuple[int, int]:
         """Return the least and the most that may be counted."""
@@ -180,6 +184,34 @@ class Chosen(EffectiveOptions):
         elif of.loose is None:
             settled = [may | unseen for may, _, unseen in of.channels.values()]
             of.loose = of.purging.union(set.intersection(*settled) if settled else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Changing(OfTopic):
+    """A channel's setting may be another from now on; the channel "" stands for the topic.
+
+    Attributes:
+        what: "paused" or "options".
+        before, after: its values, None for a channel's options where none were given.
+    """
+
+    channel: str
+    what: str
+    before: object
+    after: object
+
+    def post(self, of: Topic) -> None:
+        key = self.channel, self.what
+        of.settings[key] = (*of.settings.get(key, (self.before,)), self.after)
+
+
+class Changed(Changing):
+    """It is."""
+
+    __slots__ = ()
+
+    def post(self, of: Topic) -> None:
+        of.settings[self.channel, self.what] = (self.after,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +416,7 @@ class Closed(Closing):
     def post(self, of: Topic) -> None:
         of.closing.discard(self.channel)
         del of.channels[self.channel]
+        of.settings = {key: values for key, values in of.settings.items() if key[0] != self.channel}
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,6 +518,7 @@ class TopicFound:
         end: the offset that the next message gets.
         attempts: by channel, how often what comes was delivered, if it was.
         named: the options that are on disk as those named for it, or None.
+        settings: the pause and options of channels, as those of `Topic`, that are on disk.
     """
 
     log: dict[int, str]
@@ -493,6 +527,7 @@ class TopicFound:
     end: int = 0
     attempts: dict[str, dict[str, int]] = field(default_factory=dict)
     named: StoreOptions | None = None
+    settings: dict[tuple[str, str], object] = field(default_factory=dict)
 
     @property
     def keeps(self) -> bool:
@@ -575,6 +610,7 @@ class Ledger:
             topic.gone = frozenset(range(found.end)) - found.log.keys()
             topic.rules = frozenset() if found.named is None else frozenset({found.named})
             topic.loose = set() if found.keeps else None
+            topic.settings = {key: (value,) for key, value in found.settings.items()}
             topic.arriving = {of for offset, of in found.log.items() if topic.promised[of] != offset}
             for channel, ready in found.channels.items():
                 later = found.deferred.get(channel, frozenset())

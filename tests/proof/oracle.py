@@ -155,7 +155,7 @@ def judge_found(ledger: Ledger, found: dict[str, TopicFound], damages: dict[str,
 
 def check(ledger: Ledger, found: dict[str, TopicFound]) -> list[str]:
     """Return what in `found` contradicts the ledger."""
-    wrong = [f"phantom: topic {name}" for name in found if name not in ledger.topics]
+    wrong = [f"deletion: topic {name} is there again" for name in found if name not in ledger.topics]
     for name, topic in ledger.topics.items():
         seen = found.get(name)
         if seen is None:
@@ -169,6 +169,7 @@ def check(ledger: Ledger, found: dict[str, TopicFound]) -> list[str]:
         if topic.loose is not None and seen.named is None:
             wrong.append(f"options: lost (topic {name})")
         wrong += [f"{item} (topic {name})" for item in (*_log(topic, seen), *_channels(topic, seen))]
+        wrong += [f"{item} (topic {name})" for item in _settings(topic, seen)]
         wrong += [f"{item} (topic {name})" for item in _moves(topic, seen, found)]
     wrong += _requeues(ledger, found)
     return wrong + [f"half a transaction: {halves}" for halves in _transactions(ledger, found)]
@@ -218,6 +219,15 @@ def _moves(topic: Topic, seen: TopicFound, found: dict[str, TopicFound]) -> Iter
             there = found[target].log.values() if target in found else ()
             if name not in here and name not in there and name in topic.promised:
                 yield f"lost: {name} on its way from channel {channel} to {target}"
+
+
+def _settings(topic: Topic, seen: TopicFound) -> Iterator[str]:
+    """Check that of each change all is there, or nothing."""
+    for channel in seen.channels.keys() - topic.channels.keys():
+        yield f"deletion: channel {channel} is there again"
+    for (channel, what), values in topic.settings.items():
+        if (channel, what) in seen.settings and (value := seen.settings[channel, what]) not in values:
+            yield f"options: {what} of channel {channel!r} is {value}, not {' or '.join(map(str, values))}"
 
 
 def _all_settled(topic: Topic) -> bool:

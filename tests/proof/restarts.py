@@ -40,7 +40,7 @@ def _channel(world: World, store: aiodq.Store) -> aiodq.Channel | None:
     """Return a channel that has something ready."""
     topics = [store.topic(name) for name in store.topics()]
     channels = [topic.channel(name) for topic in topics for name in topic.channels()]
-    ready = [channel for channel in channels if not channel.empty()]
+    ready = [channel for channel in channels if not channel.empty() and not channel.paused]
     return world.random.choice(ready) if ready else None
 
 

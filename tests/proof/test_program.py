@@ -80,6 +80,9 @@ def test_it_goes_on_until_each_guarantee_has_its_states() -> None:
     assert "puts and acks" in wanting(report, EVERY)
     assert "many producers" not in wanting(report, EVERY)
     report.add("G4", trials=20_000)
+    assert "stored options" in wanting(report, EVERY)
+    assert "puts and acks" not in wanting(report, EVERY)
+    report.add("G32", trials=5_000)
     assert wanting(report, EVERY) == []
 
 

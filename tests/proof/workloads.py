@@ -575,6 +575,32 @@ async def stored_options(world: World) -> None:
 
 
 @workload
+async def pauses_and_options_of_channels(world: World) -> None:
+    """A topic and its channels are paused, resumed and configured between puts and acks."""
+    async with world.store(SMALL) as store:
+        topic = store.topic("jobs")
+        # One that is there keeps its options: to name it with others would change them.
+        one, two = (
+            topic.channel(name) if name in topic.channels() else world.channel(topic, name) for name in ("one", "two")
+        )
+        for name in ("", "one", "two"):
+            await world.pause(topic, name, paused=False)
+        await world.put(topic, "p")
+        await asyncio.gather(world.pause(topic, "one", paused=True), world.put(topic, "p"), _take(world, two, 1))
+        await world.configure(topic, "one", aiodq.ChannelOptions(max_attempts=9))
+        await asyncio.gather(world.pause(topic, paused=True), world.configure(topic, "two", aiodq.ChannelOptions()))
+        await world.put(topic, "p")
+        await world.pause(topic, "one", paused=False)
+        await asyncio.gather(world.pause(topic, paused=False), _take(world, one, 2), _take(world, two, 1))
+        await world.configure(topic, "one", aiodq.ChannelOptions(max_attempts=5, visibility_timeout=7))
+        await world.pause(topic, "two", paused=True)
+        if world.random.random() < 0.5:
+            await world.close_channel(topic, "two")
+            world.channel(topic, "two")
+        await world.put(topic, "p")
+
+
+@workload
 async def an_import(world: World) -> None:
     """What a go-diskqueue on the same disk holds is written and taken over, while a consumer acks."""
     directory = f"/queue{world.life}"

@@ -19,6 +19,8 @@ from aiodq.storage.bulk.staging import StagingWriter
 from aiodq.testing import FakeClock, SimulatedExecutor, SimulatedFileSystem, SimulatedLoop
 from tests.proof.bodies import body_of, id_of
 from tests.proof.ledger import (
+    Changed,
+    Changing,
     Chosen,
     Closed,
     Closing,
@@ -53,9 +55,10 @@ from tests.proof.ledger import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from aiodq.storage.bulk.commits import CommitKey
+    from aiodq.storage.state.topic.topic_meta import TopicMeta
     from aiodq.testing import FaultPlan, Image, Operation, Ordering
 
 __all__ = ["PATH", "SAFETY", "Program", "World", "found_in", "run_world"]
@@ -318,6 +321,21 @@ class World:
         await topic.configure(options)
         self.note(Chosen(topic.name, options))
 
+    async def pause(self, topic: aiodq.Topic, channel: str = "", *, paused: bool) -> None:
+        """Pause or resume a channel, or the topic."""
+        was = dict(_settings(topic)).get((channel, "paused"), False)
+        self.note(Changing(topic.name, channel, "paused", was, paused))
+        whole = topic.channel(channel) if channel else topic
+        await (whole.pause() if paused else whole.resume())
+        self.note(Changed(topic.name, channel, "paused", was, paused))
+
+    async def configure(self, topic: aiodq.Topic, channel: str, options: aiodq.ChannelOptions) -> None:
+        """Change a channel's options."""
+        was = dict(_settings(topic)).get((channel, "options"))
+        self.note(Changing(topic.name, channel, "options", was, options))
+        await topic.channel(channel).configure(options)
+        self.note(Changed(topic.name, channel, "options", was, options))
+
     async def close_channel(self, topic: aiodq.Topic, channel: str) -> None:
         """Delete a channel."""
         self.note(Closing(topic.name, channel))
@@ -430,13 +448,28 @@ async def found_in(store: aiodq.Store) -> dict[str, TopicFound]:
         if log or channels:
             later = {channel: names for channel, names in deferred.items() if names}
             attempts = {channel: _attempts(topic.channel(channel), log) for channel in topic.channels()}
-            topics[name] = TopicFound(log, channels, later, topic.end_offset, attempts, _named(topic))
+            end, settings = topic.end_offset, dict(_settings(topic))
+            topics[name] = TopicFound(log, channels, later, end, attempts, _named(topic), settings)
     return topics
 
 
-def _named(topic: aiodq.Topic) -> aiodq.StoreOptions | None:
+def _meta(topic: aiodq.Topic) -> TopicMeta | None:
     log = topic._engine.log
-    stored = None if isinstance(log, NoLog) else log.meta.options
+    return None if isinstance(log, NoLog) else log.meta
+
+
+def _settings(topic: aiodq.Topic) -> Iterator[tuple[tuple[str, str], object]]:
+    meta = _meta(topic)
+    if meta is not None:
+        yield ("", "paused"), "" in meta.paused
+        for channel in meta.channels:
+            yield (channel, "paused"), channel in meta.paused
+            yield (channel, "options"), meta.channel_options.get(channel)
+
+
+def _named(topic: aiodq.Topic) -> aiodq.StoreOptions | None:
+    meta = _meta(topic)
+    stored = None if meta is None else meta.options
     return stored.options if stored is not None and stored.named else None
 
 
@@ -457,11 +490,15 @@ async def _ready(channel: aiodq.Channel) -> tuple[str, ...]:
     channel_engine = channel._channel_engine
     options = channel_engine.options
     channel_engine.configure(replace(options, max_attempts=None))  # else to look would use up an attempt, or give up
+    if paused := channel_engine.pause_asked:
+        channel_engine.paused = False
     while not channel.empty():
         taken.append(await channel.get())
     for message in taken:
         message.release()
     channel_engine.configure(options)
+    if paused:
+        channel_engine.pause()
     return tuple(_read(message) for message in taken)
 
 

@@ -217,6 +217,13 @@ change(
     "(lambda _: None)(",
     "channels come and go",
 )
+change(
+    "a pause is noted nowhere",
+    TopicDescription.pause,
+    "self._describe(",
+    "(lambda _: None)(",
+    "pauses and options of channels",
+)
 change("a purge is noted nowhere", TopicDescription.give_up, "self._describe(", "(lambda _: None)(", "purging")
 change(
     "the checksum of a checkpoint is not compared",

@@ -18,6 +18,7 @@ from tests.proof.mutants.registry import Patch, mutant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiodq.options import ChannelOptions
     from aiodq.storage.state.topic.stored_options import StoredOptions
 
 
@@ -27,6 +28,15 @@ def options_act_before_they_are_written() -> Patch:
         description.meta = replace(description.meta, options=options)
 
     return mock.patch.object(TopicDescription, "choose", remember)
+
+
+@mutant("pauses and options of channels")
+def options_of_a_channel_act_before_they_are_written() -> Patch:
+    def remember(description: TopicDescription, name: str, options: ChannelOptions, _change: int = 0) -> None:
+        named = {**description.meta.channel_options, name: options}
+        description.meta = replace(description.meta, channel_options=named)
+
+    return mock.patch.object(TopicDescription, "choose_for_channel", remember)
 
 
 @mutant("stored options")
