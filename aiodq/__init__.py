@@ -53,13 +53,15 @@ from aiodq.errors import (
 )
 from aiodq.format import frame as _hot
 from aiodq.message import Message
-from aiodq.opening import QueueOpening, StoreOpening, open, open_queue, open_reader
+from aiodq.opening import Mode, QueueOpening, StoreOpening, open, open_queue, open_reader
 from aiodq.options import Alarm, Backoff, ChannelOptions, Retention, StoreOptions
 from aiodq.outcomes import Reject, Retry
 from aiodq.queue import Queue
 from aiodq.running import run
 from aiodq.stats import BackupReport, ChannelStats, Health, HeldSegment, Latency, StoreStats, TopicStats
+from aiodq.storage.io.quarantine import Damage
 from aiodq.storage.offline.store_reader import StoreReader, TopicReader
+from aiodq.storage.offline.summaries import ChannelSummary, StoreSummary, TopicSummary
 from aiodq.storage.read.stored_message import StoredMessage
 from aiodq.store import Store
 from aiodq.topic import Topic
@@ -74,8 +76,10 @@ __all__ = [
     "Channel",
     "ChannelOptions",
     "ChannelStats",
+    "ChannelSummary",
     "Clock",
     "CorruptionError",
+    "Damage",
     "DeferredMessage",
     "DeliveryError",
     "DiskFullError",
@@ -95,6 +99,7 @@ __all__ = [
     "Message",
     "MessageSizeError",
     "MissingExtraError",
+    "Mode",
     "NotAStoreError",
     "NotAwaitedError",
     "NotInFlightError",
@@ -121,11 +126,13 @@ __all__ = [
     "StoreOptions",
     "StoreReader",
     "StoreStats",
+    "StoreSummary",
     "StoredMessage",
     "SystemClock",
     "Topic",
     "TopicReader",
     "TopicStats",
+    "TopicSummary",
     "Transaction",
     "WrongContextError",
     "open",

@@ -1,15 +1,10 @@
 """Summaries of a store, a topic and a channel, as a reader sees them."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from aiodq.stats import HeldSegment, Latency
-    from aiodq.storage.io.quarantine import Damage
+from aiodq.stats import HeldSegment, Latency
+from aiodq.storage.io.quarantine import Damage
 
 __all__ = ["ChannelSummary", "StoreSummary", "TopicSummary"]
 
