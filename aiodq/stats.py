@@ -175,9 +175,9 @@ class Health:
 
     Attributes:
         ok: whether there are no `reasons`.
-        reasons: as text: it has failed; it is closed; a write was refused because the disk is full; little space is
-            left; syncs are slow; the path does not lead to the open store any more; an alarm that was given to `open`
-            is raised; no owner of the shared store answers.
+        reasons: as text: it has failed; it is closed; a write was refused, as on a full or read-only disk; little space
+            is left; syncs are slow; the path does not lead to the open store any more; an alarm that was given to
+            `open` is raised; no owner of the shared store answers.
         failed: why the store stopped, or None.
         oldest_age: seconds since the put of the oldest message that some channel has not settled, or None.
         depth: the number of unsettled messages of the channel that has the most.

@@ -73,6 +73,22 @@ async def test_a_full_disk_shows_until_there_is_room_again(machine: Machine, lin
         assert store.health().ok
 
 
+@pytest.mark.parametrize("error", ["EROFS", "EIO"])
+async def test_a_disk_that_takes_no_writes_shows_until_it_does_again(machine: Machine, error: str) -> None:
+    async with machine.store() as store:
+        topic = store.topic("t")
+        await topic.put(b"x")
+        machine.fs.plan = FaultPlan.parse(f"write@1:{error}:lasting")
+        with pytest.raises(aiodq.StorageError):
+            await topic.put(b"x")
+        health = store.health()
+        assert (health.ok, health.failed) == (False, None)
+        assert "topic 't': it cannot be written" in health.reasons[0]
+        machine.fs.plan = FaultPlan()
+        await topic.put(b"x")
+        assert store.health().ok
+
+
 async def test_a_closed_store_is_not_healthy(machine: Machine) -> None:
     async with machine.store() as store:
         await store.topic("t").put(b"x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiodq.errors import DiskFullError
+from aiodq.errors import DiskFullError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ class StoreMetrics:
     Attributes:
         disk_free: bytes free on the store's disk, as of about a second ago; None if not known yet.
         displaced: why the store's path does not lead to its directory any more; empty if it does.
-        refusing: why a write was refused for lack of space, by topic, until one succeeds again.
+        refusing: why a write was refused, which another try does not change, by topic, until one succeeds again.
     """
 
     def __init__(self, clock: Clock, reporter: Reporter, loop_time: Callable[[], float]) -> None:
@@ -96,7 +96,9 @@ class StoreMetrics:
         if isinstance(error, DiskFullError):
             if topic not in self.refusing:
                 self._reporter.disk_full(topic, error)
-            self.refusing[topic] = str(error)
+            self.refusing[topic] = f"the disk is full: {error}"
+        elif isinstance(error, StorageError) and not error.retriable:
+            self.refusing[topic] = f"it cannot be written: {error}"
         elif error is None and self.refusing:
             self.refusing.pop(topic, None)
 

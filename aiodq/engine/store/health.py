@@ -47,7 +47,7 @@ def _reasons(store_engine: StoreEngine) -> Iterator[str]:
         if engine.unusable is not None:
             yield f"topic {engine.name!r} cannot be used: {engine.unusable}"
     for topic, why in metrics.refusing.items():
-        yield f"topic {topic!r}: the disk is full: {why}"
+        yield f"topic {topic!r}: {why}"
     if metrics.disk_free is not None and metrics.disk_free < LEAST_FREE:
         yield f"{metrics.disk_free:,} bytes are free on the disk, less than {LEAST_FREE:,}"
     if metrics.sync_latency > SLOW_SYNC:
