@@ -397,7 +397,8 @@ class Backoff:
 
     def seconds(self, attempts: int, chance: float) -> float:
         """Return the wait after that many deliveries; `chance`, from 0 to 1, determines the jitter."""
-        first, limit = seconds(self.first), seconds(self.limit)
+        # Nothing is timed to less than a nanosecond, and what grows from far less could overflow.
+        first, limit = max(seconds(self.first), 1e-9), seconds(self.limit)
         grown = limit
         if (attempts - 1) * math.log(self.factor) < math.log(max(limit / first, 1.0)):
             grown = min(first * self.factor ** (attempts - 1), limit)

@@ -286,6 +286,7 @@ class TestRequeuedWithADelay:
         assert [backoff.seconds(1, chance) for chance in (0.0, 0.5, 1.0)] == [1.5, 2.0, 2.5]
         assert backoff.seconds(10_000, 0.5) == 900
         assert aiodq.Backoff(factor=1, first=3).seconds(10_000, 0.5) == 3
+        assert aiodq.Backoff(first=5e-324, factor=1.5e308).seconds(3, 0.5) == 900
         for wrong in ({"first": 0}, {"factor": 0.5}, {"limit": -1}, {"jitter": 2}, {"first": float("nan")}):
             with pytest.raises(aiodq.InvalidOptionError):
                 aiodq.Backoff(**wrong)
