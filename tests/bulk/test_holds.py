@@ -18,6 +18,7 @@ from tests.bulk.support import STORE, numbered, shown
 from tests.channels.support import Machine, soon
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NAME = "spark/daily"
@@ -114,6 +115,90 @@ async def test_one_that_was_made_after_a_look_of_long_ago_keeps_as_well(
         await nudged(queue, 34)
         assert (await shown(queue))[-28:] == numbered(40)[12:]
     assert looks > 1
+
+
+def files(machine: Machine) -> list[int]:
+    """Return the offsets at which the files begin that a reader of the topic finds."""
+    return [int(name.removesuffix(".seg")) for name in machine.fs.listdir(f"{STORE}/jobs") if name.endswith(".seg")]
+
+
+async def come_to(queue: aiodq.Queue, condition: Callable[[], bool]) -> None:
+    """Give retention occasion to delete until this holds."""
+    for _ in range(200):
+        if condition():
+            return
+        await queue.sync()
+        queue.topic._engine.retain_soon()
+    raise AssertionError("it never came to that")
+
+
+async def test_one_made_while_a_backup_keeps_files_keeps_those_after_it_too(machine: Machine) -> None:
+    async with machine.store(**SMALL) as store:
+        retention = store.topic("jobs")._engine.retention
+        retention.keep_files()
+        queue = await consumed(store)
+        await nudged(queue, 8)
+        assert min(files(machine)) == 0
+        held(machine, {"jobs": 12})
+        retention.release_files()
+        await come_to(queue, lambda: min(files(machine)) > 0)
+        for _ in range(5):
+            await queue.sync()
+            queue.topic._engine.retain_soon()
+        reader = TopicReader(machine.fs, f"{STORE}/jobs", "jobs")
+        assert [message.body for message in reader.scan()][-28:] == numbered(40)[12:]
+        assert reader.stats().damages == ()
+        held(machine, {"jobs": 30})
+        await come_to(queue, lambda: 12 < min(files(machine)) <= 30)
+        release_hold(machine.fs, STORE, NAME)
+        await come_to(queue, lambda: len(files(machine)) <= 2)
+
+
+async def test_one_made_while_very_many_files_are_deleted_keeps_the_rest(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removes = machine.fs.remove
+
+    def slowly(path: str) -> None:
+        removes(path)
+        if path.endswith(".seg"):
+            machine.clock.advance(1)
+            held(machine, {"jobs": 20})
+
+    async with machine.store(**SMALL) as store:
+        retention = store.topic("jobs")._engine.retention
+        retention.keep_files()
+        queue = await consumed(store)
+        await nudged(queue, 8)
+        monkeypatch.setattr(machine.fs, "remove", slowly)
+        retention.release_files()
+        await come_to(queue, lambda: min(files(machine)) > 0)
+        for _ in range(5):
+            await queue.sync()
+            queue.topic._engine.retain_soon()
+        reader = TopicReader(machine.fs, f"{STORE}/jobs", "jobs")
+        assert [message.body for message in reader.scan()][-20:] == numbered(40)[20:]
+
+
+async def test_a_purge_deletes_what_one_keeps_after_its_deletion_was_decided(machine: Machine) -> None:
+    async with machine.store(**SMALL) as store:
+        retention = store.topic("jobs")._engine.retention
+        retention.keep_files()
+        queue = await consumed(store)
+        await nudged(queue, 8)
+        held(machine, {"jobs": 12})
+        retention.release_files()
+        await come_to(queue, lambda: min(files(machine)) > 0)
+        await queue.purge()
+        await come_to(queue, lambda: files(machine) == [40])
+
+
+async def test_a_file_that_cannot_be_deleted_at_first_is_deleted_later(machine: Machine) -> None:
+    async with machine.store(**SMALL) as store:
+        queue = store.queue("jobs")
+        machine.fs.plan.add(Fault("remove", 1, "EIO", match=".seg"))
+        await nudged(await consumed(store), 8)
+        await come_to(queue, lambda: len(files(machine)) <= 2)
 
 
 async def test_another_topics_hold_keeps_nothing_here(machine: Machine) -> None:

@@ -80,9 +80,9 @@ class TopicRetention:
     """
 
     __slots__ = (
-        "_asked_to", "_bytes_wanted", "_damaged", "_engine", "_host", "_keepers", "_kept", "_known", "_known_until",
-        "_look_at", "_looking", "_newest", "_opened_at", "_persister", "_reader", "_rolling", "_times", "_to_ask",
-        "holds", "pinned", "undeleted", "written_at",
+        "_asked_to", "_bytes_wanted", "_damaged", "_engine", "_host", "_keepers", "_kept", "_kept_until", "_known",
+        "_known_until", "_look_at", "_looking", "_newest", "_opened_at", "_persister", "_reader", "_rolling", "_times",
+        "_to_ask", "holds", "pinned", "undeleted", "written_at",
     )  # fmt: skip
 
     def __init__(
@@ -99,7 +99,7 @@ class TopicRetention:
         self._keepers = 0
         self._kept: list[Job] = []
         self._looking = self._known = self._rolling = False
-        self._look_at = self._known_until = 0.0
+        self._look_at = self._known_until = self._kept_until = 0.0
         self.written_at: float = host.clock.monotonic()
         self._opened_at = self.written_at
         self._times = SegmentTimes(host.clock, engine.log.segments)
@@ -180,6 +180,8 @@ class TopicRetention:
         """Return in how many seconds segments may become deletable by time alone, or None if none will."""
         engine, soon = self._engine, max(seconds(self._engine.options.sync_interval), _SOON)
         segments, policy = engine.log.segments, engine.options.retention
+        if self._kept and not self._keepers:
+            return soon
         if not engine.effective_options.acting or not segments or (len(segments) == 1 and segments[0].empty):
             return None
         if self._looking or self._known or self._rolling:
@@ -209,6 +211,8 @@ class TopicRetention:
             self._bytes_wanted = False
             self.begin_round()
         now = self._host.clock.monotonic()
+        if now >= self._kept_until:
+            self._delete_kept()
         if is_ephemeral(engine.name):
             # No other process can hold what is only in memory, and its bound is enforced at once.
             self._delete()
@@ -381,31 +385,50 @@ class TopicRetention:
         paths = {segment.path for segment in segments}
         damaged = [self._damaged.pop(key) for key in list(self._damaged) if key[0] in paths]
 
-        def work() -> bool:
+        left = list(segments)
+
+        def work() -> None:
             if self._keepers:
-                return False
+                return
             # INVARIANT: what could not be read is in quarantine before its file goes, even if that failed before.
             for damage in damaged:
                 _quarantine(log, damage)
             log.description.give_up(begin)
-            log.description.note_deleted(segments, log.segments[0].base)
-            self._reader.forget([segment.path for segment in segments])
-            log.remove(segments)
-            return True
+            self._delete_files(log, left)
 
-        def finish(deleted: object, error: Exception | None) -> None:
-            if deleted:
-                for path in paths:
-                    self.undeleted.pop(path, None)
-            elif error is None:
-                self._kept.append(job)
-                self._delete_kept()
+        def finish(_: object, error: Exception | None) -> None:
+            for path in paths - {segment.path for segment in left}:
+                self.undeleted.pop(path, None)
             self.ignore(None, error)
+            if left and not self._engine.stopped:
+                self._kept.append(job)
+                self._kept_until = self._host.clock.monotonic() + _LOOK_EVERY
+                self._engine.schedule_tick()
 
         job = Job(work, finish, acks_first=True, patient=True)
         self.undeleted.update(dict.fromkeys(paths))
         self._persister.submit(job)
         self._engine.put_buffer.freed()
+
+    def _delete_files(self, log: TopicLog, left: list[Segment]) -> None:
+        """Delete the files of hidden segments, oldest first, and remove them from the list. Blocking.
+
+        INVARIANT: what a hold asks for stays, even if it was made after these were found deletable: on a full disk, or
+        beside a backup, that may have been long ago. Its reader sees them as long as their files exist.
+        """
+        while left:
+            began, holds = self._look()
+            kept_from = max(min(holds.values(), default=sys.maxsize), log.meta.begin)
+            going = [segment for segment in left if segment.end <= kept_from]
+            if not going:
+                return
+            log.description.note_deleted(going, log.segments[0].base)
+            self._reader.forget([segment.path for segment in going])
+            for segment in going:
+                log.remove([segment])
+                del left[0]
+                if self._host.clock.monotonic() > began + _FRESH:
+                    break  # very many take so long that others may have made holds
 
     def keep_files(self) -> None:
         """Keep the files of segments that are no longer needed, until `release_files`."""
