@@ -436,6 +436,25 @@ class TestDurableFirst:
             await soon(putting)
             assert [(await queue.get()).body for _ in range(3)] == [b"1", b"2", b"new"]
 
+    async def test_a_put_that_waits_for_dropping_goes_on_though_what_is_named_could_not_be_written_at_first(
+        self, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("aiodq.engine.topic.effective_options._RETRY", 0.001)
+        async with aiodq.open(path, fs=WatchedFileSystem()) as store:
+            await store.queue("events", options=StoreOptions(max_messages=3)).put_many(numbered(3))
+        fs = WatchedFileSystem()
+        async with aiodq.open(path, fs=fs) as store:
+            queue = store.queue("events")
+            fault = fs.fail(errno.ENOSPC, "create", match="topic.json")
+            store.topic("events", StoreOptions(max_messages=3, overflow="drop_oldest"))
+            putting = asyncio.ensure_future(queue.put(b"new"))
+            await until(lambda: fault.hits > 2)
+            assert queue.depth == 3
+            fs.heal()
+            await soon(putting)
+            assert [(await queue.get()).body for _ in range(3)] == [b"1", b"2", b"new"]
+        assert caplog.text.count("its options cannot be stored") == 1
+
     async def test_a_channel_skips_nothing_by_tags_that_are_not_on_disk(self, path: Path) -> None:
         async with aiodq.open(path, fs=WatchedFileSystem()) as store:
             queue = store.queue("events")

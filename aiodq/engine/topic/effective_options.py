@@ -12,8 +12,10 @@ messages delivers none.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aiodq.awaited import twice
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.monitoring.reporter import TOPIC
@@ -42,6 +44,9 @@ _SETTLING: Final = frozenset({"tags", "max_attempts", "dead_letter", "auto_ack"}
 
 _NONE: Final = ChannelOptions()
 
+_RETRY: Final = 1.0
+"""Seconds after which a topic's options that could not be written are written again, unless a put has that done."""
+
 
 class EffectiveOptions:
     """The effective options of one topic; called on the loop.
@@ -60,7 +65,7 @@ class EffectiveOptions:
         self._host = host
         self._persister = persister
         self._asked = False
-        self._used = self._unwritten = False
+        self._used = self._unwritten = self._retrying = False
         self._coming: StoredOptions | None = None
         self._named_channels: dict[str, ChannelOptions] = {}
         self._coming_channels: dict[str, ChannelOptions] = {}
@@ -203,8 +208,17 @@ class EffectiveOptions:
             if error is None:
                 self._compare()
                 self.look()  # others may have been named meanwhile
+            elif not self._retrying:
+                # Else a put that waits for room, which by these options is made by dropping, would wait for ever.
+                self._retrying = True
+                twice(partial(self._engine.loop.call_later, _RETRY), self._engine.guarded(self._look_again))
 
         self._write(wanted, finish)
+
+    def _look_again(self) -> None:
+        self._retrying = False
+        if not self._engine.stopped:
+            self.look()
 
     def _wanted(self) -> StoredOptions | None:
         """Return what is to be on disk, or None to leave it as it is."""
@@ -225,7 +239,8 @@ class EffectiveOptions:
             return differences(before, record.options)
 
         def told(changed: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
-            self._told(f"topic {self._engine.name!r}", None, changed, error)
+            if not (self._unwritten and isinstance(error, AiodqError)) or isinstance(error, StoreFailedError):
+                self._told(f"topic {self._engine.name!r}", None, changed, error)  # once, however often it is tried
             finish(changed, error)
 
         self._persister.submit(Job(work, told))
