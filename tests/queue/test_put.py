@@ -24,6 +24,7 @@ from tests.queue.support import (
     fill,
     log_syncs,
     numbered,
+    options,
     outcome,
     queue,
     ready_now,
@@ -698,6 +699,29 @@ class TestSyncOs:
             assert jobs.durable_offset == 0
             await soon(jobs.sync())
             assert jobs.durable_offset == 5
+
+
+class TestAnotherPolicy:
+    @pytest.mark.parametrize("policy", ["always", "interval", "os"])
+    async def test_what_was_written_under_the_one_before_returns_and_is_shown_in_order(
+        self, path: Path, tasks: Tasks, policy: str
+    ) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            jobs = opened.queue("jobs")
+            await jobs.put(b"first")
+            gate = fs.gate("sync", match=".seg")
+            synced = tasks.start(jobs.put(b"being synced"))
+            await gate.wait()
+            large = tasks.start(jobs.put_many([b"l" * 100_000] * 15))  # as much is written during a sync
+            await until(lambda: jobs.topic._engine.log.end == 17)
+            opened.topic("jobs", options(sync=policy, sync_interval=3600))
+            later = tasks.start(jobs.put(b"later"))
+            await turns(20)
+            assert jobs.qsize() == 1
+            gate.open()
+            assert (await soon(synced), await soon(large), await soon(later)) == (1, range(2, 17), 17)
+            assert [(await soon(jobs.get())).offset for _ in range(18)] == list(range(18))
 
 
 class TestSync:

@@ -71,6 +71,8 @@ class Publisher:
         """
         engine = self._engine
         pressing = False
+        # INVARIANT: nothing is shown before what was written before it, also if the policy has changed meanwhile.
+        durably = durably or bool(self.unsynced)
         for part in result.parts:
             batch = Batch(part.first, part.time_ns, part.columns)
             if durably:

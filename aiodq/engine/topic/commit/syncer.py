@@ -79,7 +79,7 @@ class Syncer:
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def wrote(self, serial: int, *, pressing: bool = True) -> None:
-        """Note that a batch is in the file; `pressing`: under `"always"` it is to be synced at once."""
+        """Note that a batch is in the file; `pressing`: it is shown once it is synced, which is to be at once."""
         self.written = serial
         if pressing:
             self._pressing = serial
@@ -107,7 +107,8 @@ class Syncer:
         if self.busy or self.written <= self._synced:
             self.due = self.due and self.written > self._synced
             return False
-        if self.waiting or self.due or (self.options.sync == "always" and self._pressing > self._synced):
+        # INVARIANT: what is shown once it is synced is synced, also if the policy has changed since it was written.
+        if self.waiting or self.due or self._pressing > self._synced:
             return True
         return self.options.sync == "interval" and end >= self.due_at()
 
