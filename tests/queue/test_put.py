@@ -571,6 +571,13 @@ class TestSyncInterval:
             await fill(jobs, numbered(3))
             await until(lambda: jobs.durable_offset == 3)
 
+    async def test_a_shorter_time_counts_at_once(self, path: Path) -> None:
+        async with queue(path, sync="interval", sync_interval=3600) as jobs:
+            await jobs.put(b"before")
+            await jobs.topic.configure(options(sync="interval", sync_interval=0.02))
+            await jobs.put(b"after")
+            await until(lambda: jobs.durable_offset == 2)
+
     async def test_none_while_nothing_is_new(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fs = WatchedFileSystem()
         async with queue(path, fs=fs, sync="interval", sync_interval=0.005) as jobs:

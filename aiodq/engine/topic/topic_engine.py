@@ -333,6 +333,7 @@ class TopicEngine:
         self.put_buffer.configure()
         if not isinstance(self.log, NoLog):
             self.log.configure(log)
+            self.tick_scheduled = False  # a tick after an earlier interval, which was longer, would come too late
             self.schedule_tick()
 
     @property
