@@ -22,6 +22,7 @@ from aiodq.testing import FakeClock, FaultPlan, SimulatedExecutor, SimulatedFile
 from tests.channels.support import Machine, until
 from tests.queue.support import FakeClock as PlainClock
 from tests.queue.support import until as until_it
+from tests.system.support import descriptors_under
 from tests.watching.support import told
 
 if TYPE_CHECKING:
@@ -143,6 +144,25 @@ async def test_a_topic_whose_directory_was_deleted_takes_no_more_puts(
     async with aiodq.open(tmp_path / "s") as store:
         assert [message.body async for message in store.queue("a").scan()] == [b"anew"]
         assert [message.body for message in await store.queue("b").get_many(9)] == [b"2"]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_the_files_of_a_topic_whose_directory_was_deleted_are_closed_with_the_store(
+    tmp_path: Path, anew: bool
+) -> None:
+    async with aiodq.open(tmp_path / "s") as store:
+        queue = store.queue("a")
+        await queue.put_many([b"0", b"1"])
+        async with await queue.get():
+            pass
+        shutil.rmtree(tmp_path / "s" / "a")
+        await looked(store)
+        with pytest.raises(aiodq.StoreNotFoundError, match="'a' was deleted while the store was open"):
+            await queue.put(b"2")
+        if anew:
+            await store.delete_topic("a")
+            assert await store.queue("a").put(b"anew") == 0
+    assert descriptors_under(tmp_path) == []
 
 
 async def test_a_topic_whose_directory_was_deleted_is_deleted_with_what_a_transaction_could_not_write(

@@ -153,6 +153,8 @@ class StoreEngine:
         self.served: bool = False
         self.locked: str = ""
         self.at_end: list[Callable[[], None]] = []
+        # Their files are closed with the store: until its threads have ended, one may be using them.
+        self._lost: list[TopicEngine] = []
         self._opening = StoreOpening(self.fs, self.clock, path, options, self.threads)
         self._committer: Committer | None = None
         self._memory = MemoryFileSystem()
@@ -331,6 +333,7 @@ class StoreEngine:
         text = f"{what} was deleted while the store was open: delete the topic, or open again"
         error = StoreNotFoundError(text, segment or os.path.join(self.path, name))
         topic.closed = True  # there is nothing left to be made durable
+        self._lost.append(topic)
         self.keep(name, error)
         self.reporter.warn(STORE, str(error), name)
 
@@ -432,6 +435,8 @@ class StoreEngine:
             ending.callback(self._stats_publisher.end)
             for end in self.at_end:
                 ending.callback(end)
+            for engine in self._lost:
+                ending.callback(_let_go, engine)
             for engine in self._with_ending():
                 if not engine.closed:
                     ending.callback(self._flush_accepted, engine)
@@ -452,8 +457,7 @@ class StoreEngine:
         except Exception as cause:  # noqa: BLE001 - whatever it is, no waiter is left
             error = as_failure(cause, self.path)
         engine.fail(error)
-        with suppress(AiodqError):
-            abandon(engine)
+        _let_go(engine)
 
     # --- ending
 
@@ -557,3 +561,8 @@ class StoreEngine:
         self.home.leave()
         self.syncs.leave()
         self._stop_inline()
+
+
+def _let_go(engine: TopicEngine) -> None:
+    with suppress(AiodqError):
+        abandon(engine)
