@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 import aiodq
+from aiodq.engine.store.opening import adopt_without_owner
 from aiodq.format.columns import Columns
+from aiodq.storage.bulk import commits
+from aiodq.storage.bulk.adoption import adopt_pending
 from aiodq.storage.bulk.commit_lock import lock_commits
 from aiodq.storage.bulk.commits import COMMITS, STAGING, Commit, CommitKey, commit_staged, discard_staged, read_commits
 from aiodq.storage.bulk.staging import StagingWriter
@@ -24,10 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from aiodq.storage.log.topic_log import TopicLog
     from aiodq.testing import Call
     from tests.channels.support import Machine
 
 T = TypeVar("T")
+
+DAY = 86_400
 
 
 class RemovingFileSystem(WrappedFileSystem):
@@ -153,6 +159,41 @@ async def test_what_another_writer_of_that_name_commits_meanwhile_is_not_removed
     needed = {file.file for commit in read_commits(machine.fs, STORE).pending for file in commit.topics["t"]}
     assert needed <= set(left(machine))
     assert refused
+
+
+async def test_what_was_staged_long_ago_is_not_swept_while_it_is_being_committed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine.store():
+        pass
+    commit = staged(machine, "long", {"jobs": [b"a"]})
+    machine.clock.advance(2 * DAY)
+    writes = commits.write_commit
+
+    def late(*those: Any) -> None:
+        """Have somebody else open the store just before the commit is written."""
+        adopt_pending(machine.fs, STORE, machine.clock.now_ns(), _no_topic)
+        writes(*those)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commits, "write_commit", late)
+        assert commit_staged(machine.fs, STORE, commit)
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"a"]
+    assert left(machine) == []
+
+
+def test_what_was_staged_long_ago_is_swept_by_one_who_adopts_without_an_owner(machine: Machine) -> None:
+    machine.fs.make_directory(STORE)
+    assert commit_staged(machine.fs, STORE, staged(machine, "one", {"jobs": [b"a"]}))
+    staged(machine, "dead", {"jobs": [b"b"]})
+    machine.clock.advance(2 * DAY)
+    assert adopt_without_owner(machine.fs, machine.clock, STORE, None)
+    assert left(machine) == []
+
+
+def _no_topic(name: str) -> TopicLog:
+    raise AssertionError(f"nothing was committed for {name}")
 
 
 async def test_what_is_committed_stays_so_though_nothing_can_be_tidied_up(machine: Machine) -> None:

@@ -81,9 +81,9 @@ def open_store(
     clock: Clock,
     path: str,
     options: StoreOptions | None,
-    take: Callable[[FileSystem, str], Lock] = lock_store,
     *,
     create: bool = True,
+    committing: bool = False,
 ) -> OpenedStore:
     """Take a store's lock, and open its files or create them. Blocking.
 
@@ -92,8 +92,8 @@ def open_store(
         clock: gives the time of what is written.
         path: the directory.
         options: those given to the store, or None: for new topics, and for those without options of their own.
-        take: takes the lock.
         create: whether a missing store is created.
+        committing: whether the caller holds the lock of bulk commits; it waits for no owner then.
 
     Raises:
         StoreLockedError: another owner has it.
@@ -102,7 +102,7 @@ def open_store(
         StorageError: as mapped from the system's error.
     """
     with ExitStack() as undo:
-        lock = _claim(fs, path, take, create=create)
+        lock = _claim(fs, path, locked if committing else lock_store, create=create)
         undo.callback(lock.release)
         # CRASH: names that a killed owner or writer created, renamed or removed without a sync are durable from here
         # on. That includes the lock's name: without it, the directory of a half-created topic looks like any other.
@@ -119,7 +119,8 @@ def open_store(
         topics = _Topics(fs, clock, path, options, committed, unusable)
         undo.callback(topics.abandon)
         topics.open_all()
-        adopt_pending(fs, path, clock.now_ns(), lambda name: topics.opened(name).log, blocked, done)
+        now_ns = clock.now_ns()
+        adopt_pending(fs, path, now_ns, lambda name: topics.opened(name).log, blocked, done, committing=committing)
         for topic in topics.there.values():
             for _, state in topic.channels.values():
                 state.extend(topic.log.end)
@@ -261,7 +262,7 @@ def adopt_without_owner(fs: FileSystem, clock: Clock, path: str, options: StoreO
     lock = lock_commits(fs, path)
     began = clock.monotonic()
     try:
-        opened = open_store(fs, clock, path, options, locked)
+        opened = open_store(fs, clock, path, options, committing=True)
         try:
             reporter = Reporter(path)
             reporter.opened(clock.monotonic() - began, opened)

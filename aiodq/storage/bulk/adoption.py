@@ -118,7 +118,7 @@ def unadoptable(fs: FileSystem, store: str, commit: Commit) -> list[str]:
 
 def adopt_pending(  # noqa: PLR0917 - what opening hands on
     fs: FileSystem, store: str, now_ns: int, log_of: Callable[[str], TopicLog], blocked: Iterable[CommitKey] = (),
-    done: set[str] | None = None,
+    done: set[str] | None = None, *, committing: bool = False,
 ) -> None:  # fmt: skip
     """Adopt all that was committed to a store that is being opened. Blocking.
 
@@ -132,6 +132,7 @@ def adopt_pending(  # noqa: PLR0917 - what opening hands on
         log_of: opens or creates a topic.
         blocked: commits to leave as they are.
         done: as for `read_commits`.
+        committing: as for `sweep_staged`.
 
     Raises:
         StoreFailedError: the store has to be opened again.
@@ -155,4 +156,4 @@ def adopt_pending(  # noqa: PLR0917 - what opening hands on
             raise
         except AiodqError:
             waiting.add(commit.key.name)  # other writers' commits go on; this one is tried again
-    sweep_staged(fs, store, now_ns)
+    sweep_staged(fs, store, now_ns, committing=committing)

@@ -14,7 +14,7 @@ from aiodq.storage.io.os_errors import storage_error
 if TYPE_CHECKING:
     from aiodq.storage.io.filesystem import FileSystem, Lock
 
-__all__ = ["COMMITS", "lock_commits", "lock_store"]
+__all__ = ["COMMITS", "lock_commits", "lock_store", "try_commits"]
 
 COMMITS: Final = "#commits"
 """The directory of the records and their lock. No topic may have this name."""
@@ -30,6 +30,18 @@ def lock_commits(fs: FileSystem, store: str) -> Lock:
     directory = os.path.join(store, COMMITS)
     ensure_directory(fs, directory)
     return locked_in_turn(fs, directory)
+
+
+def try_commits(fs: FileSystem, store: str) -> Lock:
+    """Take the same lock, or fail at once. Blocking.
+
+    Raises:
+        StoreLockedError: others are committing.
+        StorageError: as mapped from the system's error.
+    """
+    directory = os.path.join(store, COMMITS)
+    ensure_directory(fs, directory)
+    return locked(fs, directory)
 
 
 def lock_store(fs: FileSystem, store: str) -> Lock:

@@ -26,9 +26,10 @@ from aiodq.errors import (
     InvalidNameError,
     InvalidOptionError,
     StorageError,
+    StoreFailedError,
 )
 from aiodq.names import check_name, is_ephemeral
-from aiodq.storage.bulk.commit_lock import COMMITS, lock_commits
+from aiodq.storage.bulk.commit_lock import COMMITS, lock_commits, try_commits
 from aiodq.storage.io.durable_io import LARGEST_FILE, list_own, read_file, replace_file
 from aiodq.storage.io.filesystem import directory_exists, name_exists
 from aiodq.storage.io.os_errors import os_errors
@@ -355,14 +356,37 @@ def discard_staged(fs: FileSystem, store: str, name: str) -> None:
         lock.release()
 
 
-def sweep_staged(fs: FileSystem, store: str, now_ns: int) -> None:
+def sweep_staged(fs: FileSystem, store: str, now_ns: int, *, committing: bool = False) -> None:
     """Remove what writers staged more than a day ago and did not commit, as far as the system allows it. Blocking.
+
+    While others commit, all of it is left to the next sweep.
+
+    Args:
+        fs: the store's.
+        store: its directory.
+        now_ns: wall time.
+        committing: whether the caller holds the lock of the commits.
 
     Raises:
         StorageError: the commits cannot be read.
+        StoreFailedError: a sync failed.
     """
-    for writer in list_own(fs, os.path.join(store, STAGING)):
-        _remove_staged(fs, store, writer, before_ns=now_ns - _DAY)
+    writers = list_own(fs, os.path.join(store, STAGING))
+    if not writers:
+        return
+    try:
+        # INVARIANT: as in `sweep_left`.
+        lock = None if committing else try_commits(fs, store)
+    except StoreFailedError:
+        raise
+    except StorageError:
+        return
+    try:
+        for writer in writers:
+            _remove_staged(fs, store, writer, before_ns=now_ns - _DAY)
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def sweep_left(fs: FileSystem, store: str, now_ns: int) -> None:
@@ -418,8 +442,8 @@ def _is_link(fs: FileSystem, path: str) -> bool:
 
 
 def _remove_staged(fs: FileSystem, store: str, writer: str, before_ns: int | None) -> None:
-    # INVARIANT: what is in no record yet is not committed meanwhile, not even by another writer of that name: removing
-    # anything that is less than a day old requires the lock.
+    # INVARIANT: what is in no record yet is not committed meanwhile, not even by another writer of that name, as the
+    # caller holds the lock.
     found = read_commits(fs, store, writer=unquote(writer))
     commits = os.path.join(store, COMMITS)
     if found.damages or (directory_exists(fs, commits) and quarantined(fs, commits)):
