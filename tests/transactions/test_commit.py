@@ -620,3 +620,27 @@ async def test_no_ack_is_durable_of_a_message_that_lies_only_in_the_transaction_
         await soon(acking)
         assert early == []
         assert fs.named("sync", match="journal", since=since)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_one_that_found_no_room_keeps_no_segment_of_the_topics_it_would_have_put_into(
+    machine: Machine, committed: bool
+) -> None:
+    async with machine.store(segment_bytes=500, sync_interval=0.01) as store:
+        jobs = store.queue("jobs")
+        await jobs.put(b"1")
+        if committed:
+            await transact(store, {"jobs": [b"2"]})
+        machine.fs.plan.add(Fault("create", 1, "ENOSPC", match="#transactions"))
+        machine.fs.plan.add(Fault("write", 1, "ENOSPC", match="#transactions"))
+        with pytest.raises(aiodq.DiskFullError):
+            await transact(store, {"jobs": [b"3"]})
+        machine.fs.plan.clear()
+        retention = jobs.topic._engine.retention
+        assert (retention.pinned is not None) == committed, "what is committed stays until it is durable in the topic"
+        for _ in range(20):
+            await jobs.put(bytes(100))
+        await jobs.ack_many(await jobs.get_many(30))
+        async with asyncio.timeout(PATIENCE):
+            while len([name for name in machine.fs.listdir("/s/jobs") if name.endswith(".seg")]) > 1:
+                await asyncio.sleep(0.001)

@@ -386,6 +386,7 @@ class Committer:
             raise
         except AiodqError as error:
             _refuse(entries, error)
+            self._unpin(entries)
             return
         except BaseException:
             _refuse(entries, self._stopped())
@@ -398,6 +399,12 @@ class Committer:
             _refuse(entries, self._stopped())
             raise
         self._arm()
+
+    def _unpin(self, entries: list[Entry]) -> None:
+        """Let go of topics that only transactions which were refused put into; others are when the log is emptied."""
+        for engine in chain.from_iterable(entry.topics for entry in entries):
+            if engine not in self._appenders and not engine.closed:
+                engine.retention.unpin()
 
     async def _wait_durable(self, entries: list[Entry]) -> None:
         """Wait until every message that these transactions settle is durable."""
