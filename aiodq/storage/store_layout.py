@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 from aiodq.errors import InvalidNameError, InvalidOptionError, NotAStoreError, StorageError, StoreNotFoundError
 from aiodq.names import check_name
 from aiodq.storage.bulk.commits import COMMITS, STAGING, linked_writers, read_commits
-from aiodq.storage.io.durable_io import NOT_A_DIRECTORY, TEMPORARY, list_own, read_file, sweep_temporaries
+from aiodq.storage.io.durable_io import (
+    NOT_A_DIRECTORY,
+    TEMPORARY,
+    list_own,
+    read_file,
+    sweep_temporaries,
+    sync_directory,
+)
 from aiodq.storage.io.filesystem import directory_exists, locked, name_exists
 from aiodq.storage.io.lock import LOCK_NAME, RECORD_LIMIT, is_owner_record
 from aiodq.storage.io.os_errors import is_lasting, os_errors, storage_error
@@ -330,6 +337,7 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
 
     Raises:
         StorageError: another store lies there, which stays; or as mapped from the system's error.
+        StoreFailedError: a power cut may bring the topic back.
     """
     directory, doomed = os.path.join(path, name), os.path.join(path, name + _DELETED)
     with os_errors(path):
@@ -343,7 +351,7 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
             remove_tree(fs, doomed)
         # CRASH: 8. Under its new name it is no longer a topic, and the next owner sweeps it.
         fs.rename(directory, doomed)
-        fs.sync_directory(path)
+        sync_directory(fs, path)
         remove_tree(fs, doomed)
 
 

@@ -452,6 +452,21 @@ class TestDeleting:
             assert await drain(topic.channel("c")) == numbered(20)
             assert ready_now(topic.channel("d")) == numbered(20)
 
+    @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+    async def test_one_that_a_power_cut_may_bring_back_stops_the_store(self, path: Path, code: int) -> None:
+        fs = WatchedFileSystem()
+        async with store(path, fs=fs) as opened:
+            other = opened.topic("b")
+            await opened.topic("a").put(b"a")
+            fs.fail(code, "sync_directory")
+            with pytest.raises(aiodq.StoreFailedError):
+                await soon(opened.delete_topic("a"))
+            fs.heal()
+            with pytest.raises(aiodq.StoreFailedError):
+                await other.put(b"b")
+        async with store(path) as opened:
+            assert opened.topics() == []
+
     async def test_one_that_could_not_be_deleted_is_deleted_by_the_next_call(self, path: Path, tasks: Tasks) -> None:
         fs = WatchedFileSystem()
         async with store(path, fs=fs) as opened:

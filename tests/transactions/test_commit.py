@@ -18,6 +18,7 @@ from aiodq.testing import Fault, SimulatedFileSystem, WatchedFileSystem
 from tests.channels.support import PATIENCE, Machine, counts, ready, soon, until
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from aiodq.storage.log.topic_log import TopicLog
@@ -644,3 +645,22 @@ async def test_one_that_found_no_room_keeps_no_segment_of_the_topics_it_would_ha
         async with asyncio.timeout(PATIENCE):
             while len([name for name in machine.fs.listdir("/s/jobs") if name.endswith(".seg")]) > 1:
                 await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("asked", ["seek", "purge", "delete_topic"])
+async def test_a_failed_sync_as_others_have_the_log_emptied_stops_the_store(machine: Machine, asked: str) -> None:
+    async with machine.store() as store:
+        jobs = store.queue("jobs")
+        await transact(store, {"jobs": [b"1"]})
+        machine.fs.plan.add(Fault("sync", 1, match="#transactions"))
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "seek": lambda: jobs.seek("latest"),
+            "purge": jobs.topic.purge,
+            "delete_topic": lambda: store.delete_topic("jobs"),
+        }
+        with pytest.raises(aiodq.StoreFailedError):
+            await soon(calls[asked]())
+        machine.fs.plan.clear()
+        assert not store.health().ok
+        with pytest.raises(aiodq.StoreFailedError):
+            await jobs.put(b"2")

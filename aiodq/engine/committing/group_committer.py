@@ -284,9 +284,14 @@ class Committer:
 
         Raises:
             StorageError: what was committed could not be put into a topic yet.
+            StoreFailedError: the store has stopped.
         """
         async with self._turn:
-            await self._empty()
+            try:
+                await self._empty()
+            except StoreFailedError as error:
+                self._fail(error)
+                raise
             yield
 
     def forget(self, engine: TopicEngine) -> None:

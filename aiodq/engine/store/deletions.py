@@ -85,6 +85,9 @@ class Deletions:
                 if await self._delete_now(engine):
                     return
                 await asyncio.sleep(_RETRY_SECONDS)
+        except StoreFailedError as error:
+            self._host.fail(error)
+            raise
         except StorageError as error:
             await self._keep(engine.name, error)
             raise
@@ -99,7 +102,7 @@ class Deletions:
             left = await host.threads.call(has_topic, host.fs_of(name), host.path, name)
         # INVARIANT: a topic is opened with all of its channels. Without those that were not named since, retention
         # would delete messages that they still need.
-        if left and self._topics.get(name) is asyncio.current_task() and not isinstance(error, StoreFailedError):
+        if left and self._topics.get(name) is asyncio.current_task():
             unusable = copy(error)
             unusable.message = (
                 f"topic {name!r} is half deleted: delete it again, or open the store again; {error.message}"

@@ -261,7 +261,7 @@ change(
     "unsynced tails",
     "single puts",
 )
-change("a deleted topic's new name is not synced", delete_topic, "fs.sync_directory(path)", "None", "several topics")
+change("a deleted topic's new name is not synced", delete_topic, "sync_directory(fs, path)", "None", "several topics")
 change(
     "the names that a store is found with are not synced",
     open_store,
