@@ -542,6 +542,22 @@ async def test_a_newer_record_keeps_the_store_shut_and_untouched(machine: Machin
     }
 
 
+async def test_a_failed_sync_as_a_backup_has_a_load_taken_over_stops_the_store(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.engine.store.bulk_adoption._INTERVAL", 3600)
+    async with machine.store() as store:
+        await store.topic("jobs").put(b"0")
+        assert load(machine, CommitKey("daily"), {"jobs": [b"a"]})
+        # The first notes the offset; the second, that everything is in its place.
+        machine.fs.plan.add(Fault("sync_directory", 2, match=COMMITS))
+        with pytest.raises(aiodq.StoreFailedError):
+            await store.backup("/b")
+        assert not store.health().ok
+    async with machine.store() as store:
+        assert await shown(store.topic("jobs")) == [b"0", b"a"]
+
+
 async def test_what_nobody_committed_is_swept(machine: Machine) -> None:
     async with machine.store():
         pass

@@ -69,7 +69,15 @@ class Adopting:
 
         Raises:
             AiodqError: it cannot be adopted now, and is tried again.
+            StoreFailedError: the store has stopped.
         """
+        try:
+            await self._look()
+        except StoreFailedError as error:
+            self._host.fail(error)
+            raise
+
+    async def _look(self) -> None:
         for topic in sorted(self.owing):
             await self._make(self._host.unnamed(topic))
         found = await self._host.threads.call(read_commits, self._host.fs, self._host.path, done=self.done)
