@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
 import aiodq
+from aiodq.shared.consuming.timeouts import Timeouts
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Call
 from tests.shared.support import PATIENCE, QUICK, two, until
@@ -60,6 +62,22 @@ async def test_the_options_of_a_channel_are_what_another_process_made_them(tmp_p
         # By these it renews the time of what is worked on.
         await channels[1].configure(aiodq.ChannelOptions())
         await until(lambda: channels[0].options == aiodq.ChannelOptions())
+
+
+@pytest.mark.parametrize("before", [None, 3600])
+async def test_what_is_worked_on_is_kept_by_a_shorter_timeout_as_soon_as_there_is_one(
+    tmp_path: Path, before: float | None
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        jobs = client.queue("jobs", channel=aiodq.ChannelOptions(visibility_timeout=before))
+        await jobs.put_many([b"0", b"1"])
+        async with await jobs.get() as first, first.renewing():
+            await owner.queue("jobs").configure(aiodq.ChannelOptions(visibility_timeout=0.3))
+            async with await jobs.get() as second:
+                with mock.patch.object(Timeouts, "_touch", autospec=True, side_effect=Timeouts._touch) as touch:
+                    async with second.renewing():
+                        await until(lambda: touch.call_count > 1)
+                        assert {number for call in touch.mock_calls for number in call.args[1]} == {0, 1}
 
 
 async def test_a_channel_is_paused_for_all_who_hold_it(tmp_path: Path) -> None:

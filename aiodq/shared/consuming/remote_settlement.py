@@ -136,6 +136,7 @@ class RemoteSettlement:
     def go_by(self, options: ChannelOptions) -> None:
         """Apply the owner's options."""
         self.options = options
+        self._timeouts.go_by_options()
 
     def end_with(self, error: Exception) -> None:
         """Make the channel unusable for this reason, unless an earlier one did; no owner settles what is left."""

@@ -48,6 +48,7 @@ class Timeouts:
         self._touched: dict[int, float] = {}
         self._renewed: dict[int, int] = {}
         self._renewing: asyncio.TimerHandle | None = None
+        self._renew_at = 0.0
 
     def touch(self, number: int, extend: int | None) -> None:
         """Restart a message's timeout, with `extend` nanoseconds or the channel's own timeout."""
@@ -88,11 +89,22 @@ class Timeouts:
             return False
         return self._renewed.pop(number, None) is not None
 
+    def go_by_options(self) -> None:
+        """Restart timeouts as often as the options ask for now: with a shorter one, sooner than was planned."""
+        self._renew_later()
+
     def _renew_later(self) -> None:
         timeout = self._timeout()
-        if self._renewing is None and timeout is not None and self._renewed:
-            wait = seconds(timeout) / _RENEWALS
-            self._renewing = asyncio.get_running_loop().call_later(wait, self._renew_all)
+        if timeout is None or not self._renewed:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds(timeout) / _RENEWALS
+        if self._renewing is not None:
+            if self._renew_at <= at:
+                return
+            self._renewing.cancel()
+        self._renew_at = at
+        self._renewing = loop.call_at(at, self._renew_all)
 
     def _renew_all(self) -> None:
         self._renewing = None
