@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["END", "Held", "Item", "Payload", "Range", "item_rows", "json_bytes", "range_rows", "sized", "text_bytes"]
+__all__ = [
+    "END", "Held", "Item", "Payload", "Range", "add_range", "item_rows", "json_bytes", "range_rows", "sized",
+    "text_bytes",
+]  # fmt: skip
 
 END: Final = 1 << 64
 """Every offset and every delivery number is below this."""
@@ -27,6 +30,16 @@ class Range(NamedTuple):
     first: int
     delivery: int
     messages: int
+
+
+def add_range(ranges: list[Range], offset: int, delivery: int, count: int) -> None:
+    """Append a range, or make the last one longer."""
+    if ranges:
+        first, number, before = ranges[-1]
+        if offset == first + before and delivery == number + before:
+            ranges[-1] = Range(first, number, before + count)
+            return
+    ranges.append(Range(offset, delivery, count))
 
 
 class Held(NamedTuple):

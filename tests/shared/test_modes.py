@@ -452,7 +452,7 @@ async def test_get_many_asks_for_more_though_one_is_here(tmp_path: Path) -> None
 async def test_get_many_ends_as_the_queue_is_stopped_though_more_has_come_than_is_given_back_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_channel, "_BACK_AT_ONCE", 1)
+    monkeypatch.setattr(remote_channel, "BACK_AT_ONCE", 1)
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         queue = client.queue("jobs")
         await one_here(queue)

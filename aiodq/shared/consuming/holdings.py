@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiodq.delivery.leases import TAKEN_AWAY
 from aiodq.delivery.range_set import RangeSet, joined
 from aiodq.shared.encoding.number_runs import GONE, HERE, NumberRun, NumberRuns, marked_ranges
-from aiodq.wire.payload import Held, Range
+from aiodq.wire.payload import Held, Range, add_range
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -164,11 +164,11 @@ class Holdings:
             for run, start, stop in self._runs.parts(each):
                 if stop - start == 1 and run.marks[start] != GONE:
                     any_there = True
-                    _append(found, run.offset + start, run.delivery + start, 1)
+                    add_range(found, run.offset + start, run.delivery + start, 1)
                     continue
                 for first, last in marked_ranges(run.marks, start, stop):
                     any_there = True
-                    _append(found, run.offset + first, run.delivery + first, last - first)
+                    add_range(found, run.offset + first, run.delivery + first, last - first)
         return any_there
 
     # --- settling
@@ -345,13 +345,3 @@ def portions(held: Iterable[Held], most: int) -> list[tuple[Held, ...]]:
             found[-1].append(Held(first, delivery, taken, attempts))
             first, delivery, count, left = first + taken, delivery + taken, count - taken, left - taken
     return [tuple(rows) for rows in found]
-
-
-def _append(ranges: list[Range], offset: int, delivery: int, count: int) -> None:
-    """Append a range, or make the last one longer."""
-    if ranges:
-        first, number, before = ranges[-1]
-        if offset == first + before and delivery == number + before:
-            ranges[-1] = Range(first, number, before + count)
-            return
-    ranges.append(Range(offset, delivery, count))

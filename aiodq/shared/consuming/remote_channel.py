@@ -28,7 +28,7 @@ from aiodq.shared.connection.watching import ask_for_changes
 from aiodq.shared.consuming.arrived import Arrived
 from aiodq.shared.consuming.holdings import portions
 from aiodq.shared.consuming.pace import MOST_AHEAD, WINDOW, Pace
-from aiodq.shared.consuming.remote_settlement import RemoteSettlement
+from aiodq.shared.consuming.remote_settlement import BACK_AT_ONCE, RemoteSettlement
 from aiodq.shared.encoding.answers import read_held, understood
 from aiodq.shared.encoding.options_json import read_channel_options
 from aiodq.shared.encoding.remote_errors import error_in, error_of, is_lost
@@ -54,9 +54,6 @@ _KEPT: Final = 1.0
 
 _LOOKS: Final = 4
 """How often in the time of what is prefetched it is seen whether more is to be."""
-
-_BACK_AT_ONCE: Final = 50
-"""Messages given back in one turn of the loop: taking them costs the owner about 40 microseconds each."""
 
 _RESUMED: Final = 1000
 """Messages of one RESUME: the answer may have a row for each, and must not exceed `JSON` bytes."""
@@ -504,7 +501,7 @@ class RemoteChannel(RemoteSettlement):
         # that asks meanwhile would have it first.
         if self._last_withdrawn is not None and not self._last_withdrawn.done() and not self.shut_now:
             return
-        numbers = self._ready.take_back(max(kept, len(self._ready) - _BACK_AT_ONCE))
+        numbers = self._ready.take_back(max(kept, len(self._ready) - BACK_AT_ONCE))
         if numbers and self.error is None:
             self.give_back(numbers)
         if len(self._ready) > kept:

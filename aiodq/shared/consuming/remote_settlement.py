@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aiodq.awaited import mark_retrieved, twice
+from aiodq.awaited import twice
 from aiodq.delivery.leases import ACKED, SETTLED
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
@@ -20,7 +20,7 @@ from aiodq.shared.consuming.holdings import SETTLING, Holdings, Reserved, number
 from aiodq.shared.consuming.sent_settlements import SentSettlement, Settling, Together
 from aiodq.shared.consuming.timeouts import Timeouts
 from aiodq.shared.consuming.unanswered import Unanswered
-from aiodq.shared.encoding.number_runs import marked_ranges, neighbours
+from aiodq.shared.encoding.number_runs import in_parts, marked_ranges, neighbours
 from aiodq.shared.encoding.remote_errors import error_of, is_lost
 from aiodq.wire.packets import Ack, Fail, Nack, Reject, Release, Touch
 from aiodq.wire.payload import Item
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from aiodq.wire.packets import Packet
     from aiodq.wire.payload import Held, Range
 
-__all__ = ["RemoteSettlement", "SettledTopic"]
+__all__ = ["BACK_AT_ONCE", "RemoteSettlement", "SettledTopic"]
+
+BACK_AT_ONCE: Final = 50
+"""Messages given back by one request: each costs the owner about 40 microseconds, and it handles others in between."""
 
 _SECOND: Final = 1_000_000_000
 _IS_ACKED: Final = bytes(mark == ACKED for mark in range(256))
@@ -345,8 +348,8 @@ class RemoteSettlement:
     def give_back(self, numbers: Iterable[range]) -> None:
         """Release messages by their numbers; those no longer held are skipped."""
         free = [part for each in numbers for part in self._holdings.free_of(each)]
-        if free:
-            self._give_back(free)
+        for some in in_parts(free, BACK_AT_ONCE):
+            self._give_back(some)
 
     def _give_back(self, numbers: Sequence[range]) -> None:
         def make(handle: int) -> Packet:
@@ -362,7 +365,7 @@ class RemoteSettlement:
         A message whose rejection no owner has answered yet is not rejected again: the future ends with that.
         """
         if (before := self.unanswered.take(delivery, rejected=True)) is not None:
-            return _ending(before)
+            return before.ending()
         self.check(batch.first, delivery)
 
         numbers, text = [_one(delivery)], header_text(reason)
@@ -371,7 +374,7 @@ class RemoteSettlement:
             one = self._holdings.rows(numbers)[0]
             return Reject(handle, attempts, self._epoch, one.offset, one.delivery, text, cause.error)
 
-        return _ending(self._settle(numbers, make))
+        return self._settle(numbers, make).ending()
 
     def touch(self, offset: int, delivery: int, extend: int | None) -> None:
         """Restart a message's visibility timeout."""
@@ -592,10 +595,3 @@ class RemoteSettlement:
 
 def _one(number: int) -> range:
     return range(number, number + 1)
-
-
-def _ending(settling: SentSettlement) -> asyncio.Future[Any]:
-    """Return a future that ends with a settlement, and that need not be awaited."""
-    ending = asyncio.ensure_future(settling.wait())
-    ending.add_done_callback(mark_retrieved)
-    return ending

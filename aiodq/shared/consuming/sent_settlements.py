@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.awaited import Awaited
+from aiodq.awaited import Awaited, mark_retrieved
 from aiodq.engine.loop.futures import settle
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, again
 
@@ -96,6 +96,12 @@ class SentSettlement:
             await waiter
         elif self.refusal is not None:
             raise again(self.refusal)
+
+    def ending(self) -> asyncio.Future[Any]:
+        """Return a future that ends as `wait` does, and that need not be awaited."""
+        ending = asyncio.ensure_future(self.wait())
+        ending.add_done_callback(mark_retrieved)
+        return ending
 
     async def outcome(self) -> None:
         """Wait until an owner has answered, whatever the answer.

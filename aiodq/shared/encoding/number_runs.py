@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["GONE", "HERE", "THERE", "NumberRun", "NumberRuns", "marked_ranges", "neighbours"]
+__all__ = ["GONE", "HERE", "THERE", "NumberRun", "NumberRuns", "in_parts", "marked_ranges", "neighbours"]
 
 GONE: Final = 0
 HERE: Final = 1
@@ -146,4 +146,19 @@ def neighbours(numbers: Iterable[int]) -> list[range]:
             found[-1] = range(found[-1].start, number + 1)
         else:
             found.append(range(number, number + 1))
+    return found
+
+
+def in_parts(numbers: Iterable[range], most: int) -> list[list[range]]:
+    """Return ranges of numbers, in their order, in parts of at most `most` numbers."""
+    found: list[list[range]] = []
+    left = 0
+    for each in numbers:
+        rest = each
+        while rest:
+            if not left:
+                found.append([])
+                left = most
+            found[-1].append(rest[:left])
+            rest, left = rest[left:], left - len(found[-1][-1])
     return found

@@ -16,6 +16,7 @@ from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, not_in_flight
+from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.encoding.number_runs import GONE
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
@@ -26,7 +27,7 @@ from aiodq.shared.requests.lent_runs import LentRun, as_sent, columns_of, extend
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
-from aiodq.wire.payload import Held
+from aiodq.wire.payload import Held, add_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -433,13 +434,8 @@ class Lending:
         self._timed_out, self._sought = state.counters.timed_out, engine.sought
         if before == (self._timed_out, self._sought) and state.flying >= len(self._lent):
             return
-        for run in self._lent:
-            for first, last in run.parts(0, len(run.marks)):
-                for place in range(first, last) if not run.in_flight(first, last) else ():
-                    offset, number = run.offset + place, run.number + place
-                    if state.delivery(offset) != number:
-                        self._lent.drop(run, place, place + 1)
-                        self._wire.send(Gone(self._handle, self._owner.epoch, (Range(offset, number, 1),)))
+        for ranges in self._lent.drop_lost(state):
+            self._wire.send(Gone(self._handle, self._owner.epoch, ranges))
 
     def begin_resume(self) -> None:
         """Note that a client is about to claim messages held from a previous owner: an `end_resume` follows."""
@@ -468,7 +464,7 @@ class Lending:
             missed: see `Owning`.
         """
         try:
-            given: list[tuple[int, int, int]] = []
+            given: list[Range] = []
             rest = held
             for one in before:
                 rest = [left for row in rest for left in self._take_over(one, epoch, row, given)]
@@ -483,26 +479,31 @@ class Lending:
             self.resumed.set()
             self._owner.engine.activity.note(self.engine)  # `look` has left it out meanwhile
 
-    def _take_over(self, before: Share, epoch: int, row: Held, given: list[tuple[int, int, int]]) -> Iterator[Held]:
+    def _take_over(self, before: Share, epoch: int, row: Held, given: list[Range]) -> Iterator[Held]:
         """Take what the client held over an earlier connection, by the same numbers; yield what it did not hold."""
         # INVARIANT: it is never ready meanwhile: another getter would take it at once, although its holder is alive.
         runs, lost = before.hand_over(epoch, Range(*row[:3]))
         for run in runs:
             self._lent.add(run)
-            given.append((run.offset, run.number, run.left))
+            given.append(Range(run.offset, run.number, run.left))
         for offset, delivery, count in lost:
             yield Held(offset, delivery, count, row.attempts)
 
     async def _resume(
-        self, epoch: int, held: Iterable[Held], given: list[tuple[int, int, int]], *, missed: bool
+        self, epoch: int, held: Iterable[Held], given: list[Range], *, missed: bool
     ) -> Done:  # fmt: skip
         await self._owner.noted()
         await self.engine.settle_in(self._channel.name)
         elsewhere: list[int] = []
+        monotonic = self._owner.engine.clock.monotonic
+        end = monotonic() + LONGEST_TURN
         for near in near_ones(held):
             rows = iter(near)
             one = next(rows)
             async for message in self._topic.scan(one.first, near[-1].first + near[-1].messages):
+                if monotonic() >= end:
+                    await asyncio.sleep(0)
+                    end = monotonic() + LONGEST_TURN
                 while message.offset >= one.first + one.messages:
                     one = next(rows)
                 if message.offset < one.first:
@@ -513,10 +514,8 @@ class Lending:
                     state = self._channel_engine.state
                     if state is not None and not state.settled_all(message.offset, message.offset + 1):
                         elsewhere.append(message.offset)
-                elif given and given[-1][0] + given[-1][2] == message.offset and given[-1][1] + given[-1][2] == number:
-                    given[-1] = (*given[-1][:2], given[-1][2] + 1)
                 else:
-                    given.append((message.offset, number, 1))
+                    add_range(given, message.offset, number, 1)
         return Done(None, {"held": given, "elsewhere": elsewhere})
 
     def _claim(self, seen: Message, claim: Claim, *, missed: bool) -> int | None:

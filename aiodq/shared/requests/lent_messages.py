@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import not_in_flight
 from aiodq.shared.encoding.number_runs import NumberRuns
 from aiodq.shared.requests.lent_runs import LentRun
-from aiodq.wire.packets import Range
+from aiodq.wire.payload import Range, add_range
 
 if TYPE_CHECKING:
+    from aiodq.delivery.channel_state import ChannelState
     from aiodq.message import Message
 
 __all__ = ["LentMessages"]
+
+_GONE: Final = 100
+"""Ranges in one GONE: for each, the client looks through all that it holds."""
 
 
 class LentMessages(NumberRuns[LentRun]):
@@ -70,6 +74,22 @@ class LentMessages(NumberRuns[LentRun]):
         if run.left > stop - start:
             run.forget(start, stop)
         super().drop(run, start, stop)
+
+    def drop_lost(self, state: ChannelState) -> list[tuple[Range, ...]]:
+        """Drop messages that are no longer in flight for the client; return them, in parts for one GONE each."""
+        found: list[Range] = []
+        for run in self:
+            for first, last in run.parts(0, len(run.marks)):
+                at = last if last - first > 1 and run.in_flight(first, last) else first
+                while at < last:
+                    start = at
+                    while at < last and state.delivery(run.offset + at) != run.number + at:
+                        at += 1
+                    if start < at:
+                        self.drop(run, start, at)
+                        add_range(found, run.offset + start, run.number + start, at - start)
+                    at += 1
+        return [tuple(found[at : at + _GONE]) for at in range(0, len(found), _GONE)]
 
     def keep(self, message: Message) -> None:
         """Add a message that is in the client's hands again."""

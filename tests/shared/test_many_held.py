@@ -1,0 +1,120 @@
+"""Who holds very many messages does not hold up the owner: they are claimed, given back and lost in small parts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import aiodq
+from aiodq.shared.requests import lending
+from aiodq.shared.requests.lending import Lending
+from aiodq.shared.server.client_connection import ClientConnection
+from aiodq.shared.server.session import Session
+from aiodq.wire.packets import Gone, Release
+from tests.shared.support import PATIENCE, QUICK, counts, two
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiodq.wire.packets import Packet
+
+MANY = 500
+
+
+async def taken(queue: aiodq.Queue, count: int) -> list[aiodq.Message]:
+    """Put so many messages, and take them."""
+    await queue.put_many([b"x"] * count)
+    found: list[aiodq.Message] = []
+    while len(found) < count:
+        found += await queue.get_many(count - len(found))
+    return found
+
+
+async def test_who_loses_many_messages_is_told_of_them_together(tmp_path: Path) -> None:
+    told: list[Gone] = []
+    send = ClientConnection.send
+
+    def heard(self: ClientConnection, packet: Packet, request: int = 0) -> None:
+        if isinstance(packet, Gone):
+            told.append(packet)
+        send(self, packet, request)
+
+    with mock.patch.object(ClientConnection, "send", heard):
+        async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+            queue = client.queue("jobs")
+            messages = await taken(queue, MANY)
+            await queue.ack_many(messages[::100])
+            await queue.seek("latest")
+            assert not any(message.held for message in messages)
+            lost = [offset for packet in told for each in packet.ranges for offset in range(each[0], each[0] + each[2])]
+            assert lost == [message.offset for message in messages if not message.settled]
+            assert len(told) == 1
+
+
+async def test_who_loses_messages_here_and_there_is_told_of_a_hundred_places_at_once(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue = client.queue("jobs")
+        messages = await taken(queue, MANY)
+        server: Any = owner
+        [share] = [share for each in server._remote.owner.clients for share in each.shares if share.holding]
+        state = share._channel_engine.state
+        for message in messages[::2]:
+            state.nack(message.offset, 1)
+        gone = share._lent.drop_lost(state)
+        assert [len(ranges) for ranges in gone] == [100, 100, 50]
+        assert [each.first for ranges in gone for each in ranges] == [message.offset for message in messages[::2]]
+        assert share._lent.drop_lost(state) == []
+        assert share.holding == MANY // 2
+
+
+async def test_very_many_messages_are_given_back_in_parts_that_come_to_all_of_them(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    release = Session._release
+
+    def released(self: Session, packet: Release, request: int) -> None:
+        sizes.append(sum(each.messages for each in packet.ranges))
+        release(self, packet, request)
+
+    with mock.patch.object(Session, "_release", released):
+        async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+            queue: Any = client.queue("jobs")
+            messages = await taken(queue, MANY)
+            await messages[7].ack()
+            first = messages[0]._delivery
+            queue._remote.give_back([range(first, first + MANY)])
+            await queue._remote.all_settled()
+            assert await counts(queue) == (MANY - 1, 0, 0)
+    assert sum(sizes) == MANY - 1
+    assert max(sizes) == 50
+
+
+async def test_others_have_their_turns_while_very_many_messages_are_claimed(tmp_path: Path) -> None:
+    turns, most = 0, 0
+    claim = Lending._claim
+
+    def claimed(self: Lending, *args: Any, **named: Any) -> int | None:
+        nonlocal most, turns
+        turns += 1
+        most = max(most, turns)
+        return claim(self, *args, **named)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns = 0
+            await asyncio.sleep(0)
+
+    path = tmp_path / "s"
+    async with two(path, QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        queue: Any = client.queue("jobs")
+        await taken(queue, MANY)
+        async with aiodq.open(path, QUICK, mode="shared"):
+            other = asyncio.create_task(others())
+            with mock.patch.object(lending, "LONGEST_TURN", 0.0), mock.patch.object(Lending, "_claim", claimed):
+                await owner.aclose()
+                await queue._remote.known()
+                await queue.refresh()
+            other.cancel()
+            assert queue._remote.in_hand == MANY
+        assert most == 1
