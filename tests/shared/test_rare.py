@@ -220,6 +220,30 @@ async def test_the_next_owner_goes_on_telling(tmp_path: Path) -> None:
         assert (await told).kind == "dead"
 
 
+async def test_what_happens_is_told_again_once_there_is_room_for_the_next_owner_on_a_full_disk(tmp_path: Path) -> None:
+    fs = WatchedFileSystem()
+    owner = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
+    async with aiodq.open(tmp_path / "s", QUICK, mode="shared", fs=fs) as store, asyncio.timeout(PATIENCE):
+        server: Any = owner
+        events, remote = store.events(), server._remote
+        await until(lambda: remote.owner.engine.reporter.listeners)
+        link = store._remote.link  # type: ignore[attr-defined]  # it is one of a store that is shared
+        await owner.queue("jobs").put(b"x")
+        fs.fail(errno.ENOSPC, "write", "open")
+        await owner.aclose()
+        await until(lambda: isinstance(link.failure, aiodq.DiskFullError))
+        with pytest.raises(aiodq.DiskFullError):
+            await store.queue("jobs").put(b"x")
+        told = asyncio.ensure_future(anext(events))
+        fs.heal()
+        await until(lambda: link.failure is None)
+        queue = store.queue("jobs")
+        while not told.done():
+            await queue.put(b"x")
+            await (await queue.get()).reject("why")
+        assert (await told).kind == "dead"
+
+
 # --- what cannot be had
 
 
