@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import threading
@@ -521,3 +522,66 @@ async def test_who_reads_a_topic_that_is_deleted_meanwhile_is_told_so(
         gone.set()
         with pytest.raises(aiodq.QueueShutDown, match="'jobs' was deleted"):
             await reading
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "here", "there"])
+async def test_a_handle_keeps_the_numbers_of_what_was_deleted_also_if_there_is_another_one(
+    tmp_path: Path, kind: str
+) -> None:
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
+        if kind == "exclusive":
+            other = store = await stack.enter_async_context(aiodq.open(tmp_path / "s", QUICK))
+        else:
+            other, store = await stack.enter_async_context(two(tmp_path / "s", QUICK))
+        deleting = other if kind == "there" else store
+        topic = store.topic("jobs")
+        channels = [topic.channel(name) for name in "ab"]
+        for channel in channels:
+            await channel.refresh()
+        await topic.put_many([b"x"] * 5)
+        for channel in channels:
+            await channel.get()
+            await channel.refresh()
+        before = channels[0].stats()
+        assert (before.ready, before.in_flight, before.depth) == (4, 1, 5)
+        await deleting.topic("jobs").delete_channel("a")
+        await until(lambda: "deleted" in repr(channels[0]))
+        await store.topic("jobs").channel("a").refresh()
+        assert channels[0].stats() == before
+        before, whole = channels[1].stats(), topic.stats()
+        await deleting.delete_topic("jobs")
+        await until(lambda: "deleted" in repr(topic))
+        await store.topic("jobs").put(b"x")
+        await store.topic("jobs").channel("b").refresh()
+        assert channels[1].stats() == before
+        assert topic.stats().end_offset == whole.end_offset == 5
+
+
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+async def test_a_look_that_began_before_a_deletion_does_not_bring_back_what_was_deleted(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        store: Any = client
+        remote = store._remote
+        for name in "jobs", "other":
+            await client.topic(name).channel("c").refresh()
+        result, read, over = remote.link.result, asyncio.Event(), asyncio.Event()
+
+        async def slowly(name: str, *args: Any, **named: Any) -> Any:
+            found = await result(name, *args, **named)
+            if name == "stats" and args[1] == {"topic": "other"}:
+                read.set()
+                await over.wait()
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(remote.link, "result", slowly)
+            look = asyncio.create_task(remote.look_once())
+            await read.wait()
+        await (client.delete_topic("jobs") if kind == "topic" else client.topic("jobs").delete_channel("c"))
+        over.set()
+        await look
+        assert client.topics() == (["other"] if kind == "topic" else ["jobs", "other"])
+        assert client.topic("jobs").channels() == []
+        assert client.topic("other").channels() == ["c"]

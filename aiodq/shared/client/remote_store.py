@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
 
@@ -37,11 +37,11 @@ from aiodq.shared.client.long_wait import warn_of_long_wait
 from aiodq.shared.client.remote_events import RemoteEvents
 from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.shared.client.remote_transactions import RemoteCommitter
+from aiodq.shared.client.seen import Seen
 from aiodq.shared.connection.inherited import leave_in_children
 from aiodq.shared.connection.link import Link
 from aiodq.shared.connection.rendezvous import of_user
 from aiodq.shared.connection.store_directory import refuse_network
-from aiodq.shared.encoding.answers import read_store, read_topic
 from aiodq.shared.encoding.options_json import topic_options
 from aiodq.shared.server.owner import Owner
 from aiodq.storage.io.lock import is_locked, lock_holder
@@ -50,7 +50,7 @@ from aiodq.storage.state.topic.stored_options import differences
 from aiodq.storage.store_layout import check_store_directory, require_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from aiodq.clock import Clock
     from aiodq.shared.client.remote_puts import RemotePuts
@@ -99,7 +99,6 @@ class RemoteStore:
         self.transactions: OpenTransactions = OpenTransactions(self)
         self.topics: dict[str, RemoteTopic] = {}
         self.unsent: set[RemotePuts] = set()
-        self.seen: dict[str, Mapping[str, Any]] = {}
         self.threads: WorkerThreads = WorkerThreads(self.loop)
         self.fs: FileSystem = seams.fs
         self._given = options
@@ -116,6 +115,7 @@ class RemoteStore:
         self._looking: asyncio.Task[None] | None = None
         self.store_ref: Callable[[], object] = StoreRefs(self.dropped).get
         self.link: Link = Link(path, self._own, failover=failover, inside=self._connect_inside)
+        self.seen: Seen = Seen(self.link)
         self.committer: RemoteCommitter = RemoteCommitter(self.link, self.clock)
         self.events: RemoteEvents = RemoteEvents(self.link, self.loop)
         leave_in_children(self)
@@ -294,7 +294,7 @@ class RemoteStore:
                 puts.send_anyway()
             try:
                 if began < topics_at:
-                    self.seen[""] = await self._page("", stamps=False)
+                    await self.seen.look_at_store()
                     pause = max(_LOOK, _SHARE * (self.loop.time() - began))
                 else:
                     await self.look_once(anew=False)
@@ -311,25 +311,7 @@ class RemoteStore:
         Raises:
             AiodqError: there is no owner to ask.
         """
-        seen: dict[str, Mapping[str, Any]] = {}
-        after, more = "", True
-        while more:
-            seen[""] = found = await self._page(after, stamps=None if anew else True)
-            names = found["topics"]
-            for name, stamp in zip(names, found.get("stamps") or [None] * len(names), strict=True):
-                facts = self.seen.get(name)
-                if facts is None or stamp is None or facts.get("stamp") != stamp:
-                    facts = await self.link.result("stats", read_topic, {"topic": name})
-                if facts is not None:
-                    seen[name] = facts
-                after = name
-            more = found["more"]
-        self.seen = seen
-
-    async def _page(self, after: str, *, stamps: bool | None) -> Mapping[str, Any]:
-        """Request the state of the store, with the names of some topics, and their stamps if they are asked for."""
-        asked: dict[str, Any] = {"after": after} if stamps is None else {"after": after, "stamps": stamps}
-        return await self.link.result("store", read_store, asked)
+        await self.seen.look(anew=anew)
 
     def topic_names(self) -> list[str]:
         """Return the names of the existing topics, as far as known here."""
@@ -338,9 +320,7 @@ class RemoteStore:
 
     def forget_channel(self, topic: str, channel: str) -> None:
         """Forget a deleted channel."""
-        facts = self.seen.get(topic)
-        if facts is not None:
-            facts["channels"].pop(channel, None)
+        self.seen.forget(topic, channel)
 
     # --- calls from handles
 
@@ -430,15 +410,16 @@ class RemoteStore:
         Returns:
             The one of that name that is not the `known` one, so that the owner has to say whether it was deleted, too.
         """
-        self.seen.pop(name, None)
         topic = self.topics.get(name)
         if topic is None or topic is not known:
+            self.seen.forget(name)
             return topic
         del self.topics[name]
         over = QueueShutDown(f"topic {name!r} was deleted")
         topic.put_buffer.shut_down(over)
         channels = list(topic.channel_engines)
-        topic.refused(over)
+        topic.refused(over)  # it keeps its numbers, of which some are in what was seen
+        self.seen.forget(name)
         for channel in channels:
             self.link.forget(name, channel)
         self.link.forget(name, "")

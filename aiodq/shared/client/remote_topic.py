@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from aiodq.engine.loop.futures import surely
 from aiodq.engine.queue_errors import QueueShutDown
@@ -18,6 +18,7 @@ from aiodq.shared.connection.watching import ask_for_changes
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.encoding.options_json import channel_options, read_topic_options, topic_options
 from aiodq.shared.encoding.stats_json import blank_topic, read_channel_stats, read_topic_stats
+from aiodq.stats import ChannelStats
 from aiodq.wire.packets import Figures
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.options import ChannelOptions, StoreOptions
+    from aiodq.shared.client.seen import Seen
     from aiodq.shared.connection.link import Link
     from aiodq.shared.connection.listener import Notice
     from aiodq.shared.consuming.remote_settlement import RemoteSettlement
@@ -50,7 +52,7 @@ class TopicHost(Protocol):
     threads: WorkerThreads
     home: HomeLoop
     unsent: set[RemotePuts]
-    seen: dict[str, Mapping[str, Any]]
+    seen: Seen
 
     @property
     def standing(self) -> str:
@@ -121,6 +123,7 @@ class RemoteTopic:
         self._is_known = False
         self._epoch = 0
         self._uuid: str | None = None
+        self._last_stats: TopicStats | None = None
         self._orderly = False
         self._known = Known()
         self._turns = asyncio.Lock()
@@ -167,6 +170,8 @@ class RemoteTopic:
 
     def refused(self, error: Exception) -> None:
         """Make the topic unusable, because the owner refuses to open it or it was deleted."""
+        if self.error is None and self._host.standing == "open":
+            self._last_stats = self.stats()
         self.error = self.error or error
         self.link.detach(self.name, "", self)
         self._host.discard(self)
@@ -191,8 +196,12 @@ class RemoteTopic:
 
     def discard(self, channel: RemoteSettlement) -> None:
         """See `SettledTopic`. Existing handles keep it."""
-        over = isinstance(channel.error, QueueShutDown) and self._host.standing == "open"
-        if over and self.channel_engines.get(channel.name) is channel:
+        if self._host.standing != "open":
+            return
+        if channel.last_stats is None:
+            known = self._host.seen.get(self.name, {}).get("channels", {}).get(channel.name)
+            channel.last_stats = _counted(known, cast("RemoteChannel", channel))
+        if isinstance(channel.error, QueueShutDown) and self.channel_engines.get(channel.name) is channel:
             del self.channel_engines[channel.name]
 
     def forget_channel(self, name: str, known: RemoteChannel | None) -> RemoteChannel | None:
@@ -308,22 +317,19 @@ class RemoteTopic:
         return self._is_known and self.options.max_messages is None and self.options.max_bytes is None
 
     def stats(self) -> TopicStats:
-        """Return the owner's last statistics of the topic, with newer counts where this process has them."""
+        """Return the owner's last statistics of the topic, with newer counts where this process has them.
+
+        Once it was deleted or refused, they stay as they were.
+        """
+        if self._last_stats is not None:
+            return self._last_stats
         found = self._host.seen.get(self.name)
         stats = blank_topic(self.name) if found is None else read_topic_stats(found)
         begin, end, durable = self.log
         channels = dict(stats.channels)
         for name, channel in self.channel_engines.items():
             if channel.error is None:
-                numbers = channels.get(name) or read_channel_stats({"name": name})
-                counts = channel.ready, channel.flying, channel.counts.deferred
-                depth = sum(counts)
-                channels[name] = replace(
-                    numbers, ready=counts[0], in_flight=counts[1], deferred=counts[2], depth=depth,
-                    # An empty channel has neither an oldest time nor a size, whatever was reported before.
-                    oldest_ns=numbers.oldest_ns if depth else None,
-                    backlog_bytes=numbers.backlog_bytes if depth else 0,
-                )  # fmt: skip
+                channels[name] = _counted(channels.get(name), channel)
         return replace(
             stats,
             begin_offset=max(begin, stats.begin_offset),
@@ -433,6 +439,19 @@ class RemoteTopic:
             if channel in {None, one.name}:
                 await one.known()
         self.check()
+
+
+def _counted(known: ChannelStats | Mapping[str, Any] | None, channel: RemoteChannel) -> ChannelStats:
+    """Return the owner's last statistics of a channel, if any are known, with this process's counts."""
+    numbers = known if isinstance(known, ChannelStats) else read_channel_stats(known or {"name": channel.name})
+    counts = channel.ready, channel.flying, channel.counts.deferred
+    depth = sum(counts)
+    return replace(
+        numbers, ready=counts[0], in_flight=counts[1], deferred=counts[2], depth=depth,
+        # An empty channel has neither an oldest time nor a size, whatever was reported before.
+        oldest_ns=numbers.oldest_ns if depth else None,
+        backlog_bytes=numbers.backlog_bytes if depth else 0,
+    )  # fmt: skip
 
 
 async def _asked(asking: Coroutine[Any, Any, object], refused: Callable[[Exception], None]) -> None:

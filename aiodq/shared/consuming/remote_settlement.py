@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.format.frame import Batch
     from aiodq.shared.connection.link import Link
+    from aiodq.stats import ChannelStats
     from aiodq.wire.packets import Packet
     from aiodq.wire.payload import Held, Range
 
@@ -87,6 +88,7 @@ class RemoteSettlement:
         named: the options that this process has given for the channel, or None.
         unanswered: acks and rejections whose outcome is unknown.
         error: why the channel can no longer be used, or None.
+        last_stats: its statistics when it was deleted or refused, or None.
     """
 
     def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None) -> None:
@@ -97,6 +99,7 @@ class RemoteSettlement:
         self.counting: bool = False
         self.state: None = None
         self.error: Exception | None = None
+        self.last_stats: ChannelStats | None = None
         self.transactions: OpenTransactions = topic.transactions
         self.crash_suspects: CrashSuspects = CrashSuspects()
         self.store_ref: Callable[[], object] = topic.store_ref

@@ -141,6 +141,8 @@ class SharedChannel(Channel):
 
     def stats(self) -> ChannelStats:
         """See `Channel.stats`."""
+        if self._remote.last_stats is not None:
+            return self._remote.last_stats
         numbers = self._remote_topic.stats().channels.get(self.name)
         return read_channel_stats({"name": self.name}) if numbers is None else numbers
 

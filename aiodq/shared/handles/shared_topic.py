@@ -106,8 +106,8 @@ class SharedTopic(Topic):
         link, known = self._remote.link, self._remote.channel_engines.get(name)
         with link.opened.left_out(self.name, name, link.open_left):
             await self._ask("delete_channel", read_nothing, numbered({"channel": name}), again={})
-            self._store.forget_channel(self.name, name)
             anew = self._remote.forget_channel(name, known)
+            self._store.forget_channel(self.name, name)
         if anew is not None:
             await anew.look_whether_deleted()
 
