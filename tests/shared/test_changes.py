@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -12,7 +12,7 @@ import aiodq
 from aiodq.shared.consuming.timeouts import Timeouts
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Call
-from tests.shared.support import PATIENCE, QUICK, two, until
+from tests.shared.support import PATIENCE, QUICK, counts, two, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -92,6 +92,52 @@ async def test_a_channel_is_paused_for_all_who_hold_it(tmp_path: Path) -> None:
         await until(lambda: all(channel.paused for channel in channels))
         await stores[0].topic("jobs").resume()
         await until(lambda: not any(channel.paused for channel in channels))
+
+
+@pytest.mark.parametrize("who", ["this process", "another", "another, all of the topic"])
+async def test_what_is_here_and_not_taken_is_not_handed_out_once_the_channel_is_paused(
+    tmp_path: Path, who: str
+) -> None:
+    async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
+        jobs: Any = client.queue("jobs")
+        await jobs.put_many([b"%d" % number for number in range(9)])
+        by: Any = {"this process": jobs, "another": owner.queue("jobs")}.get(who, owner.topic("jobs"))
+        with jobs._remote.wanting(7):
+            jobs._remote._want()
+            await until(lambda: len(jobs._remote._ready) == 7)
+            assert (await jobs.get()).body == b"0"
+            await by.pause()
+            await until(lambda: jobs._remote._held_back)
+            with pytest.raises(aiodq.QueueEmpty):
+                jobs.get_nowait()
+            getting = asyncio.create_task(jobs.get())
+            others = asyncio.create_task(jobs.get_many(9))
+            await until(lambda: not jobs._remote._ready)
+            assert await counts(jobs) == (8, 1, 0)
+            assert not getting.done()
+            assert not others.done()
+        await by.resume()
+        bodies = [(await getting).body, *(message.body for message in await others)]
+        while len(bodies) < 8:
+            bodies.append((await jobs.get()).body)
+        assert bodies == [b"%d" % number for number in range(1, 9)]
+
+
+async def test_who_pauses_a_channel_gets_nothing_that_was_asked_for_before(tmp_path: Path) -> None:
+    async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
+        jobs = client.queue("jobs")
+        await jobs.put(b"x")
+        for _ in range(3):
+            with pytest.raises(aiodq.QueueEmpty):
+                jobs.get_nowait()
+            await jobs.refresh()
+            await jobs.pause()
+            with pytest.raises(aiodq.QueueEmpty):
+                jobs.get_nowait()
+            assert await counts(jobs) == (1, 0, 0)
+            await jobs.resume()
+        async with await jobs.get() as message:
+            assert message.attempts == 1
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])

@@ -7,6 +7,7 @@ from a lease in the owner's process. Messages taken in this way are counted when
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING
 
 from aiodq.engine.channel.lease.in_flight import message_of, messages_of
@@ -15,10 +16,11 @@ from aiodq.message import Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aiodq.clock import Clock
     from aiodq.engine.channel.lease.message_lease import MessageLease
     from aiodq.engine.channel.lease.open_lease import OpenLease
 
-__all__ = ["Arrived"]
+__all__ = ["Arrived", "deaths"]
 
 
 class _Run:
@@ -156,3 +158,15 @@ class Arrived:
             if run.next == run.stop:
                 self._runs.pop()
         return numbers[::-1]
+
+
+def deaths(clock: Clock, expiries: Sequence[int] | None) -> list[float] | None:
+    """Return until when messages that arrive now live here, by the monotonic clock; None if none of them dies.
+
+    The owner has just found each alive: if this process's wall clock says otherwise, it was set meanwhile, and the
+    message is delivered. Given back, it would come again, over and over.
+    """
+    if expiries is None:
+        return None
+    now, wall = clock.monotonic(), clock.now_ns()
+    return [now + (each - wall) / 1_000_000_000 if each > wall else inf for each in expiries]

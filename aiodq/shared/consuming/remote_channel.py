@@ -25,7 +25,7 @@ from aiodq.message import Message
 from aiodq.names import is_ephemeral
 from aiodq.shared.connection.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
-from aiodq.shared.consuming.arrived import Arrived
+from aiodq.shared.consuming.arrived import Arrived, deaths
 from aiodq.shared.consuming.holdings import portions
 from aiodq.shared.consuming.pace import MOST_AHEAD, WINDOW, Pace
 from aiodq.shared.consuming.remote_settlement import BACK_AT_ONCE, RemoteSettlement
@@ -36,7 +36,7 @@ from aiodq.wire.frames import decode_messages
 from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Ping, Resume, Want
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Coroutine, Iterator, Mapping
 
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.options import ChannelOptions
@@ -92,7 +92,7 @@ class RemoteChannel(RemoteSettlement):
         self._opened = self._made_by = 0
         self._made: str | None = None
         self._is_fleeting = is_ephemeral(topic.name) or is_ephemeral(name)
-        self._through = self._drained = self._halted = False
+        self._through = self._drained = self._halted = self._held_back = False
         self._idlers: dict[asyncio.Future[None], None] = {}
         self._returning: asyncio.TimerHandle | None = None
         self._last_withdrawn: asyncio.Future[Packet] | None = None
@@ -129,7 +129,9 @@ class RemoteChannel(RemoteSettlement):
 
     def opened(self, facts: Mapping[str, Any]) -> None:
         """Note that the channel is open, with its options and state."""
-        self.changed(facts)
+        # Nothing that was delivered is here, and an owner of an earlier aiodq does not say when it resumes.
+        self._apply(facts)
+        self._hold_back(paused=False)
         self._made_by = self._epoch
         self._known.note()
         self._ask_the_end()
@@ -137,12 +139,26 @@ class RemoteChannel(RemoteSettlement):
 
     def changed(self, facts: Mapping[str, Any]) -> None:
         """Apply the owner's options and pause, which any process may have changed."""
+        self._apply(facts)
+        self._hold_back(paused=self.paused)
+
+    def _apply(self, facts: Mapping[str, Any]) -> None:
         options = facts.get("options", {})
         self.go_by(read_channel_options(options))
         self._topic.link.opened.changed(self._topic.name, self.name, options)
         self.paused = bool(facts.get("paused"))
         if isinstance(made := facts.get("made"), str):
             self._made = made
+
+    def _hold_back(self, *, paused: bool) -> None:
+        """Hand out nothing that is here, and give it back, as long as the channel is paused."""
+        before, self._held_back = self._held_back, paused
+        if paused and not before:
+            self._ready.halt()
+            self._withdraw()
+        elif before and not paused:
+            self._want()
+            self.wake()
 
     def _ask_the_end(self) -> None:
         end = self._request(lambda handle: Call("ended", {"handle": handle}))
@@ -225,25 +241,13 @@ class RemoteChannel(RemoteSettlement):
                 self._topic.name, batch, number=number, attempts=packet.attempts, channel_engine=self,
                 home=self._topic.home,
             )  # fmt: skip
-            self._ready.add(lease, batch.columns.bodies, self._deaths(batch.columns.expiries))
+            self._ready.add(lease, batch.columns.bodies, deaths(self._topic.clock, batch.columns.expiries))
             self._counted.add(lease, packet.delivery + batch.first - packet.first, packet.attempts, epoch)
             self._got += count
             self._drained = False
             self.counts.delivered(count)
         self.wake()
         self._withdraw_unless_wanted()
-
-    def _deaths(self, expiries: Sequence[int] | None) -> list[float] | None:
-        """Return until when messages that arrive now live here, by the monotonic clock; None if none of them dies.
-
-        The owner has just found each alive: if this process's wall clock says otherwise, it was set meanwhile, and the
-        message is delivered. Given back, it would come again, over and over.
-        """
-        if expiries is None:
-            return None
-        clock = self._topic.clock
-        now, wall = clock.monotonic(), clock.now_ns()
-        return [now + (each - wall) / 1_000_000_000 if each > wall else inf for each in expiries]
 
     def reopened(self, epoch: int) -> None:
         """Start again with another owner, and give back the messages that were not taken here."""
@@ -334,7 +338,7 @@ class RemoteChannel(RemoteSettlement):
         """Hand out a message that is here already; None if there is none."""
         if self._ready.mortal and (dead := self._ready.take_dead(self._topic.clock.monotonic())):
             self.give_back(dead)  # to the owner, which settles them
-        if not self._ready or self._halted:
+        if not self._ready or self._halted or self._held_back:
             return None
         message = self._ready.take(store_ref, self._pace.ahead // _LOOKS if self._pace.ahead else MOST_AHEAD)
         self._prefetch()
@@ -371,7 +375,7 @@ class RemoteChannel(RemoteSettlement):
         if self.counts.ready and not self._ready:
             self._want()  # nothing was asked for if the first ones were here
             await self.refresh(bring=True)  # the owner sends in pieces, and answers this in between
-        return bool(self._ready) and not self._halted  # then they are given back, some in each turn of the loop
+        return bool(self._ready) and not (self._halted or self._held_back)  # else they are being given back
 
     def _return(self) -> None:
         self._returning = None
@@ -381,7 +385,7 @@ class RemoteChannel(RemoteSettlement):
         """Hand out up to `most` messages that are here already."""
         if self._ready.mortal:
             return list(islice(iter(partial(self.take_next, store_ref), None), most))
-        if not self._ready or self._halted:
+        if not self._ready or self._halted or self._held_back:
             return []
         taken = self._ready.take_run(most, store_ref)
         self._prefetch()
@@ -490,6 +494,7 @@ class RemoteChannel(RemoteSettlement):
 
     def _withdraw(self, waiting: int = 0) -> None:
         """Keep messages for `waiting` getters; give others back, also those still on their way."""
+        waiting = 0 if self._held_back else waiting
         kept = min(waiting, len(self._ready))
         wanted = self._got + waiting - kept
         if self._wanted > wanted and self.error is None:

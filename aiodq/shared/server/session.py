@@ -65,7 +65,7 @@ _WAITS: Final = frozenset({"backup", "drain", "join"})
 _SHOWN: Final = frozenset({"purge", "sync"})
 """Calls after which the client knows where the log begins and up to where it is durable."""
 
-_MOVES: Final = frozenset({"configure", "purge", "seek"})
+_MOVES: Final = frozenset({"configure", "pause", "purge", "seek"})
 """Calls that take away what is in flight, or change what clients do with what they get."""
 
 _ENDS: Final = frozenset({"back", "changed", "closing", "deaf", "ended", "forget", "withdraw"})
@@ -524,7 +524,7 @@ class Session:
         self.outdated.note(handle)
         if call.name in _SHOWN:
             self._send_figures(handle)
-        if call.name == "purge":
+        if call.name in {"pause", "purge"}:
             # INVARIANT: as for a channel below.
             self._owner.moved(topic.name)
         return done
