@@ -15,6 +15,7 @@ from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.engine.store.channel_management import pause_topic
 from aiodq.engine.store.store_engine import StoreEngine
 from aiodq.engine.topic.puts.open_topic import OpenTopic
+from aiodq.engine.topic.retention.retaining_channels import has_retaining_channels
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.errors import OffsetError
 from aiodq.message import Message, look_at
@@ -163,7 +164,7 @@ class Topic(TopicHandle):
         self, name: str, options: ChannelOptions | None, *, recalled: bool = False
     ) -> ChannelEngine[Message]:
         engine, store_engine = self._engine, self._store_engine
-        new, first = name not in engine.channel_engines, not engine.retention.is_held()
+        new, first = name not in engine.channel_engines, not has_retaining_channels(engine)
         channel_engine = store_engine.channel_engine(engine, name, Message)
         if options is not None:
             effective = engine.effective_options
@@ -222,7 +223,7 @@ class Topic(TopicHandle):
         read = partial(LogReader.read, view=self._engine.view(), offset=offset, max_bytes=1)
         result = await self._engine.reader.look(read)
         if result.damages:
-            self._engine.retention.met_damage(result.damages)
+            self._engine.segment_deletion.met_damage(result.damages)
         for batch in result.batches:
             if batch.first <= offset < batch.stop:
                 return look_at(self.name, batch, offset - batch.first)
@@ -253,7 +254,7 @@ class Topic(TopicHandle):
         high = self._engine.visible if stop is None else min(stop, self._engine.visible)
         low = min(max(self.begin_offset, start or 0), high)
         fs, threads = self._store_engine.fs_of(self.name), self._store_engine.threads
-        damaged, view = self._engine.retention.met_damage, self._engine.view
+        damaged, view = self._engine.segment_deletion.met_damage, self._engine.view
         return scan_log(self.name, fs, threads, view, range(low, high), reverse=reverse, damaged=damaged)
 
     async def offset_at(self, moment: datetime) -> int:
@@ -311,7 +312,7 @@ class Topic(TopicHandle):
 
     async def _purge(self) -> int:
         async with self._engine.without_transactions():
-            return await self._engine.retention.purge()
+            return await self._engine.purge()
 
     def pause(self) -> Awaited[None]:
         """Stop deliveries to all channels; messages can still be put and settled.

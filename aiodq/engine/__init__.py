@@ -61,8 +61,8 @@ The life of an ack:
       `AckPersister.flush`         writes for all channels of the topic together
         `ChannelState.take_ops`    turns the bytes into a floor, ranges, attempts, due times
         `ChannelJournal.append`    writes them
-        `TopicRetention.passed`    is the channel past the oldest segment? `TopicRetention.retain` deletes the segment
-                                   once all channels are, and their acks are durable
+        `TopicRetention.passed`    is the channel past the oldest segment? Once all are, `TopicRetention.retain` has
+                                   `SegmentDeletion.delete` delete the segment, after their acks are durable
         `TopicEngine.wait_durable` no ack is durable before its message
         `ChannelJournal.sync`      under "always" at once, else with the interval; then the waiters are woken
 

@@ -27,7 +27,8 @@ NAME = "spark/daily"
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for holds whenever there is a reason."""
-    monkeypatch.setattr("aiodq.engine.topic.retention._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("aiodq.engine.topic.retention.topic_retention._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("aiodq.engine.topic.retention.segment_deletion._RETRY", 0.0)
 
 
 def held(machine: Machine, offsets: dict[str, int], patterns: tuple[str, ...] | None = ()) -> None:
@@ -109,7 +110,7 @@ async def test_one_that_was_made_after_a_look_of_long_ago_keeps_as_well(
             machine.clock.advance(1)
         return found
 
-    monkeypatch.setattr("aiodq.engine.topic.retention.read_holds", look)
+    monkeypatch.setattr("aiodq.engine.topic.retention.topic_holds.read_holds", look)
     async with machine.store(**SMALL) as store:
         queue = await consumed(store)
         await nudged(queue, 34)
@@ -134,13 +135,13 @@ async def come_to(queue: aiodq.Queue, condition: Callable[[], bool]) -> None:
 
 async def test_one_made_while_a_backup_keeps_files_keeps_those_after_it_too(machine: Machine) -> None:
     async with machine.store(**SMALL) as store:
-        retention = store.topic("jobs")._engine.retention
-        retention.keep_files()
+        deletion = store.topic("jobs")._engine.segment_deletion
+        deletion.keep_files()
         queue = await consumed(store)
         await nudged(queue, 8)
         assert min(files(machine)) == 0
         held(machine, {"jobs": 12})
-        retention.release_files()
+        deletion.release_files()
         await come_to(queue, lambda: min(files(machine)) > 0)
         for _ in range(5):
             await queue.sync()
@@ -166,12 +167,12 @@ async def test_one_made_while_very_many_files_are_deleted_keeps_the_rest(
             held(machine, {"jobs": 20})
 
     async with machine.store(**SMALL) as store:
-        retention = store.topic("jobs")._engine.retention
-        retention.keep_files()
+        deletion = store.topic("jobs")._engine.segment_deletion
+        deletion.keep_files()
         queue = await consumed(store)
         await nudged(queue, 8)
         monkeypatch.setattr(machine.fs, "remove", slowly)
-        retention.release_files()
+        deletion.release_files()
         await come_to(queue, lambda: min(files(machine)) > 0)
         for _ in range(5):
             await queue.sync()
@@ -182,12 +183,12 @@ async def test_one_made_while_very_many_files_are_deleted_keeps_the_rest(
 
 async def test_a_purge_deletes_what_one_keeps_after_its_deletion_was_decided(machine: Machine) -> None:
     async with machine.store(**SMALL) as store:
-        retention = store.topic("jobs")._engine.retention
-        retention.keep_files()
+        deletion = store.topic("jobs")._engine.segment_deletion
+        deletion.keep_files()
         queue = await consumed(store)
         await nudged(queue, 8)
         held(machine, {"jobs": 12})
-        retention.release_files()
+        deletion.release_files()
         await come_to(queue, lambda: min(files(machine)) > 0)
         await queue.purge()
         await come_to(queue, lambda: files(machine) == [40])

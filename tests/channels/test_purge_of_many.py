@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
-from aiodq.engine.topic.retention import _PURGED_AT_ONCE
+from aiodq.engine.topic.retention.purge import _AT_ONCE
 from tests.channels.support import Machine, soon, until
 
 if TYPE_CHECKING:
     import pytest
 
 EARLIEST = aiodq.ChannelOptions(start="earliest")
-MANY = 3 * _PURGED_AT_ONCE + 7
+MANY = 3 * _AT_ONCE + 7
 
 
 async def test_many_channels_are_purged_in_several_turns(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +45,8 @@ async def test_many_channels_are_purged_in_several_turns(machine: Machine, monke
         channels.append(topic.channel("late", EARLIEST))
         assert await soon(purging) == 3
         counting.cancel()
-        assert max(purged.values()) <= _PURGED_AT_ONCE
-        assert len(purged) >= MANY / _PURGED_AT_ONCE
+        assert max(purged.values()) <= _AT_ONCE
+        assert len(purged) >= MANY / _AT_ONCE
         assert not any(message.held for message in held)
         for channel in channels:
             assert (await soon(channel.get())).body == b"new"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.engine.topic.consumption import Consumption
-from aiodq.engine.topic.retention import _IDLE as IDLE
+from aiodq.engine.topic.retention.consumption import Consumption
+from aiodq.engine.topic.retention.topic_retention import _IDLE as IDLE
 from aiodq.storage.offline.store_reader import StoreReader
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.state.holds import Hold, write_hold

@@ -13,7 +13,7 @@ import pytest
 import aiodq
 from aiodq.clock import SystemClock
 from aiodq.engine.topic.commit.io_loop import IoLoop
-from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.retention.topic_retention import TopicRetention
 from aiodq.format.frame import encode_run
 from aiodq.testing import FakeClock, WatchedFileSystem
 from tests.queue.support import (

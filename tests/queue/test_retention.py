@@ -12,7 +12,7 @@ import pytest
 
 import aiodq
 from aiodq import Retention
-from aiodq.engine.topic.consumption import _SEGMENTS
+from aiodq.engine.topic.retention.consumption import _SEGMENTS
 from aiodq.starting import move_channel
 from aiodq.storage.log.retention import Verdict, expired
 from aiodq.testing import WatchedFileSystem
@@ -86,12 +86,12 @@ class TestConsumed:
         async with queue(path, segment_bytes=SMALL) as jobs:
             await fill(jobs, numbered(60))
             bases = kept(path)
-            jobs._engine.retention.pin(bases[2])
+            jobs._engine.segment_deletion.pin(bases[2])
             for message in await take(jobs, 60):
                 message.ack_nowait()
             await soon(jobs.sync())
             await until(lambda: kept(path) == bases[2:])
-            jobs._engine.retention.unpin()
+            jobs._engine.segment_deletion.unpin()
             await until(lambda: kept(path) == bases[-1:])
 
     async def test_one_old_unacked_message_pins_only_its_segment(self, path: Path) -> None:
@@ -157,7 +157,7 @@ class TestConsumed:
             asked.append(len(arguments[-1]))
             return expired(*arguments)
 
-        monkeypatch.setattr("aiodq.engine.topic.retention.expired", counting)
+        monkeypatch.setattr("aiodq.engine.topic.retention.topic_retention.expired", counting)
         channel = aiodq.ChannelOptions(max_in_flight=10_000)
         options = aiodq.StoreOptions(segment_bytes=SMALL, sync="os", sync_interval=0.002)
         async with aiodq.open_queue(path, options, channel, fs=WatchedFileSystem()) as jobs:

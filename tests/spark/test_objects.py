@@ -810,7 +810,7 @@ async def test_what_its_owner_deletes_while_it_is_shipped_is_missed(
 async def test_with_a_hold_nothing_is_deleted_before_it_is_shipped(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiodq.engine.topic.retention._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("aiodq.engine.topic.retention.topic_retention._LOOK_EVERY", 0.0)
     fs = OsFileSystem()
     async with aiodq.open(tmp_path / "s", aiodq.StoreOptions(segment_bytes=1000)) as store:
         queue = store.queue("a")

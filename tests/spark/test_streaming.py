@@ -426,7 +426,7 @@ def test_a_query_that_is_stopped_and_goes_on(spark: SparkSession, tmp_path: Path
 
 
 async def test_what_a_hold_keeps_until_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiodq.engine.topic.retention._LOOK_EVERY", 0.0)
+    monkeypatch.setattr("aiodq.engine.topic.retention.topic_retention._LOOK_EVERY", 0.0)
     reader = reader_of(tmp_path, hold="daily")
     async with aiodq.open(tmp_path, aiodq.StoreOptions(segment_bytes=1000)) as store:
         queue = store.queue("a")

@@ -480,7 +480,7 @@ async def test_what_is_settled_before_the_moment_comes_again_and_is_there(tmp_pa
             while "jobs" not in held_before.done:
                 await asyncio.sleep(0.001)
             await jobs.ack_many(await jobs.get_many(12))
-            while not jobs._engine.retention.undeleted:
+            while not jobs._engine.segment_deletion.undeleted:
                 await asyncio.sleep(0.001)
         await jobs.put(b"because of it")
         held_before.let_go()

@@ -26,7 +26,7 @@ from aiodq.delivery.stale_heap import StaleHeap
 from aiodq.engine.channel.channel_engine import ChannelEngine
 from aiodq.engine.channel.source.requeue_cache import RequeueCache
 from aiodq.engine.loop.futures import MOST_AT_ONCE
-from aiodq.engine.topic.consumption import Consumption
+from aiodq.engine.topic.retention.consumption import Consumption
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
 from aiodq.storage.state.topic.topic_description import TopicDescription
@@ -940,7 +940,7 @@ async def test_a_tick_looks_at_each_channel_few_times(tmp_path: Path, monkeypatc
 async def test_few_segments_are_checked_at_a_time_in_very_many_channels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiodq.engine.topic.consumption._CHECKS", 100)
+    monkeypatch.setattr("aiodq.engine.topic.retention.consumption._CHECKS", 100)
     async with opened(tmp_path) as store:
         topic = store.topic("t")
         await fill(topic, 40, 9)

@@ -637,8 +637,8 @@ async def test_one_that_found_no_room_keeps_no_segment_of_the_topics_it_would_ha
         with pytest.raises(aiodq.DiskFullError):
             await transact(store, {"jobs": [b"3"]})
         machine.fs.plan.clear()
-        retention = jobs.topic._engine.retention
-        assert (retention.pinned is not None) == committed, "what is committed stays until it is durable in the topic"
+        deletion = jobs.topic._engine.segment_deletion
+        assert (deletion.pinned is not None) == committed, "what is committed stays until it is durable in the topic"
         for _ in range(20):
             await jobs.put(bytes(100))
         await jobs.ack_many(await jobs.get_many(30))

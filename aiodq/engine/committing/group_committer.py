@@ -121,7 +121,7 @@ class Committer:
             channel_engines: its channels in which they settle messages.
             left: the messages that could not be put into it when the store was opened.
         """
-        engine.retention.pin(0)
+        engine.segment_deletion.pin(0)
         self._settled.update(dict.fromkeys(channel_engines, engine))
         appender = self._appenders[engine] = TopicAppender(engine)
         for columns in left:
@@ -383,7 +383,7 @@ class Committer:
             commits = [entry.commit() for entry in entries]
             for entry in entries:
                 for engine, _, _ in entry.puts:
-                    engine.retention.pin(engine.log.durable)
+                    engine.segment_deletion.pin(engine.log.durable)
             with self._sync_timer:
                 numbers = await self._threads.call(self._file.append, commits, self._clock.now_ns())
         except StoreFailedError as error:
@@ -409,7 +409,7 @@ class Committer:
         """Let go of topics that only transactions which were refused put into; others are when the log is emptied."""
         for engine in chain.from_iterable(entry.topics for entry in entries):
             if engine not in self._appenders and not engine.closed:
-                engine.retention.unpin()
+                engine.segment_deletion.unpin()
 
     async def _wait_durable(self, entries: list[Entry]) -> None:
         """Wait until every message that these transactions settle is durable."""
@@ -488,7 +488,7 @@ class Committer:
         self._appenders.clear()
         self._settled.clear()
         for engine in touched:
-            engine.retention.unpin()
+            engine.segment_deletion.unpin()
 
     # --- the end
 

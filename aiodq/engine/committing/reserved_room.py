@@ -6,6 +6,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiodq.engine.topic.retention.retaining_channels import retaining_channels
+
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
@@ -112,7 +114,7 @@ class ReservedRoom:
         """Return how many messages the transaction settles in every channel of a topic, up to those it puts there."""
         if not self._settled:
             return 0
-        settled = min((self._settled[channel] for channel in share.engine.retention.holding()), default=0)
+        settled = min((self._settled[channel] for channel in retaining_channels(share.engine)), default=0)
         return min(settled, share.messages)
 
     def _take(self, share: Share) -> None:

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiodq.delivery.channel_state import ChannelState
+from aiodq.engine.topic.retention.retaining_channels import retaining_channels
 from aiodq.stats import ChannelStats, HeldSegment, TopicStats
 from aiodq.storage.log.backlog_bytes import segment_at
 from aiodq.storage.state.holds import held_by
@@ -115,7 +116,7 @@ def _held(engine: TopicEngine) -> tuple[HeldSegment, ...]:
     through: dict[int, set[str]] = {}
     for name, first in engine.retention.holds.items():
         begin.setdefault(bisect_right(ends, first), []).append(held_by(name))
-    for one in engine.retention.holding():
+    for one in retaining_channels(engine):
         if (state := one.state) is not None:
             at = bisect_right(ends, state.floor)
             begin.setdefault(at, []).append(one.name)

@@ -131,7 +131,7 @@ class _Making:
             raise
         finally:
             for engine in self.kept:
-                engine.retention.release_files()
+                engine.segment_deletion.release_files()
         return BackupReport(backup.target, len(logs), sum(log.messages for log in logs), backup.bytes)
 
     async def _note(self) -> list[LogCopy]:
@@ -149,13 +149,13 @@ class _Making:
         pending = await self._in_thread(self._backup.take_store_files)
         while new := [engine for engine in self._topics() if engine not in self.kept]:
             for engine in new:
-                engine.retention.keep_files()
+                engine.segment_deletion.keep_files()
                 self.kept[engine] = None
             await self._take_small_files(new)
         # INVARIANT: no await from the last look at the topics on, so that all logs are those of one moment. A topic
         # whose deletion was asked for meanwhile waits for this backup, and is in it.
         there = [engine for engine in self.kept if not isinstance(engine.log, NoLog)]
-        return [LogCopy.of(each.name, each.real_log(), each.retention.undeleted) for each in there], pending
+        return [LogCopy.of(each.name, each.real_log(), each.segment_deletion.undeleted) for each in there], pending
 
     def _topics(self) -> list[TopicEngine]:
         """Return the topics that are on disk, or about to be.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from aiodq.engine.topic.retention.retaining_channels import retaining_channels
 from aiodq.engine.topic.whole_topic import WholeTopic
 from aiodq.format.layout import SEGMENT_HEADER
 from aiodq.storage.log.backlog_bytes import position_in
 
 if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState
-    from aiodq.engine.topic.retention import TopicRetention
+    from aiodq.engine.topic.retention.overflow import Overflow
+    from aiodq.engine.topic.retention.topic_retention import TopicRetention
     from aiodq.format.footer import SegmentIndex
     from aiodq.storage.segments.segment_files import Segment
     from aiodq.storage.segments.segment_list import SegmentList
@@ -25,6 +27,7 @@ class BoundedTopic(WholeTopic, Protocol):
     """What the bound and the put buffer need of a topic."""
 
     retention: TopicRetention
+    overflow: Overflow
 
 
 class BacklogBound:
@@ -102,7 +105,7 @@ class BacklogBound:
         return not any(state.flying for state in self._states())
 
     def _states(self) -> list[ChannelState]:
-        return [one.state for one in self._engine.retention.holding() if one.state is not None]
+        return [one.state for one in retaining_channels(self._engine) if one.state is not None]
 
     def _look(self) -> tuple[int, int]:
         """Return the depth of the deepest channel, and the lowest floor of any."""

@@ -27,7 +27,10 @@ from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.expirations import Expirations
 from aiodq.engine.topic.no_log import NoLog
 from aiodq.engine.topic.puts.put_buffer import PutBuffer
-from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.retention.overflow import Overflow
+from aiodq.engine.topic.retention.purge import Purge
+from aiodq.engine.topic.retention.segment_deletion import SegmentDeletion
+from aiodq.engine.topic.retention.topic_retention import TopicRetention
 from aiodq.errors import WrongContextError, again
 from aiodq.options import seconds
 from aiodq.storage.log.backlog_bytes import BacklogBytes
@@ -69,7 +72,9 @@ class TopicEngine:
     Attributes:
         name: the topic's name.
         log: its log; an empty substitute until the first message or channel creates its files.
-        retention: deletes segments and drops messages.
+        retention: decides which segments are deleted.
+        segment_deletion: deletes segments.
+        overflow: drops messages if the backlog is over its bound.
         creation: creates its files and its channels.
         put_buffer: the open batch, and the puts that wait for room.
         channel_engines: its channels, by name.
@@ -150,14 +155,15 @@ class TopicEngine:
         )
         self.io_loop: IoLoop = IoLoop(self, host, self._persister)
         self.writer: SegmentWriter = SegmentWriter(log, host.clock, host.threads, self.io_loop.wrote)
+        exists = log is not None or unusable is not None
         self.creation: Creation = Creation(
-            self,
-            lambda: host.make_log(name, self.effective_options.record),
-            exists=log is not None or unusable is not None,
+            self, lambda: host.make_log(name, self.effective_options.record), exists=exists
         )
         self.reader: PrefetchingReader = PrefetchingReader(host.fs_of(name), host.threads, self.view, self._ahead)
         self.put_buffer: PutBuffer = PutBuffer(self)
-        self.retention: TopicRetention = TopicRetention(self, self.reader, self._persister, host)
+        self.segment_deletion: SegmentDeletion = SegmentDeletion(self, self._persister, host)
+        self.retention: TopicRetention = TopicRetention(self, self.segment_deletion, self._persister, host)
+        self.overflow: Overflow = Overflow(self, self.segment_deletion, host)
         self.publisher: Publisher = Publisher(self)
         self.expirations: Expirations = Expirations(self)
         self.backlog_bytes: BacklogBytes = BacklogBytes()
@@ -409,6 +415,13 @@ class TopicEngine:
             self.retention.look_for_bytes()
         self.schedule_tick()
 
+    async def purge(self) -> int:
+        """Drop everything accepted so far; return the number of messages.
+
+        Cancellation: it is dropped anyway.
+        """
+        return await Purge(self, self.segment_deletion, self._persister).run() if self.creation.exists else 0
+
     async def sync(self) -> None:
         """Wait until everything accepted or settled before is on disk.
 
@@ -425,7 +438,7 @@ class TopicEngine:
 
         Cancellation: it becomes durable anyway.
         """
-        if self.log.durable < self.visible and (self.durably or self.retention.pinned is not None):
+        if self.log.durable < self.visible and (self.durably or self.segment_deletion.pinned is not None):
             await self.sync_log()
 
     async def sync_log(self) -> None:

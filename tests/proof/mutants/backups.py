@@ -7,7 +7,7 @@ from unittest import mock
 
 from aiodq.engine.store import backups
 from aiodq.engine.store.deletions import Deletions
-from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.retention.segment_deletion import SegmentDeletion
 from aiodq.storage.backup import Backup, LogCopy
 from tests.proof.mutants.registry import Patch, change, mutant
 
@@ -15,14 +15,14 @@ _TESTS = "tests/system/test_backup.py::test_"
 
 change(
     "segments are deleted while a backup copies them",
-    TopicRetention.keep_files,
+    SegmentDeletion.keep_files,
     "self._keepers += 1",
     "self._keepers += 0",
     test=_TESTS + "puts_acks_and_transactions_go_on_while_logs_are_copied",
 )
 change(
     "segments are never deleted after a backup",
-    TopicRetention.release_files,
+    SegmentDeletion.release_files,
     "self._delete_kept()",
     "None",
     test=_TESTS + "puts_acks_and_transactions_go_on_while_logs_are_copied",

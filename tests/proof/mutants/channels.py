@@ -8,7 +8,7 @@ from unittest import mock
 from aiodq.engine.channel.acks.ack_persister import AckPersister
 from aiodq.engine.store.opening import open_channel
 from aiodq.engine.topic.puts.put_buffer import PutBuffer
-from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.retention.segment_deletion import SegmentDeletion
 from aiodq.format.journal import decode_blocks, decode_checkpoint, encode_checkpoint
 from aiodq.storage.io.durable_io import replace_file, sync_directory, write_all
 from aiodq.storage.state import channel_files
@@ -88,8 +88,8 @@ _UNWRITTEN = "tests/queue/test_unwritten_acks.py"
 change(
     "a message is dropped for one that may never be on disk",
     PutBuffer._has_room_without_oldest,
-    "if not self._engine.retention.may_drop():",
-    "if not self._engine.retention.drop_oldest(messages, self._engine.visible, furthest=False):",
+    "if not self._engine.overflow.may_drop():",
+    "if not self._engine.overflow.drop_oldest(messages, self._engine.visible, furthest=False):",
     test="tests/queue/test_overflow.py::TestDropOldest"
     "::test_no_power_cut_takes_what_was_dropped_for_a_message_that_it_takes_too",
 )
@@ -102,7 +102,7 @@ change(
 )
 change(
     "segments go by acks that could not be written",
-    TopicRetention._drop,
+    SegmentDeletion.delete,
     "patient=True",
     "regardless=True",
     test=f"{_UNWRITTEN}::test_no_segment_goes_before_its_acks_are_on_disk",

@@ -8,7 +8,7 @@ from unittest import mock
 from aiodq.engine.store.opening import open_store
 from aiodq.engine.topic.commit.group_commit import GroupCommit
 from aiodq.engine.topic.commit.publisher import Publisher
-from aiodq.engine.topic.consumption import Consumption
+from aiodq.engine.topic.retention.consumption import Consumption
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.format import decode, labelled
 from aiodq.format.vectorized.frame_arrays import FrameArrays

@@ -8,7 +8,7 @@ from aiodq.engine.channel.acks.undeliverable import Undeliverable
 from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.topic.effective_options import EffectiveOptions
-from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.retention.overflow import Overflow
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.shared.connection import inherited
 from aiodq.shared.connection.link import Link
@@ -446,8 +446,8 @@ change(
 )
 change(
     "what may be in a hand is dropped for room by a new owner",
-    TopicRetention.may_drop,
-    "not (self._host.reclaiming and self.holding())",
+    Overflow.may_drop,
+    "not (self._host.reclaiming and retaining_channels(self._engine))",
     "True",
     test=IN_HAND + "is_in_a_hand_is_not_dropped_for_room_when_the_owner_ends",
 )

@@ -8,7 +8,7 @@ from unittest import mock
 
 from aiodq.engine.committing.group_committer import Committer
 from aiodq.engine.store import opening
-from aiodq.engine.topic.retention import TopicRetention
+from aiodq.engine.topic.retention.segment_deletion import SegmentDeletion
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.engine.transactions.task_transactions import OpenTransactions
 from aiodq.storage.read import log_reader
@@ -122,7 +122,7 @@ change(
 )
 change(
     "messages are deleted that tell which transactions are there",
-    TopicRetention.pin,
+    SegmentDeletion.pin,
     "self.pinned = offset if self.pinned is None else min(self.pinned, offset)",
     "self.pinned = None",
     test="tests/transactions/test_recovery.py::test_consumed_and_gone_it_does_not_come_back",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.commit.segment_writer import SegmentWriter, Written
     from aiodq.engine.topic.creation import Creation
     from aiodq.engine.topic.effective_options import EffectiveOptions
-    from aiodq.engine.topic.retention import TopicRetention
+    from aiodq.engine.topic.retention.topic_retention import TopicRetention
 
 __all__ = ["GIVE_WAY", "NOT_NOW", "GroupCommit", "WrittenTopic"]
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aiodq.engine.topic.commit.group_commit import GroupCommit
     from aiodq.engine.topic.commit.request_queue import Request
     from aiodq.engine.topic.commit.segment_writer import Written
+    from aiodq.engine.topic.retention.segment_deletion import SegmentDeletion
 
 __all__ = ["DrivenTopic", "IoLoop"]
 
@@ -26,6 +27,7 @@ class DrivenTopic(WrittenTopic, Protocol):
     """What the ioLoop needs of its topic."""
 
     group_commit: GroupCommit
+    segment_deletion: SegmentDeletion
 
 
 class IoLoop:
@@ -198,7 +200,7 @@ class IoLoop:
         if engine.options.sync == "interval":
             engine.syncer.due = True
             if self._persister.unsynced:
-                self._persister.submit(Job(lambda: None, engine.retention.ignore, acks_first=True))
+                self._persister.submit(Job(lambda: None, engine.segment_deletion.ignore, acks_first=True))
                 engine.schedule_tick()
         engine.retain_if_idle()
         if (again := engine.retention.next_look()) is not None:

@@ -362,7 +362,7 @@ class PutBuffer(Acceptance):
 
     def _has_room_without_oldest(self, messages: int, cost: int) -> bool:
         """Return whether so many messages fit if the oldest ones are dropped as soon as these are visible."""
-        if not self._engine.retention.may_drop():
+        if not self._engine.overflow.may_drop():
             return False
         if self.bound.admits_without(self.pending + messages, self.cost + cost):
             return True
@@ -380,7 +380,7 @@ class PutBuffer(Acceptance):
         # power cut, or a full disk, would take both.
         while not self.bound.admits(0, 0):
             excess = self.bound.excess
-            dropped = self._engine.retention.drop_oldest(excess or step, part.first, furthest=not excess)
+            dropped = self._engine.overflow.drop_oldest(excess or step, part.first, furthest=not excess)
             self.dropped += dropped
             if not dropped:
                 return  # the rest is in flight by now

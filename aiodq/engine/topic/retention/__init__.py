@@ -1,0 +1,1 @@
+"""What a topic keeps and what it deletes: `TopicRetention` decides, `SegmentDeletion` deletes."""
