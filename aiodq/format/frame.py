@@ -65,7 +65,6 @@ _BATCH: Final = BATCH_HEADER.size
 _NO_HEADER: Final = bytes(BATCH_HEADER.size)
 _NO_END: Final = bytes(ALIGNMENT - 1 + TRAILER.size)
 _COMPACT_REST: Final = struct.Struct(FRAME_PREFIX.format.replace("<II", "<", 1))
-_BATCH_REST: Final = struct.Struct(BATCH_HEADER.format.replace("<II", "<", 1))
 _LARGE: Final = 512
 """Bytes of a frame's parts, on average, from which on they are not joined: joining takes longer than writing each of
 them, as the frame is new memory, which the system hands over page by page."""
