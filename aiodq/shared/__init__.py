@@ -6,10 +6,11 @@ The owner recovers the store, then listens (`rendezvous`, `owner`). It serves ea
 in which it arrives (`client_puts`), and the thread that has synced it answers (`early_answers`). `aiodq.wire` defines
 the packets; rare requests are calls by name (`calls`). The owner tells every process of changes of options and pauses
 (`sent_states`, `watching`), and ten times a second of counts that may have changed since it was told (`outdated`). Each
-process asks once a second for the state of the whole store, and for the statistics of what has changed (`overview`).
+process asks once a second for the state of the whole store, and for the statistics of what has changed
+(`owner_report`); `overview` answers.
 
 Every process, the owner's included, talks to the owner through a `link`, which looks for the next owner when one is
-gone (`owner_search`). If this process becomes the owner itself (`remote_store`), packets pass without a socket
+gone (`owner_search`). If this process becomes the owner itself (`ownership`), packets pass without a socket
 (`inside`). Users hold the same objects as with an exclusive store; in place of the engine, these use objects that ask
 the owner: `remote_topic` with `remote_puts`, `remote_channel` with `remote_settlement`, `remote_transactions` and
 `remote_events`, whose counterparts in the owner are `client_puts`, `client_transactions` and `client_events`. Methods

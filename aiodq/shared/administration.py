@@ -23,7 +23,7 @@ async def look_anew(store: SharedStore) -> None:
     Cancellation: nothing changes.
     """
     store._remote.check()  # noqa: SLF001 - one store in two modules
-    await store._remote.look_once()  # noqa: SLF001 - as above
+    await store._remote.report.look_once()  # noqa: SLF001 - as above
 
 
 async def visitors_of(store: SharedStore) -> Mapping[str, Any]:

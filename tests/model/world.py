@@ -50,7 +50,7 @@ _STOPPED: Final = 0.3
 def _place(member: aiodq.Store) -> int:
     """Return how much others depend on a member: on the owner, and on who may be the next one."""
     remote = member._remote if isinstance(member, SharedStore) else None
-    return 0 if remote is None else remote._may_own + (remote._owner is not None)
+    return 0 if remote is None else remote._may_own + (remote.owner is not None)
 
 
 class World:

@@ -808,7 +808,7 @@ async def test_channels_and_topics_are_deleted(tmp_path: Path) -> None:
         channel = queue.channel("second")
         await client.topic("jobs").settle_in()
         assert await channel.purge() == 0
-        await client._store_engine.look_once()  # type: ignore[attr-defined]  # what it knows of the whole store
+        await client._store_engine.report.look_once()  # type: ignore[attr-defined]  # what it knows of the whole store
         assert set(queue.topic_stats().channels) == set(queue.channels()) == {"default", "second"}
         await queue.delete_channel("second")
         assert queue.channels() == ["default"]

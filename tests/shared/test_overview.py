@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.engine.stats.topic_stats import topic_stats
-from aiodq.shared.client import remote_store
+from aiodq.shared.client import owner_report
 from aiodq.shared.connection import in_turns
 from aiodq.shared.requests import calls, overview
 from aiodq.shared.requests.overview import Overview
@@ -51,8 +51,8 @@ async def test_a_client_asks_for_the_topics_alone_that_have_changed(
 
     monkeypatch.setitem(calls._STORE, "stats", asking)
     monkeypatch.setitem(calls._STORE, "store", looking)
-    monkeypatch.setattr(remote_store, "_LOOK", 0.002)
-    monkeypatch.setattr(remote_store, "_SHARE", 0)
+    monkeypatch.setattr(owner_report, "_LOOK", 0.002)
+    monkeypatch.setattr(owner_report, "_SHARE", 0)
     monkeypatch.setattr(overview, "_FRESH", 0.0)
     monkeypatch.setattr(overview, "_SHARE", 0)
     async with two(tmp_path / "s") as (store, client), asyncio.timeout(PATIENCE):

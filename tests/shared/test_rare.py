@@ -14,8 +14,8 @@ import pytest
 
 import aiodq
 from aiodq.engine.store.opening import open_store
-from aiodq.shared.client import remote_store
-from aiodq.shared.client.remote_store import RemoteStore
+from aiodq.shared.client import owner_report
+from aiodq.shared.client.owner_report import OwnerReport
 from aiodq.shared.requests import overview
 from aiodq.shared.requests.lending import Lending
 from aiodq.testing import WatchedFileSystem
@@ -432,20 +432,20 @@ async def test_a_cancellation_whose_answer_is_lost_is_not_said_to_have_changed_n
 async def test_the_health_of_a_store_is_not_as_old_as_what_is_known_of_its_many_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, looked = RemoteStore.look_once, 0
+    look, looked = OwnerReport.look_once, 0
 
-    async def slowly(store: RemoteStore, *, anew: bool = True) -> None:
+    async def slowly(report: OwnerReport, *, anew: bool = True) -> None:
         nonlocal looked
         looked += 1
         await asyncio.sleep(0.2)
-        await look(store, anew=anew)
+        await look(report, anew=anew)
 
-    monkeypatch.setattr(remote_store, "_LOOK", 0.01)
-    monkeypatch.setattr(remote_store, "_SHARE", 1000)
+    monkeypatch.setattr(owner_report, "_LOOK", 0.01)
+    monkeypatch.setattr(owner_report, "_SHARE", 1000)
     monkeypatch.setattr(overview, "_FRESH", 0.0)
     async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as store, asyncio.timeout(PATIENCE):
         queue = store.queue("jobs")
-        monkeypatch.setattr(RemoteStore, "look_once", slowly)
+        monkeypatch.setattr(OwnerReport, "look_once", slowly)
         for _ in range(3):
             offset = await queue.put(b"x")
             while store.health().depth <= offset:

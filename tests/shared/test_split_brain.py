@@ -17,7 +17,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.store import watch
-from aiodq.shared.client import remote_store
+from aiodq.shared.client import owner_report
 from aiodq.shared.handles.shared_store import SharedStore
 from aiodq.storage.io.lock import LOCK_NAME, LockHolder, lock_holder
 from tests.figures import figure
@@ -178,7 +178,7 @@ def _emptied(path: Path) -> None:
 async def test_a_directory_that_was_emptied_takes_no_more_puts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Literal["exclusive", "shared"]
 ) -> None:
-    for module, name in (watch, "_INTERVAL"), (remote_store, "_LOOK"):
+    for module, name in (watch, "_INTERVAL"), (owner_report, "_LOOK"):
         monkeypatch.setattr(module, name, 0.02)
     options = aiodq.StoreOptions(sync="os")
     stores = [await aiodq.open(tmp_path / "s", options, mode=mode)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pytest
 
 import aiodq
-from aiodq.shared.client import remote_store
+from aiodq.shared.client import owner_report
 from aiodq.shared.client.remote_puts import RemotePuts
 from aiodq.shared.connection.socket_wire import SocketWire
 from aiodq.shared.consuming import pace, remote_channel
@@ -597,7 +597,7 @@ async def test_puts_are_sent_though_an_interrupt_came_instead_of_the_call_that_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of Ctrl-C in a notebook, whose loop goes on: it forgets the callback that the interrupt came instead of."""
-    monkeypatch.setattr(remote_store, "_LOOK", 0.02)
+    monkeypatch.setattr(owner_report, "_LOOK", 0.02)
     send, forgotten = RemotePuts._send, asyncio.Event()
 
     def forgets(self: RemotePuts) -> None:

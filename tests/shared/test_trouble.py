@@ -390,7 +390,7 @@ async def test_a_store_that_fails_is_opened_anew_and_the_put_counts_once(tmp_pat
 async def test_what_an_owner_has_in_hand_stays_there_when_its_store_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never() -> bool:
+    async def never(_producer: int) -> bool:
         return False
 
     fs = WatchedFileSystem()
@@ -402,7 +402,7 @@ async def test_what_an_owner_has_in_hand_stays_there_when_its_store_fails(
         jobs, remote = owner.queue("jobs"), other.queue("jobs")
         await jobs.put_many([b"held", b"next"])
         held = await jobs.get()
-        monkeypatch.setattr(owner._remote, "_take", never)  # the other one is to be the next owner
+        monkeypatch.setattr(owner._remote._ownership, "_take", never)  # the other one is to be the next owner
         fs.fail(errno.EIO, "sync", match=".seg", times=1)
         async with asyncio.timeout(PATIENCE):
             await remote.put(b"more")

@@ -19,7 +19,6 @@ from aiodq.engine.loop.futures import ended
 from aiodq.engine.loop.home_loop import HomeLoop
 from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.engine.store.store_engine import Seams, StoreEngine
 from aiodq.engine.store_refs import StoreRefs
 from aiodq.engine.transactions.task_transactions import OpenTransactions
 from aiodq.errors import (
@@ -31,19 +30,18 @@ from aiodq.errors import (
     StoreLockedError,
     StoreNotFoundError,
 )
-from aiodq.message import Message
 from aiodq.options import ChannelOptions, StoreOptions
 from aiodq.shared.client.long_wait import warn_of_long_wait
+from aiodq.shared.client.owner_report import OwnerReport
+from aiodq.shared.client.ownership import Ownership
 from aiodq.shared.client.remote_events import RemoteEvents
 from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.shared.client.remote_transactions import RemoteCommitter
-from aiodq.shared.client.seen import Seen
 from aiodq.shared.connection.inherited import leave_in_children
 from aiodq.shared.connection.link import Link
 from aiodq.shared.connection.rendezvous import of_user
 from aiodq.shared.connection.store_directory import refuse_network
 from aiodq.shared.encoding.options_json import topic_options
-from aiodq.shared.server.owner import Owner
 from aiodq.storage.io.lock import is_locked, lock_holder
 from aiodq.storage.io.os_errors import os_errors
 from aiodq.storage.state.topic.stored_options import differences
@@ -53,25 +51,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.clock import Clock
+    from aiodq.engine.store.store_engine import Seams
     from aiodq.shared.client.remote_puts import RemotePuts
     from aiodq.shared.consuming.remote_channel import RemoteChannel
-    from aiodq.shared.server.inside import Inside
+    from aiodq.shared.server.owner import Owner
     from aiodq.storage.io.filesystem import FileSystem
 
     Options: TypeAlias = StoreOptions | ChannelOptions
 
 __all__ = ["RemoteStore"]
 
-_FAILED_TWICE: Final = 10.0
-"""Seconds within which a second failure means that opening the store again does not help."""
-
 _ROUND: Final = 1.0
 """Seconds that are waited for puts and transactions before the owner is asked again to refuse what waits for room."""
-
-_LOOK: Final = 1.0
-_SHARE: Final = 50
-"""Seconds between two requests of the store's state, or of its topics'; each takes at most one part in `_SHARE` of the
-time."""
 
 
 class RemoteStore:
@@ -82,7 +73,7 @@ class RemoteStore:
         options: those given to `open`, or the library's defaults.
         topics: the topics used in this process.
         unsent: what has accepted puts that it sends in the next turn of the loop.
-        seen: the owner's last report on the store and its topics, for calls that do not wait.
+        report: the owner's last report on the store and its topics.
         transactions: the transactions whose blocks tasks are in.
         committer: commits transactions.
         events: the listeners of this process.
@@ -105,17 +96,14 @@ class RemoteStore:
         self._seams = seams
         self._create = create
         self._failover = failover
-        self._owner: Owner | None = None
-        self._kept_open: object = None
-        self._may_own = self._taking = False
-        self._locked: StoreLockedError | None = None
-        self._failed_at: float | None = None
+        self._may_own = False
+        self._ownership = Ownership(path, options, seams, create=create)
         self._closing = self._refusing = False
         self._closed: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self.store_ref: Callable[[], object] = StoreRefs(self.dropped).get
-        self.link: Link = Link(path, self._own, failover=failover, inside=self._connect_inside)
-        self.seen: Seen = Seen(self.link)
+        self.link: Link = Link(path, self._own, failover=failover, inside=self._ownership.connect)
+        self.report: OwnerReport = OwnerReport(self.link, self.loop)
         self.committer: RemoteCommitter = RemoteCommitter(self.link, self.clock)
         self.events: RemoteEvents = RemoteEvents(self.link, self.loop)
         leave_in_children(self)
@@ -152,7 +140,7 @@ class RemoteStore:
             await self._find_owner()
             if self._given is not None:
                 await self.link.call("given", {"options": topic_options(self._given)})
-            await self.look_once()
+            await self.report.look_once()
         except BaseException:
             self._closing = True
             await ended(self._release())
@@ -161,19 +149,18 @@ class RemoteStore:
 
     async def _find_owner(self) -> None:
         warning = self.loop.create_task(
-            warn_of_long_wait(self.path, self._failover, lambda: self._taking), name=f"aiodq wait {self.path}"
+            warn_of_long_wait(self.path, self._failover, lambda: self._ownership.taking), name=f"aiodq wait {self.path}"
         )
         try:
             await self.link.start()
         except OwnerLostError as error:
             if not self._may_own:
                 raise await self._nobody_serves(error) from error
-            if self._locked is None:
+            locked = self._ownership.locked
+            if locked is None:
                 raise
-            text = (
-                f'{self._locked.message}; it serves no other process: it has the store for itself, in mode "exclusive"'
-            )
-            raise StoreLockedError(text, self.path, pid=self._locked.pid) from error
+            text = f'{locked.message}; it serves no other process: it has the store for itself, in mode "exclusive"'
+            raise StoreLockedError(text, self.path, pid=locked.pid) from error
         finally:
             warning.cancel()
 
@@ -210,117 +197,28 @@ class RemoteStore:
         await self.threads.call(_check_there, self._seams.fs, self.path, self._create)
 
     async def _own(self) -> bool:
-        """Own the store if no process does, and serve it; return whether this process owns it now."""
-        if not self._may_own or self._closing:
-            return False
-        await self._let_go_of_failed()
-        if self._locked is not None and is_locked(self.path):
-            return False  # a look costs a fiftieth of an attempt, and frequent looks notice soon that the lock is free
-        self._taking = True
-        try:
-            return await self._take()
-        finally:
-            self._taking = False
-
-    async def _take(self) -> bool:
-        engine = StoreEngine(self.path, self._given, self._seams)
-        engine.reclaiming = engine.served = True
-        try:
-            await self._opened(engine)
-        except StoreLockedError as error:
-            self._locked = error
-            return False
-        self._locked = None
-        kept_open, owner = engine.store_ref(), Owner(engine, own=self.link.producer)
-        try:
-            await owner.start()
-        except BaseException:
-            await ended(engine.close())
-            raise
-        self._owner, self._kept_open = owner, kept_open
-        return True
-
-    def _connect_inside(self, link: Link) -> Inside | None:
-        return None if self._owner is None else self._owner.connect(link)
-
-    async def _opened(self, engine: StoreEngine) -> None:
-        """Open an engine.
-
-        Cancellation: the engine is closed before this ends, as the store would otherwise stay locked.
-        """
-        try:
-            await ended(engine.open(Message, create=self._create))
-        except asyncio.CancelledError:
-            if engine.live:
-                await ended(engine.close())
-            raise
-
-    async def _let_go_of_failed(self) -> None:
-        """Release a failed store that this process owned: the next one to open it reads what is really there.
-
-        Raises:
-            StoreFailedError: it has failed twice within `_FAILED_TWICE` seconds.
-        """
-        owner = self._owner
-        if owner is None:
-            return
-        failure = owner.engine.failure
-        self._owner = None
-        try:
-            # INVARIANT: if this is cancelled, as the store closes here, the directory is free before that ends.
-            await ended(_close(owner))
-        except StorageError:
-            if failure is None:
-                raise  # else all know that it has failed, and everything is released all the same
-        self._kept_open = None
-        before, self._failed_at = self._failed_at, self.loop.time()
-        if failure is not None and before is not None and self.loop.time() - before < _FAILED_TWICE:
-            raise failure.again()
+        """Own the store if this process may and no other does; return whether it owns it now."""
+        return self._may_own and not self._closing and await self._ownership.take(self.link.producer)
 
     @property
     def owner(self) -> Owner | None:
         """The server of the store, if this process owns it."""
-        return self._owner
-
-    # --- the owner's report on the whole store
+        return self._ownership.owner
 
     async def _look(self) -> None:
-        pause, topics_at = _LOOK, 0.0
+        """Look around once a second or so."""
         while True:
-            await asyncio.sleep(pause)
-            began = self.loop.time()
+            await asyncio.sleep(self.report.pause)
             self.link.look_around()
             for puts in list(self.unsent):
                 puts.send_anyway()
-            try:
-                if began < topics_at:
-                    await self.seen.look_at_store()
-                    pause = max(_LOOK, _SHARE * (self.loop.time() - began))
-                else:
-                    await self.look_once(anew=False)
-                    pause, topics_at = _LOOK, self.loop.time() + _SHARE * (self.loop.time() - began)
-            except AiodqError:
-                continue  # the last report stands until there is an owner again
-
-    async def look_once(self, *, anew: bool = True) -> None:
-        """Request the owner's report on the store and its topics.
-
-        Args:
-            anew: whether everything is as of now; otherwise it may be a moment old, and what is known is not asked for.
-
-        Raises:
-            AiodqError: there is no owner to ask.
-        """
-        await self.seen.look(anew=anew)
+            with suppress(AiodqError):  # the last report stands until there is an owner again
+                await self.report.renew()
 
     def topic_names(self) -> list[str]:
         """Return the names of the existing topics, as far as known here."""
         own = {name for name, topic in self.topics.items() if topic.exists}
-        return sorted(own | (self.seen.keys() - {""}))
-
-    def forget_channel(self, topic: str, channel: str) -> None:
-        """Forget a deleted channel."""
-        self.seen.forget(topic, channel)
+        return sorted(own | self.report.topics.keys())
 
     # --- calls from handles
 
@@ -412,14 +310,14 @@ class RemoteStore:
         """
         topic = self.topics.get(name)
         if topic is None or topic is not known:
-            self.seen.forget(name)
+            self.report.forget_topic(name)
             return topic
         del self.topics[name]
         over = QueueShutDown(f"topic {name!r} was deleted")
         topic.put_buffer.shut_down(over)
         channels = list(topic.channel_engines)
-        topic.refused(over)  # it keeps its numbers, of which some are in what was seen
-        self.seen.forget(name)
+        topic.refused(over)  # it keeps its numbers, of which some are in the report
+        self.report.forget_topic(name)
         for channel in channels:
             self.link.forget(name, channel)
         self.link.forget(name, "")
@@ -529,19 +427,10 @@ class RemoteStore:
             self._looking.cancel()
         self.events.close()
         await self.link.close()
-        owner, self._owner = self._owner, None
         try:
-            if owner is not None:
-                await _close(owner)
+            await self._ownership.release()
         finally:
-            self._kept_open = None
             self.threads.shutdown(wait=False)
-
-
-async def _close(owner: Owner) -> None:
-    """Leave a store's clients to others, and release it."""
-    await owner.close()
-    await owner.engine.close()
 
 
 def _check_there(fs: FileSystem, path: str, create: bool) -> None:  # noqa: FBT001 - called in a thread, by place

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiodq.engine.loop.worker_threads import WorkerThreads
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.options import ChannelOptions, StoreOptions
-    from aiodq.shared.client.seen import Seen
+    from aiodq.shared.client.owner_report import OwnerReport
     from aiodq.shared.connection.link import Link
     from aiodq.shared.connection.listener import Notice
     from aiodq.shared.consuming.remote_settlement import RemoteSettlement
@@ -52,7 +52,7 @@ class TopicHost(Protocol):
     threads: WorkerThreads
     home: HomeLoop
     unsent: set[RemotePuts]
-    seen: Seen
+    report: OwnerReport
 
     @property
     def standing(self) -> str:
@@ -199,7 +199,7 @@ class RemoteTopic:
         if self._host.standing != "open":
             return
         if channel.last_stats is None:
-            known = self._host.seen.get(self.name, {}).get("channels", {}).get(channel.name)
+            known = self._host.report.channel(self.name, channel.name)
             channel.last_stats = _counted(known, cast("RemoteChannel", channel))
         if isinstance(channel.error, QueueShutDown) and self.channel_engines.get(channel.name) is channel:
             del self.channel_engines[channel.name]
@@ -323,7 +323,7 @@ class RemoteTopic:
         """
         if self._last_stats is not None:
             return self._last_stats
-        found = self._host.seen.get(self.name)
+        found = self._host.report.topics.get(self.name)
         stats = blank_topic(self.name) if found is None else read_topic_stats(found)
         begin, end, durable = self.log
         channels = dict(stats.channels)
@@ -387,9 +387,9 @@ class RemoteTopic:
         """Open a channel that is new here."""
         channel = self.channel_engines[name] = RemoteChannel(self, name, options)
         channel.named = options
-        seen = self._host.seen.get(self.name, {}).get("channels", {}).get(name)
-        if seen is not None:
-            numbers = read_channel_stats(seen)
+        reported = self._host.report.channel(self.name, name)
+        if reported is not None:
+            numbers = read_channel_stats(reported)
             channel.counts.assume(numbers.ready, numbers.in_flight, numbers.deferred)
         self.link.open(self.name, name, {} if options is None else channel_options(options), channel)
         return channel

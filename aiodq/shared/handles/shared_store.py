@@ -165,21 +165,21 @@ class SharedStore(Store):
 
     def health(self) -> Health:
         """See `Store.health`; up to about a second old. Closed, or without an owner that answers, it is not healthy."""
-        found = understood(lambda seen: read_health(seen["health"]), self._remote.seen[""], "store")
+        found = understood(lambda seen: read_health(seen["health"]), self._remote.report.store, "store")
         standing = self._remote.standing
         reason = self._remote.link.unserved if standing == "open" else f"the store is {standing}"
         return found if reason is None else replace(found, ok=False, reasons=(*found.reasons, reason))
 
     def stats(self) -> StoreStats:
         """See `Store.stats`; up to about a second old, or fifty times as long as it takes to ask for every topic."""
-        seen = self._remote.seen
-        topics = {name: read_topic_stats(each) for name, each in sorted(seen.items()) if name}
+        report = self._remote.report
+        topics = {name: read_topic_stats(each) for name, each in sorted(report.topics.items())}
         there = set(self.topics())
         topics |= {name: topic.stats() for name, topic in self._remote.topics.items() if name in there}
         failed, committed, syncs = understood(
             # An older owner syncs by threads and does not report that.
             lambda own: (own["failed"], read_number(own["transactions"]), read_name(own.get("sync_backend", "thread"))),
-            seen[""],
+            report.store,
             "store",
         )
         return StoreStats(self.path, failed, topics, committed, syncs)

@@ -107,7 +107,7 @@ class SharedTopic(Topic):
         with link.opened.left_out(self.name, name, link.open_left):
             await self._ask("delete_channel", read_nothing, numbered({"channel": name}), again={})
             anew = self._remote.forget_channel(name, known)
-            self._store.forget_channel(self.name, name)
+            self._store.report.forget_channel(self.name, name)
         if anew is not None:
             await anew.look_whether_deleted()
 
