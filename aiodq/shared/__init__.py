@@ -32,9 +32,9 @@ When the owner changes:
   `QueueShutDown`, also if there is another one of that name by then. A channel that an earlier aiodq has made is known
   only by its name. What is in memory ends with its owner, so the next one makes it, with the options that
   it had, until others are named.
-- A process claims the messages it holds from the next owner (RESUME). That owner delivers nothing that was put before
-  until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five seconds for
-  clients whose process is alive but has not claimed yet.
+- A process claims the messages it holds from the next owner (RESUME, `resuming`). That owner delivers nothing that was
+  put before until all clients that the previous owner noted in `#clients` have done so, or a second has passed; five
+  seconds for clients whose process is alive but has not claimed yet.
 - A process whose connection was cut, although its owner goes on, claims its messages in the same way. They are kept for
   it as long as the process lives, up to five seconds (`cut_off`). A process that leaves says so (BYE), and its
   messages are given to others at once.

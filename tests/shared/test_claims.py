@@ -14,7 +14,7 @@ import pytest
 import aiodq
 from aiodq.shared.connection.rendezvous import listen
 from aiodq.shared.requests.epochs import began_later, new_epoch
-from aiodq.shared.requests.lending import Lending
+from aiodq.shared.requests.resuming import Resuming
 from aiodq.storage.store_layout import CLIENTS
 from aiodq.wire.packets import (
     Ack,
@@ -296,13 +296,13 @@ async def test_counts_that_are_asked_for_behind_a_claim_come_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a client holds does not count as ready meanwhile."""
-    go, resume = asyncio.Event(), Lending._resume
+    go, resume = asyncio.Event(), Resuming._claim_rest
 
     async def later(*given: Any, **named: Any) -> Done:
         await go.wait()
         return await resume(*given, **named)
 
-    monkeypatch.setattr(Lending, "_resume", later)
+    monkeypatch.setattr(Resuming, "_claim_rest", later)
     async with owned(tmp_path / "s") as (store, _), asyncio.timeout(PATIENCE):
         await store.queue("jobs").put(b"x")
         client = await joined(tmp_path / "s")

@@ -472,12 +472,12 @@ async def test_who_asks_for_the_counts_of_a_channel_that_is_deleted_meanwhile_is
         await client.open(2, "jobs", "c")
         session = session_of(owner)
         lending = session._lendings[2]
-        lending.begin_resume()  # it has claimed nothing yet, for which the counts wait
+        lending.resuming.begin()  # it has claimed nothing yet, for which the counts wait
         request = client.send(Call("refresh", {"handle": 2}))
         assert await client.ask(Ping(1)) == Pong(1)
         await topic.delete_channel("c")
         await until(lambda: not session._lendings)
-        lending.resumed.set()
+        lending.resuming.over.set()
         said = await client.answer(request)
         assert isinstance(said, Fail)
         assert (said.name, said.text) == ("QueueShutDown", "channel 'c' was deleted")

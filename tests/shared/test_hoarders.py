@@ -15,7 +15,7 @@ import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.connection import packet_protocol, rendezvous
 from aiodq.shared.requests import waiting_bytes
-from aiodq.shared.requests.lending import Lending
+from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server import incoming, requests_in_progress, session
 from aiodq.shared.server import owner as owner_module
 from aiodq.storage.log.producer_table import MOST_PENDING
@@ -154,13 +154,13 @@ async def test_what_is_claimed_from_a_new_owner_does_not_count(tmp_path: Path, m
     """Else a transaction that is repeated meanwhile would be refused, though it may be committed."""
     monkeypatch.setattr(requests_in_progress, "_MOST", 9)
     go_on = asyncio.Event()
-    resume = Lending.resume
+    claim = Resuming.claim
 
-    async def resume_late(*args: Any, **named: Any) -> Done:
+    async def claim_late(*args: Any, **named: Any) -> Done:
         await go_on.wait()
-        return await resume(*args, **named)
+        return await claim(*args, **named)
 
-    monkeypatch.setattr(Lending, "resume", resume_late)
+    monkeypatch.setattr(Resuming, "claim", claim_late)
     async with owned(tmp_path) as (store, _):
         await fill(store)
         client = await connected(tmp_path, 7)

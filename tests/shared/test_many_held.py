@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import aiodq
-from aiodq.shared.requests import lending
-from aiodq.shared.requests.lending import Lending
+from aiodq.shared.requests import resuming
+from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Gone, Release
@@ -91,13 +91,13 @@ async def test_very_many_messages_are_given_back_in_parts_that_come_to_all_of_th
 
 async def test_others_have_their_turns_while_very_many_messages_are_claimed(tmp_path: Path) -> None:
     turns, most = 0, 0
-    claim = Lending._claim
+    grant = Resuming._grant
 
-    def claimed(self: Lending, *args: Any, **named: Any) -> int | None:
+    def granted(self: Resuming, *args: Any, **named: Any) -> int | None:
         nonlocal most, turns
         turns += 1
         most = max(most, turns)
-        return claim(self, *args, **named)
+        return grant(self, *args, **named)
 
     async def others() -> None:
         nonlocal turns
@@ -111,7 +111,7 @@ async def test_others_have_their_turns_while_very_many_messages_are_claimed(tmp_
         await taken(queue, MANY)
         async with aiodq.open(path, QUICK, mode="shared"):
             other = asyncio.create_task(others())
-            with mock.patch.object(lending, "LONGEST_TURN", 0.0), mock.patch.object(Lending, "_claim", claimed):
+            with mock.patch.object(resuming, "LONGEST_TURN", 0.0), mock.patch.object(Resuming, "_grant", granted):
                 await owner.aclose()
                 await queue._remote.known()
                 await queue.refresh()

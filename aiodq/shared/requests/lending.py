@@ -10,24 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.awaited import interruption_of, shielded
 from aiodq.engine.channel.dead_lettering.failure_causes import Cause
-from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.engine.loop.futures import surely
 from aiodq.engine.monitoring.log import Log
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, NotInFlightError, StoreFailedError, not_in_flight
-from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.encoding.number_runs import GONE
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import answer, call_channel
-from aiodq.shared.requests.claims import Claim, comes_too_late
 from aiodq.shared.requests.lent_messages import LentMessages
-from aiodq.shared.requests.lent_runs import LentRun, as_sent, columns_of, extended, fitting, near_ones
+from aiodq.shared.requests.lent_runs import LentRun, as_sent, columns_of, extended, fitting
+from aiodq.shared.requests.resuming import Resuming
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Deliver, Done, Figures, Gone, Range
-from aiodq.wire.payload import Held, add_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from aiodq.channel import Channel
     from aiodq.engine.topic.topic_engine import TopicEngine
     from aiodq.message import Message
-    from aiodq.shared.requests.serving import Owning, Share, Wire
+    from aiodq.shared.requests.serving import Owning, Wire
     from aiodq.topic import Topic
     from aiodq.wire.packets import Call, Reject
 
@@ -61,6 +58,7 @@ class Lending:
 
     Attributes:
         engine: the engine of the channel's topic.
+        resuming: the client's claims of what it held before.
     """
 
     def __init__(self, owner: Owning, wire: Wire, handle: int, topic: Topic, channel: Channel) -> None:
@@ -73,6 +71,7 @@ class Lending:
         self._channel_engine = channel._channel_engine  # noqa: SLF001 - a session is a channel's other half
         self.engine: TopicEngine = channel._engine  # noqa: SLF001 - as above
         self._lent = LentMessages(owner.epoch)
+        self.resuming: Resuming = Resuming(owner, topic, channel, self.name, self._lent)
         self._wanted = self._given = self._sent = 0
         self._place = self._channel_engine.place
         self._changed = asyncio.Event()
@@ -81,9 +80,6 @@ class Lending:
         self._asked: tuple[int, Callable[[Exception, int], None]] | None = None
         self._timed_out = self._sought = 0
         self._over = False
-        self._resuming = 0
-        self.resumed: asyncio.Event = asyncio.Event()
-        self.resumed.set()
         self._told = asyncio.Event()
         self._getting: asyncio.Task[Any] | None = None
         self._withdrawn = False
@@ -122,7 +118,7 @@ class Lending:
             # A cancelled get takes nothing. What it has taken already is newer than what the client may give back next.
             self._withdrawn = self._getting is not None and not self._getting.cancel()
             return
-        if self._idle and not self._resuming and self._told.is_set() and not self._wire.clogged:
+        if self._idle and not self.resuming.under_way and self._told.is_set() and not self._wire.clogged:
             # Available messages are delivered at once. Other tasks run before more are, and `_run` reports errors.
             with suppress(AiodqError):
                 self._deliver(self._take_more())
@@ -141,7 +137,7 @@ class Lending:
             self._changed.clear()
             while self._wanted > self._given:
                 await self._told.wait()
-                await self.resumed.wait()
+                await self.resuming.over.wait()
                 try:
                     if not await self._give():
                         break
@@ -244,7 +240,11 @@ class Lending:
     async def _bring(self) -> None:
         """Deliver what the client wants, as far as it only has to be read."""
         with suppress(AiodqError):  # as in `want`
-            while self._wanted > self._given and self._told.is_set() and not (self._resuming or self._wire.clogged):
+            while (
+                self._wanted > self._given
+                and self._told.is_set()
+                and not (self.resuming.under_way or self._wire.clogged)
+            ):
                 if self._task.cancelling():
                     return
                 if self._getting is None or not self._getting.done():
@@ -384,7 +384,7 @@ class Lending:
             await self._topic.settle_in()
             # INVARIANT: what is about to be claimed does not count as ready.
             await self._owner.reclaimed()
-            await self.resumed.wait()
+            await self.resuming.over.wait()
             if call.arguments.get("bring"):
                 await self._bring()
             self._channel.check()  # it may be deleted by now
@@ -427,7 +427,7 @@ class Lending:
             self._ended.set_exception(copy(engine.error))
             self._ended.exception()  # perhaps it is never awaited
         state = engine.state
-        if state is None or not self._lent or self._resuming:
+        if state is None or not self._lent or self.resuming.under_way:
             return  # the client does not know yet what it holds, so it would ignore this
         # Checking everything held costs more than checking that the channel has taken no message back.
         before = self._timed_out, self._sought
@@ -437,11 +437,6 @@ class Lending:
         for ranges in self._lent.drop_lost(state):
             self._wire.send(Gone(self._handle, self._owner.epoch, ranges))
 
-    def begin_resume(self) -> None:
-        """Note that a client is about to claim messages held from a previous owner: an `end_resume` follows."""
-        self._resuming += 1
-        self.resumed.clear()
-
     def hand_over(self, epoch: int, those: Range) -> tuple[list[LentRun], list[Range]]:
         """See `Share`."""
         parts, lost = self._lent.held(epoch, those)
@@ -449,97 +444,6 @@ class Lending:
         for run, start, stop in parts:
             self._lent.drop(run, start, stop)
         return runs, lost
-
-    async def resume(self, epoch: int, held: Iterable[Held], before: Iterable[Share], *, missed: bool = False) -> Done:
-        """Give a client what it held before, unless another has it; answer with the delivery numbers.
-
-        The answer also lists messages that are `elsewhere`: neither given nor settled. All others are settled.
-
-        Once this owner has moved the channel, no message that was in flight under a previous owner is held any more.
-
-        Args:
-            epoch: that of the owner who delivered the messages.
-            held: the messages.
-            before: the shares in this channel of earlier connections of the client.
-            missed: see `Owning`.
-        """
-        try:
-            given: list[Range] = []
-            rest = held
-            for one in before:
-                rest = [left for row in rest for left in self._take_over(one, epoch, row, given)]
-            return await self._resume(epoch, rest, given, missed=missed)
-        finally:
-            self.end_resume()
-
-    def end_resume(self) -> None:
-        """Deliver again, once nothing else is about to be claimed; `resume` calls it."""
-        self._resuming -= 1
-        if not self._resuming:
-            self.resumed.set()
-            self._owner.engine.activity.note(self.engine)  # `look` has left it out meanwhile
-
-    def _take_over(self, before: Share, epoch: int, row: Held, given: list[Range]) -> Iterator[Held]:
-        """Take what the client held over an earlier connection, by the same numbers; yield what it did not hold."""
-        # INVARIANT: it is never ready meanwhile: another getter would take it at once, although its holder is alive.
-        runs, lost = before.hand_over(epoch, Range(*row[:3]))
-        for run in runs:
-            self._lent.add(run)
-            given.append(Range(run.offset, run.number, run.left))
-        for offset, delivery, count in lost:
-            yield Held(offset, delivery, count, row.attempts)
-
-    async def _resume(
-        self, epoch: int, held: Iterable[Held], given: list[Range], *, missed: bool
-    ) -> Done:  # fmt: skip
-        await self._owner.noted()
-        await self.engine.settle_in(self._channel.name)
-        elsewhere: list[int] = []
-        monotonic = self._owner.engine.clock.monotonic
-        end = monotonic() + LONGEST_TURN
-        for near in near_ones(held):
-            rows = iter(near)
-            one = next(rows)
-            async for message in self._topic.scan(one.first, near[-1].first + near[-1].messages):
-                if monotonic() >= end:
-                    await asyncio.sleep(0)
-                    end = monotonic() + LONGEST_TURN
-                while message.offset >= one.first + one.messages:
-                    one = next(rows)
-                if message.offset < one.first:
-                    continue
-                claim = Claim(epoch, one.delivery + message.offset - one.first, one.attempts)
-                number = self._claim(message, claim, missed=missed)
-                if number is None:
-                    state = self._channel_engine.state
-                    if state is not None and not state.settled_all(message.offset, message.offset + 1):
-                        elsewhere.append(message.offset)
-                else:
-                    add_range(given, message.offset, number, 1)
-        return Done(None, {"held": given, "elsewhere": elsewhere})
-
-    def _claim(self, seen: Message, claim: Claim, *, missed: bool) -> int | None:
-        """Hand out a ready message out of turn; return its delivery number, or None if it is not ready."""
-        engine, offset, attempts = self._channel_engine, seen.offset, claim.attempts
-        state = engine.state
-        # INVARIANT: while messages may be claimed, nothing is delivered: all that is in flight was claimed.
-        claims = self._owner.claims(self.name) if engine.reclaiming else None
-        moved = engine.sought and claim.epoch != self._owner.epoch
-        in_time = claims is not None and not missed
-        if state is None or moved or comes_too_late(state, offset, attempts, in_time=in_time):
-            return None
-        if not (state.is_ready(offset) if claims is None else claims.makes_ready(state, offset, claim)):
-            return None
-        state.count(offset, max(attempts - 1, 0))
-        _, number = state.pick(offset)
-        if claims is not None:
-            claims.grant(offset, claim, number)
-        self._owner.engine.activity.note(self.engine)
-        batch = seen._batch()  # noqa: SLF001 - as above
-        lease = MessageLease.of_one(seen.topic, batch, 0, number=number, attempts=attempts, channel_engine=engine)
-        self._lent.add(LentRun(lease, 0, [seen.body], self._owner.engine.store_ref()))
-        engine.touch(offset, number, None)
-        return number
 
     def commit(self) -> asyncio.Future[None]:
         """Return a future, done once what was settled is durable."""

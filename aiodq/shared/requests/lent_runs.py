@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from aiodq.delivery.leases import HELD, MEASURED
 from aiodq.engine.channel.lease.held_runs import is_held
@@ -14,18 +14,14 @@ from aiodq.message import Message
 from aiodq.shared.encoding.number_runs import HERE, NumberRun, marked_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from aiodq.engine.channel.lease.message_lease import MessageLease
     from aiodq.engine.topic.topic_engine import TopicEngine
-    from aiodq.wire.payload import Held
 
 T = TypeVar("T")
 
-__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting", "near_ones"]
-
-_NEAR: Final = 100
-"""Messages between two that a client holds that are read over rather than searched around."""
+__all__ = ["LentRun", "as_sent", "columns_of", "extended", "fitting"]
 
 
 class LentRun(NumberRun):
@@ -160,15 +156,3 @@ def fitting(bodies: list[bytes], size: int) -> int:
     while count and sum(map(len, bodies[:count])) > size:
         count //= 2
     return count
-
-
-def near_ones(held: Iterable[Held]) -> list[list[Held]]:
-    """Group the rows of a claim that are to be read at once: each is shortly after the one before."""
-    found: list[list[Held]] = []
-    for one in held:
-        gap = one.first - (found[-1][-1].first + found[-1][-1].messages) if found else -1
-        if 0 <= gap <= _NEAR:
-            found[-1].append(one)
-        else:
-            found.append([one])
-    return found

@@ -376,7 +376,7 @@ class Session:
         """Make messages of earlier connections ready that the client no longer holds, as it has claimed the others."""
         before = self._unclaimed.pop(handle, None)
         if before is not None:
-            lending.begin_resume()
+            lending.resuming.begin()
             self._in_progress.run(self._followed(lending, before), returning=True)
 
     async def _followed(self, lending: Lending, before: Sequence[Share]) -> None:
@@ -386,7 +386,7 @@ class Session:
                 await asyncio.gather(share.stop(), return_exceptions=True)
                 await share.give_back()
         finally:
-            lending.end_resume()
+            lending.resuming.end()
 
     def _ack(self, packet: Ack, request: int) -> None:
         lending = self._lending(packet.handle)
@@ -435,14 +435,14 @@ class Session:
 
     def _resume(self, packet: Resume, request: int) -> None:
         lending = self._lending(packet.handle)
-        lending.begin_resume()
+        lending.resuming.begin()
         resuming = self._resumed(lending, packet.epoch, packet.held)
         self._in_progress.start(resuming, request, settling=bool(packet.held), returning=True)
 
     async def _resumed(self, lending: Lending, epoch: int, held: tuple[Held, ...]) -> Done:
         await self._transactions.over(self._puts.producer)
         missed = self._owner.missed(self._puts.producer, epoch)
-        return await lending.resume(epoch, held, self._earlier.shares(lending.name), missed=missed)
+        return await lending.resuming.claim(epoch, held, self._earlier.shares(lending.name), missed=missed)
 
     # --- transactions
 
@@ -561,7 +561,7 @@ class Session:
         if call.name != "back":
             return await answer(call_store(self._owner, call.name, call.arguments))
         # INVARIANT: the client's messages were claimed before: RESUME arrived, and was begun, before this.
-        await asyncio.gather(*(lending.resumed.wait() for lending in self._lendings.values()))
+        await asyncio.gather(*(lending.resuming.over.wait() for lending in self._lendings.values()))
         for handle, lending in self._lendings.items():
             self._follow(handle, lending)
         self._unclaimed.clear()

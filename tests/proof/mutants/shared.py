@@ -24,6 +24,7 @@ from aiodq.shared.requests.lending import Lending
 from aiodq.shared.requests.lent_messages import LentMessages
 from aiodq.shared.requests.lent_runs import LentRun
 from aiodq.shared.requests.made_changes import MadeChanges
+from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.shared.server.owner import Owner
 from aiodq.shared.server.session import Session
@@ -135,7 +136,7 @@ change(
 )
 change(
     "what a client holds since an owner before is not left to it",
-    Lending._claim,
+    Resuming._grant,
     "if state is None or moved",
     "if state is None or seen or moved",
     test="tests/shared/test_modes.py::test_an_owner_that_closes_hands_over",
@@ -156,8 +157,8 @@ change(
 )
 change(
     "who is back is not heard to the end",
-    Lending.end_resume,
-    "if not self._resuming:",
+    Resuming.end,
+    "if not self.under_way:",
     "if self is not None:",
     test=f"{_OWNER}::test_who_is_back_has_said_all_that_it_holds",
 )
