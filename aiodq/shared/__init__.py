@@ -2,12 +2,12 @@
 
 The owner is whoever holds the lock (`aiodq.storage.io.lock`): the kernel decides, and ownership ends with the process.
 The owner recovers the store, then listens (`rendezvous`, `owner`). It serves each connection (`client_connection`) by a
-`session`, and each channel of a connection by a `lending`. If nothing else is in progress, a put is written in the step
-in which it arrives (`client_puts`), and the thread that has synced it answers (`early_answers`). `aiodq.wire` defines
-the packets; rare requests are calls by name (`calls`). The owner tells every process of changes of options and pauses
-(`sent_states`, `watching`), and ten times a second of counts that may have changed since it was told (`outdated`). Each
-process asks once a second for the state of the whole store, and for the statistics of what has changed
-(`owner_report`); `overview` answers.
+`session`, the topics and channels that it has open by `open_handles`, and each channel of a connection by a `lending`.
+If nothing else is in progress, a put is written in the step in which it arrives (`client_puts`), and the thread that
+has synced it answers (`early_answers`). `aiodq.wire` defines the packets; rare requests are calls by name (`calls`).
+The owner tells every process of changes of options and pauses (`sent_states`, `watching`), and ten times a second of
+counts that may have changed since it was told (`outdated`). Each process asks once a second for the state of the whole
+store, and for the statistics of what has changed (`owner_report`); `overview` answers.
 
 Every process, the owner's included, talks to the owner through a `link`, which looks for the next owner when one is
 gone (`owner_search`). If this process becomes the owner itself (`ownership`), packets pass without a socket

@@ -235,7 +235,7 @@ async def test_a_connection_keeps_nothing_of_a_deleted_topic(tmp_path: Path) -> 
             assert isinstance(await client.answer(client.put(number, 1, [b"x"])), Done)
             deleted.append(weakref.ref(store._store_engine.topics[f"t{number}"]))
             await store.delete_topic(f"t{number}")
-        await until(lambda: not owner.clients[0]._topics)
+        await until(lambda: not owner.clients[0].handles.topics)
 
         def gone() -> bool:
             gc.collect()

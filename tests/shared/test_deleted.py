@@ -44,7 +44,7 @@ def session_of(owner: Owner) -> Session:
 
 def kept(session: Session) -> tuple[int, int]:
     """Return how many topics and channels are kept for a client."""
-    return len(session._topics), len(session._lendings)
+    return len(session.handles.topics), len(session.handles.lendings)
 
 
 def _ended(tasks: int, lent: Sequence[weakref.ref[Lending]]) -> bool:
@@ -62,9 +62,9 @@ async def test_of_a_channel_that_was_deleted_an_owner_keeps_neither_bodies_nor_t
             await topic.put_many([b"x" * 1000] * 10)
             held = await channel.get_many(10)
             tasks = len(asyncio.all_tasks())
-            lent = [weakref.ref(each) for one in sessions for each in one._lendings.values()]
+            lent = [weakref.ref(each) for one in sessions for each in one.handles.lendings.values()]
             await owner.topic("jobs").delete_channel(f"c{number}")
-            await until(lambda: not any(one._lendings for one in sessions))
+            await until(lambda: not any(one.handles.lendings for one in sessions))
             with pytest.raises(aiodq.AiodqError):
                 await held[0].ack()
             with pytest.raises(aiodq.QueueShutDown):
@@ -139,7 +139,7 @@ async def test_the_names_of_topics_are_remembered_as_long_as_their_handles(
             await client.answer(client.put(handle, 1, [b"x"]))
             await store.delete_topic(f"t{handle}")
             await until(lambda: kept(session) == (0, 0))
-        assert list(session._names) == ["t6", "t7", "t8"]
+        assert list(session.handles._last) == ["t6", "t7", "t8"]
         await client.close()
 
 
@@ -471,12 +471,12 @@ async def test_who_asks_for_the_counts_of_a_channel_that_is_deleted_meanwhile_is
         await client.open(1, "jobs")
         await client.open(2, "jobs", "c")
         session = session_of(owner)
-        lending = session._lendings[2]
+        lending = session.handles.lendings[2]
         lending.resuming.begin()  # it has claimed nothing yet, for which the counts wait
         request = client.send(Call("refresh", {"handle": 2}))
         assert await client.ask(Ping(1)) == Pong(1)
         await topic.delete_channel("c")
-        await until(lambda: not session._lendings)
+        await until(lambda: not session.handles.lendings)
         lending.resuming.over.set()
         said = await client.answer(request)
         assert isinstance(said, Fail)
@@ -577,7 +577,7 @@ async def test_a_look_that_began_before_a_deletion_does_not_bring_back_what_was_
 
         with monkeypatch.context() as patch:
             patch.setattr(remote.link, "result", slowly)
-            look = asyncio.create_task(remote.look_once())
+            look = asyncio.create_task(remote.report.look_once())
             await read.wait()
         await (client.delete_topic("jobs") if kind == "topic" else client.topic("jobs").delete_channel("c"))
         over.set()

@@ -48,9 +48,9 @@ async def test_an_owner_looks_only_at_the_handles_that_a_change_concerns(tmp_pat
             for each in ("a", "b"):
                 await client.topic(name).channel(each).refresh()
         sessions: list[Session] = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
-        session = max(sessions, key=lambda each: len(each._lendings))
-        topics, lendings = Found(session._topics), Found(session._lendings)
-        session._topics, session._lendings = topics, lendings
+        session = max(sessions, key=lambda each: len(each.handles.lendings))
+        topics, lendings = Found(session.handles.topics), Found(session.handles.lendings)
+        session.handles.topics, session.handles.lendings = topics, lendings
         channel = client.topic("jobs").channel("a")
         await channel.get()
         await channel.seek("earliest")

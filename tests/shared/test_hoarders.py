@@ -16,7 +16,7 @@ from aiodq.format.columns import Columns
 from aiodq.shared.connection import packet_protocol, rendezvous
 from aiodq.shared.requests import waiting_bytes
 from aiodq.shared.requests.resuming import Resuming
-from aiodq.shared.server import incoming, requests_in_progress, session
+from aiodq.shared.server import incoming, open_handles, requests_in_progress
 from aiodq.shared.server import owner as owner_module
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.wire.frames import encode_messages
@@ -277,7 +277,7 @@ async def test_who_is_gone_waits_no_more(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_as_many_channels_as_may_be_open_ask_for_more_and_do_so_over_another_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_MOST_OPEN", 21)
+    monkeypatch.setattr(open_handles, "_MOST", 21)
     monkeypatch.setattr(requests_in_progress, "_MOST", 21)
     async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
         topic = client.topic("jobs")
@@ -295,7 +295,7 @@ async def test_as_many_channels_as_may_be_open_ask_for_more_and_do_so_over_anoth
 
 
 async def test_what_one_has_open_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MOST_OPEN", 3)
+    monkeypatch.setattr(open_handles, "_MOST", 3)
     async with owned(tmp_path) as (store, owner):
         client, other = await connected(tmp_path, 7), await connected(tmp_path, 8)
         await client.open(2, "jobs", "c")
@@ -314,7 +314,7 @@ async def test_what_one_has_open_is_bounded(tmp_path: Path, monkeypatch: pytest.
         await other.open(2, "more")
         await store.delete_topic("others")
         # An owner looks ten times a second for what was deleted.
-        await until(lambda: not any(3 in each._topics for each in owner.clients))
+        await until(lambda: not any(3 in each.handles.topics for each in owner.clients))
         await client.open(5, "more")
         await client.close()
         await other.close()

@@ -35,7 +35,7 @@ MANY = aiodq.ChannelOptions(max_in_flight=20_000)
 def lending_of(owner: aiodq.Store) -> Lending:
     """Return the one that has lent something."""
     sessions: list[Any] = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
-    lendings: list[Lending] = [one for each in sessions for one in each._lendings.values() if one.holding]
+    lendings: list[Lending] = [one for each in sessions for one in each.handles.lendings.values() if one.holding]
     assert len(lendings) == 1
     return lendings[0]
 
@@ -100,7 +100,7 @@ async def test_messages_that_are_no_neighbours_are_sent_at_once(tmp_path: Path) 
             connection._transport,
             SimpleNamespace(write=lambda data: written.append(PacketReader().feed(data)), is_closing=lambda: False),
         )
-        connection.session._lendings[1].want(3)
+        connection.session.handles.lendings[1].want(3)
         connection._transport = transport
         assert [[said.first for said, _ in packets] for packets in written] == [[0, 2, 4]]
         await client.close()

@@ -11,7 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.shared.connection import packet_protocol
-from aiodq.shared.server import cut_off, inside, owner, session
+from aiodq.shared.server import cut_off, inside, open_handles, owner
 from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.wire.packets import Ack, Bye, Done, Fail, Open, Ping, Pong
 from aiodq.wire.payload import Range
@@ -174,13 +174,13 @@ async def test_counts_of_many_channels_are_looked_at_in_turns(tmp_path: Path, mo
         channels = [topic.channel("c") for topic in topics]
         await asyncio.gather(*(topic.put(b"x") for topic in topics))
         looked: list[int] = []
-        look = session.Session._look_at
+        look = open_handles.OpenHandles._look_at
 
-        def look_at(which: session.Session, handle: int) -> None:
+        def look_at(which: open_handles.OpenHandles, handle: int) -> None:
             looked.append(handle)
             look(which, handle)
 
-        monkeypatch.setattr(session.Session, "_look_at", look_at)
+        monkeypatch.setattr(open_handles.OpenHandles, "_look_at", look_at)
         assert await growth(lambda: len(looked), 4 * MANY) <= {1, 2}  # the owner's own session looks as well
         deleting = asyncio.create_task(first.delete_topic("t3"))  # amid a look
         await deleting

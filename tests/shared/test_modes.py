@@ -142,7 +142,7 @@ async def test_who_does_not_wait_any_more_has_nothing_sent(tmp_path: Path) -> No
         await other.put(b"x")
         assert await counts(other) == (1, 0, 0)
         sessions = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
-        assert [one._given for each in sessions for one in each._lendings.values()] == [0, 0]
+        assert [one._given for each in sessions for one in each.handles.lendings.values()] == [0, 0]
 
 
 async def test_those_who_wait_get_one_each_and_no_more_is_taken(tmp_path: Path) -> None:

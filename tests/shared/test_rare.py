@@ -340,7 +340,7 @@ async def test_who_wants_again_what_came_just_as_it_was_wanted_no_more_gets_it_a
     async with owned(tmp_path / "s", QUICK) as (store, owner):
         client = await joined(tmp_path / "s")
         client.send(Want(2, 1))
-        lending = owner.clients[0]._lendings[2]
+        lending = owner.clients[0].handles.lendings[2]
         await put_until_it_has_come(store, lending)
         lending.want(0)
         await until(lambda: lending._getting is None)
@@ -357,7 +357,7 @@ async def test_what_came_just_as_its_client_left_is_anothers(tmp_path: Path) -> 
     async with owned(tmp_path / "s", QUICK) as (store, owner):
         client = await joined(tmp_path / "s")
         client.send(Want(2, 1))
-        await put_until_it_has_come(store, lending := owner.clients[0]._lendings[2])
+        await put_until_it_has_come(store, lending := owner.clients[0].handles.lendings[2])
         await asyncio.gather(lending.stop(), return_exceptions=True)
         message = await store.queue("jobs").get(timeout=PATIENCE)
         assert (message.body, message.attempts) == (b"x", 1)

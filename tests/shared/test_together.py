@@ -46,7 +46,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Packet]:
 def take_away(owner: aiodq.Store, offset: int = 0) -> None:
     """Take a message away from who holds it, who is not told."""
     sessions = owner._store_engine.owner.clients  # type: ignore[attr-defined]  # it stands in its place
-    [lending] = [one for each in sessions for one in each._lendings.values() if one.holding]
+    [lending] = [one for each in sessions for one in each.handles.lendings.values() if one.holding]
     taken = next(iter(lending._lent)).message(offset)
     taken._take().release(taken._batch(), taken._delivery, taken.attempts)
 

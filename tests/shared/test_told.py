@@ -12,7 +12,7 @@ import pytest
 
 import aiodq
 from aiodq.shared.server import owner as owner_module
-from aiodq.shared.server.session import Session
+from aiodq.shared.server.open_handles import OpenHandles
 from aiodq.wire.packets import Call, Done, Figures
 from tests.shared.support import PATIENCE, QUICK, RawClient, joined, owned, two, until
 
@@ -167,13 +167,13 @@ async def test_whatever_changes_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_what_is_idle_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_module, "_FIGURES", 0.001)
     looked: list[int] = []
-    say_figures = Session._send_figures
+    say_figures = OpenHandles.send_figures
 
-    def say(self: Session, handle: int, **how: Any) -> None:
+    def say(self: OpenHandles, handle: int, **how: Any) -> None:
         looked.append(handle)
         say_figures(self, handle, **how)
 
-    monkeypatch.setattr(Session, "_send_figures", say)
+    monkeypatch.setattr(OpenHandles, "send_figures", say)
     async with (
         owned(tmp_path / "s", options("os")) as (store, owner),
         aiodq.open(tmp_path / "s", mode="client") as client,

@@ -186,7 +186,7 @@ class Owner:
                 await asyncio.sleep(_FIGURES)
                 topics = list(self._active.take())
                 for session in self.clients:
-                    session.outdated.note_topics(topics)
+                    session.handles.outdated.note_topics(topics)
                 await self._tell_outdated()
         finally:
             self._active.end()
@@ -196,7 +196,7 @@ class Owner:
         monotonic = self.engine.clock.monotonic
         end = monotonic() + LONGEST_TURN
         for session in self.clients:
-            while session.tell():
+            while session.handles.tell():
                 if monotonic() >= end:
                     await asyncio.sleep(0)
                     end = monotonic() + LONGEST_TURN
@@ -236,7 +236,7 @@ class Owner:
     def moved(self, place: str) -> None:
         """See `Owning`."""
         for session in self.clients:
-            session.look_at(place)
+            session.handles.look_at(place)
 
     def _look_for_late(self) -> None:
         """Stop waiting for clients that are gone. Living ones are late, as on a busy machine, and get more time."""

@@ -6,22 +6,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from aiodq.awaited import twice
-from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError
 from aiodq.names import check_name, check_topic_name
-from aiodq.shared.encoding.options_json import State
 from aiodq.shared.requests.calls import answer, call_store, call_topic, whole, whole_numbers
 from aiodq.shared.requests.client_events import ClientEvents
 from aiodq.shared.requests.client_puts import ClientPuts, columns_of
 from aiodq.shared.requests.client_transactions import Asked, ClientTransactions
 from aiodq.shared.requests.lending import Lending
-from aiodq.shared.requests.meant import check_existing, open_channel, open_topic, topic_uuid
-from aiodq.shared.requests.sent_states import SentStates
+from aiodq.shared.requests.meant import check_existing, open_channel, open_topic
 from aiodq.shared.requests.waiting_bytes import ClientsBytes
 from aiodq.shared.server.cut_off import CutOff, Earlier
-from aiodq.shared.server.handle_names import HandleNames
-from aiodq.shared.server.outdated import Outdated
-from aiodq.shared.server.refusals import Refusals, deletion
+from aiodq.shared.server.open_handles import OpenHandles
 from aiodq.shared.server.requests_in_progress import RequestsInProgress
 from aiodq.storage.log.producer_table import MOST_PENDING, Origin
 from aiodq.topic import Topic
@@ -31,7 +26,6 @@ from aiodq.wire.packets import (
     Bye,
     Call,
     Done,
-    Figures,
     Hello,
     Nack,
     Open,
@@ -71,9 +65,6 @@ _MOVES: Final = frozenset({"configure", "pause", "purge", "seek"})
 _ENDS: Final = frozenset({"back", "changed", "closing", "deaf", "ended", "forget", "withdraw"})
 """Calls that end what waits, or are made once, or once for each topic and channel."""
 
-_MOST_OPEN: Final = 50_000
-"""Topics and channels that one client may have open at once."""
-
 
 class Session:
     """The session of one client.
@@ -82,7 +73,7 @@ class Session:
         client: its introduction; None before that.
         process: its process by the pid that it has here, or `UNSEEN`; 0 before the introduction.
         lends: whether it has opened a channel, so that it may hold messages.
-        outdated: the handles of which the client is to be told.
+        handles: the topics and channels that it has open.
     """
 
     def __init__(self, owner: Owning, wire: Wire) -> None:
@@ -92,15 +83,7 @@ class Session:
         self.lends: bool = False
         self._owner = owner
         self._wire = wire
-        self._topics: dict[int, Topic] = {}
-        self._lendings: dict[int, Lending] = {}
-        self._handles = HandleNames()
-        self._refusals = Refusals()
-        self._figures: dict[int, Figures] = {}
-        self.outdated: Outdated = Outdated()
         self._in_progress = RequestsInProgress(owner, wire)
-        self._names: dict[str, int] = {}
-        self._sent_states = SentStates(wire)
         self._awaited: dict[int, asyncio.Task[None]] = {}
         self._earlier = Earlier()
         # Shares of earlier connections in channels, by handle, whose messages the client has not all claimed yet.
@@ -109,6 +92,7 @@ class Session:
         self._has_left = False
         waiting = ClientsBytes(owner.waiting)
         self._puts = ClientPuts(owner, wire, self._in_progress.start, self._in_progress.fail, waiting)
+        self.handles: OpenHandles = OpenHandles(owner, wire, self._puts.forget)
         self._transactions = ClientTransactions(owner, waiting)
         self._events = ClientEvents(owner)
         self._handlers: dict[type[Any], Callable[[Any, int], None]] = {
@@ -170,7 +154,7 @@ class Session:
     @property
     def shares(self) -> Iterable[Lending]:
         """See `Client`."""
-        return self._lendings.values()
+        return self.handles.lendings.values()
 
     def wait_no_more(self) -> None:
         """See `Client`."""
@@ -190,140 +174,56 @@ class Session:
         self._puts.end()
         self._transactions.end()
         ending = self._in_progress.end()
-        delivering = [lending.stop() for lending in self._lendings.values()]
+        delivering = [lending.stop() for lending in self.handles.lendings.values()]
         await asyncio.gather(*ending, *delivering, return_exceptions=True)
         is_dead = False
         if self.client is not None and self.lends:
             is_dead = await self._cut_off.wait(self.process)
-        for lending in [*self._lendings.values()]:  # of which some may be deleted meanwhile
+        for lending in [*self.handles.lendings.values()]:  # of which some may be deleted meanwhile
             taken = lending.had(for_sure=not self._has_left)
             await lending.give_back(taken, goes_on=not (self._has_left or is_dead))
 
-    def look_at(self, place: str) -> None:
-        """Tell the client of a topic or channel, by name: which messages it no longer holds, and if it was deleted."""
-        name, _, channel = place.partition("/")
-        for handle in self._handles.of_channels([name], channel):
-            self._look_at(handle)
-        for handle in () if channel else self._handles.of_topics([name]):
-            self._is_deleted(handle)
-
     def holds(self) -> dict[str, int]:
         """Return how many messages the client holds, by `topic/channel`."""
-        return {lending.name: lending.holding for lending in self._lendings.values() if lending.holding}
+        return {lending.name: lending.holding for lending in self.handles.lendings.values() if lending.holding}
 
     @property
     def comes_back(self) -> bool:
         """Whether the client holds messages, or waits for the outcome of settlements or claims."""
-        return self._in_progress.settling or any(lending.holding for lending in self._lendings.values())
-
-    # --- counts
-
-    def tell(self) -> bool:
-        """Tell the client of one handle that is outdated; return False if it does not read, or none is."""
-        if self._wire.clogged or not self._owner.engine.usable:
-            return False
-        handle = self.outdated.take()
-        if handle is None:
-            return False
-        self._look_at(handle)
-        return True
-
-    def _look_at(self, handle: int) -> None:
-        """Send the counts of a topic or channel, unless it was deleted: its handle keeps the reason."""
-        if not self._is_deleted(handle):
-            self._send_figures(handle)
-            self._is_deleted(handle)  # a channel is dropped once its client knows why
-
-    def _send_figures(self, handle: int, *, always: bool = False) -> None:
-        self._owner.engine.threads.tell_ended()  # counts that are sent after the answer to a put include it
-        lending, topic = self._lendings.get(handle), self._topics.get(handle)
-        if lending is None:
-            if topic is None:
-                return  # dropped since this was begun
-            log = topic._engine.log  # noqa: SLF001 - a session is a topic's other half
-            figures = Figures(handle, 0, 0, 0, log.begin, log.end, log.durable)
-            self._sent_states.look(handle, _state(topic))
-        else:
-            lending.look()
-            figures = lending.figures()
-            self._sent_states.look(handle, lending.state)
-            # The client has corrected its counts by what it got and gave up, until it is sent new ones. Those may equal
-            # the previous ones: a message that it gave back may be taken at once, one that timed out may be redelivered
-            # to it.
-            always = lending.has_changed() or always
-        if always or figures != self._figures.get(handle):
-            self._figures[handle] = figures
-            self._wire.send(figures)
-
-    def _drop_deleted(self) -> None:
-        """Drop the state of deleted topics and channels; keep the reason for packets that still use their handles."""
-        for handle in [*self._lendings, *self._topics]:
-            self._is_deleted(handle)
-
-    def _is_deleted(self, handle: int) -> bool:
-        """Return whether a topic or channel was deleted; if so, drop its state, and keep the reason."""
-        lending, topic = self._lendings.get(handle), self._topics.get(handle)
-        if lending is not None and (error := lending.error) is not None:
-            del self._lendings[handle]
-            lending.stop()
-            name = ""
-        elif topic is not None and (error := deletion(topic)) is not None:
-            del self._topics[handle]
-            self._puts.forget(topic._engine)  # noqa: SLF001 - a session is a topic's other half
-            name = topic.name
-        else:
-            return False
-        self._figures.pop(handle, None)
-        self._handles.remove(handle)
-        self.outdated.remove(handle)
-        self._sent_states.ended(handle, error)
-        self._refuse(handle, error, name)
-        return True
-
-    def _refuse(self, handle: int, error: Exception, topic: str = "") -> None:
-        """Refuse all packets with a handle from now on."""
-        forgotten, name = self._refusals.add(handle, error, topic)
-        if forgotten and self._names.get(name) == forgotten:
-            del self._names[name]
+        return self._in_progress.settling or any(lending.holding for lending in self.handles.lendings.values())
 
     # --- topics
 
     def _open(self, packet: Open, request: int) -> None:
-        if packet.handle in self._topics or packet.handle in self._lendings or packet.handle in self._refusals:
-            raise ProtocolError(f"the handle {packet.handle} is in use")
+        self.handles.check_new(packet.handle)
         try:
             self._opened(packet, request)
         except (AiodqError, asyncio.QueueFull) as error:
             # Packets with this handle were sent before the client could know.
-            self._refuse(packet.handle, error, "" if packet.channel or not packet.existing else packet.topic)
+            self.handles.refuse(packet.handle, error, "" if packet.channel or not packet.existing else packet.topic)
             raise
 
     def _opened(self, packet: Open, request: int) -> None:
-        if len(self._topics) + len(self._lendings) >= _MOST_OPEN:
-            most = f"{_MOST_OPEN} topics and channels open, the most that an owner opens for one"
-            raise QueueFull(f"this process has {most}: spread them over several processes")
+        self.handles.check_room()
         engine = self._owner.engine
         check_topic_name(packet.topic, engine.topics)
         engine.check()
         if not packet.channel:
-            self._names[packet.topic] = packet.handle
+            self.handles.opens(packet.handle, packet.topic)
             check_existing(packet, engine.topics)
-            topic = self._topics[packet.handle] = Topic(engine, open_topic(packet, engine))
-            self._handles.add(packet.handle, packet.topic)
-            self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - a session is a topic's other half
-            facts = {"window": MOST_PENDING, "orderly": True, **self._sent_states.note(packet.handle, _state(topic))}
-            self._send_figures(packet.handle)
+            state = self.handles.add_topic(packet.handle, Topic(engine, open_topic(packet, engine)))
+            facts = {"window": MOST_PENDING, "orderly": True, **state}
+            self.handles.send_figures(packet.handle)
             self._wire.send(Done(None, facts), request)
             return
-        self._check_topic(packet.topic)
+        self.handles.check_name(packet.topic)
         check_existing(packet, engine.topics)
         topic = Topic(engine, engine.unnamed(packet.topic))
         check_name(packet.channel, "channel")
         self._begin_lending()
         channel = open_channel(packet, topic)
-        lending = self._lendings[packet.handle] = Lending(self._owner, self._wire, packet.handle, topic, channel)
-        self._handles.add(packet.handle, packet.topic, packet.channel)
-        self.outdated.add(packet.handle, topic._engine)  # noqa: SLF001 - as above
+        lending = Lending(self._owner, self._wire, packet.handle, topic, channel)
+        self.handles.add_lending(packet.handle, lending, packet.channel)
         if before := self._earlier.shares(lending.name):
             self._unclaimed[packet.handle] = before
         self._in_progress.start(self._settled_in(packet.handle, lending), request, returning=True)
@@ -333,41 +233,22 @@ class Session:
             self.lends = True
             self._owner.lends_to(self.client)
 
-    def _check_topic(self, name: str) -> None:
-        """Raise if the topic that the client opened by this name was deleted or refused, which it may not know yet."""
-        handle = self._names.get(name, 0)
-        self._refusals.check(handle)
-        topic = self._topics.get(handle)
-        if topic is not None and (error := deletion(topic)) is not None:
-            self._drop_deleted()  # so that the client knows it before it is refused this
-            raise error
-        if topic is not None and topic._engine in self._owner.engine.deletions.ending:  # noqa: SLF001 - as above
-            raise QueueShutDown(f"topic {name!r} was deleted")  # another one of that name is not its topic
-
     async def _settled_in(self, handle: int, lending: Lending) -> Done:
         await lending.settled_in()
         twice(asyncio.get_running_loop().call_soon, lending.told)  # once this is sent
-        return Done(None, self._sent_states.note(handle, lending.state))
+        return Done(None, self.handles.sent_states.note(handle, lending.state))
 
     def _put(self, packet: Put, request: int) -> None:
-        topic = self._topics.get(packet.handle)
+        topic = self.handles.topics.get(packet.handle)  # each call less counts for a put
         if topic is None:
-            self._refusals.check(packet.handle)
-            raise ProtocolError(f"PUT: the handle {packet.handle} is no topic's")
+            topic = self.handles.topic(packet.handle, "PUT")
         engine = topic._engine  # noqa: SLF001 - a session is a topic's other half
         self._puts.put(engine, packet.sequence, columns_of(packet, engine.clock), request)
 
     # --- channels
 
-    def _lending(self, handle: int) -> Lending:
-        lending = self._lendings.get(handle)
-        if lending is None:
-            self._refusals.check(handle)
-            raise ProtocolError(f"the handle {handle} is no channel's")
-        return lending
-
     def _want(self, packet: Want, _request: int) -> None:
-        lending = self._lending(packet.handle)
+        lending = self.handles.lending(packet.handle)
         if self._unclaimed:
             self._follow(packet.handle, lending)
         lending.want(packet.total)
@@ -389,19 +270,19 @@ class Session:
             lending.resuming.end()
 
     def _ack(self, packet: Ack, request: int) -> None:
-        lending = self._lending(packet.handle)
+        lending = self.handles.lending(packet.handle)
         failure = lending.ack(packet.epoch, packet.ranges)
         if request:
             self._in_progress.answer_settled(lending.commit, request, failure)
 
     def _release(self, packet: Release, request: int) -> None:
-        lending = self._lending(packet.handle)
+        lending = self.handles.lending(packet.handle)
         lending.release(packet.epoch, packet.ranges)
         if request:
             self._in_progress.answer_settled(lending.commit, request)
 
     def _nack(self, packet: Nack, request: int) -> None:
-        lending = self._lending(packet.handle)
+        lending = self.handles.lending(packet.handle)
 
         def nack(item: Item) -> None:
             message = lending.take(packet.epoch, item.offset, item.delivery)
@@ -417,7 +298,7 @@ class Session:
             self._in_progress.answer_settled(lending.commit, request)
 
     def _touch(self, packet: Touch, request: int) -> None:
-        lending = self._lending(packet.handle)
+        lending = self.handles.lending(packet.handle)
 
         def touch(item: Item) -> None:
             message = lending.find(packet.epoch, item.offset, item.delivery)
@@ -429,12 +310,12 @@ class Session:
             self._wire.send(Done(), request)
 
     def _reject(self, packet: Reject, request: int) -> None:
-        lending = self._lending(packet.handle)
+        lending = self.handles.lending(packet.handle)
         message = lending.take(packet.epoch, packet.offset, packet.delivery)
         self._in_progress.start(lending.rejected(message, packet), request, settling=True)
 
     def _resume(self, packet: Resume, request: int) -> None:
-        lending = self._lending(packet.handle)
+        lending = self.handles.lending(packet.handle)
         lending.resuming.begin()
         resuming = self._resumed(lending, packet.epoch, packet.held)
         self._in_progress.start(resuming, request, settling=bool(packet.held), returning=True)
@@ -453,26 +334,20 @@ class Session:
             # Before its contents are decoded: for a committed transaction, that may no longer be possible.
             self._wire.send(Done(), request)
             return
-        asked = Asked.read(packet, self._topic_engine, self._lending)
+        asked = Asked.read(packet, self._topic_engine, self.handles.lending)
         self._in_progress.start(self._transacted(origin, asked), request, settling=True)
 
     def _topic_engine(self, handle: int) -> TopicEngine:
         # A transaction names the topic, which is created again if it was deleted since it was opened.
-        if name := self._refusals.topic(handle):
+        if name := self.handles.deleted_topic(handle):
             return self._owner.engine.engine(name)
-        topic = self._topics.get(handle)
-        if topic is None:
-            self._refusals.check(handle)
-            raise ProtocolError(f"TXN: the handle {handle} is no topic's")
-        engine = topic._engine  # noqa: SLF001 - as above
+        engine = self.handles.topic(handle, "TXN")._engine  # noqa: SLF001 - as above
         return self._owner.engine.engine(engine.name) if engine.closed else engine
 
     async def _transacted(self, origin: Origin, asked: Asked) -> Done:
         await self._transactions.commit(origin, asked)
         # The client sees the changes once it knows of the commit.
-        changed = asked.topics
-        for handle in [*self._handles.of_topics(changed), *self._handles.of_channels(changed)]:
-            self._send_figures(handle, always=True)
+        self.handles.send_all_figures(asked.topics)
         return Done()
 
     # --- calls
@@ -481,20 +356,19 @@ class Session:
         if call.name not in _ENDS:
             self._in_progress.check()
         handle = call.arguments.get("handle")
-        if call.name == "changed" and isinstance(handle, int) and (handle in self._topics or handle in self._lendings):
-            self._sent_states.ask(handle, request)
-            self.outdated.note(handle)
+        if call.name == "changed" and isinstance(handle, int) and handle in self.handles:
+            self.handles.watch(handle, request)
         elif call.name == "forget":
             self._forget(whole(call.arguments, "request"))
             self._wire.send(Done(), request)
         elif handle is None:
             calling = self._in_progress.start(self._called(call), request)
             self._awaiting(call.name, calling, request)
-        elif isinstance(handle, int) and handle in self._topics:
-            self._in_progress.start(self._topic_called(handle, self._topics[handle], call), request)
+        elif isinstance(handle, int) and handle in self.handles.topics:
+            self._in_progress.start(self._topic_called(handle, self.handles.topics[handle], call), request)
         else:
             handle = handle if isinstance(handle, int) else -1
-            lending = self._lending(handle)
+            lending = self.handles.lending(handle)
             if call.name == "ended":
                 lending.ask_the_end(request, self._in_progress.fail)
                 return
@@ -520,10 +394,9 @@ class Session:
             return Done()
         await self._puts.settled(topic.name)
         done = await answer(call_topic(self._owner, topic, call.name, call.arguments))
-        self._sent_states.assumed(handle, call.name)
-        self.outdated.note(handle)
+        self.handles.called(handle, call.name)
         if call.name in _SHOWN:
-            self._send_figures(handle)
+            self.handles.send_figures(handle)
         if call.name in {"pause", "purge"}:
             # INVARIANT: as for a channel below.
             self._owner.moved(topic.name)
@@ -534,15 +407,14 @@ class Session:
         if call.name == "peek":
             # INVARIANT: what a client holds since an earlier owner is not looked at: if it has expired, it is settled.
             await self._owner.reclaimed()
-        done = await lending.called(call, self._send_figures)
+        done = await lending.called(call, self.handles.send_figures)
         if call.name == "refresh":
-            self._send_figures(self._names.get(lending.topic, 0))
+            self.handles.send_figures(self.handles.of_name(lending.topic))
         if call.name in _MOVES:
             # INVARIANT: by the time of the answer, each client knows what it no longer holds, and will not claim it.
             self._owner.moved(lending.name)
         # INVARIANT: after that. The state is sent once more, after the answer by which the client assumes its change.
-        self._sent_states.assumed(handle, call.name)
-        self.outdated.note(handle)
+        self.handles.called(handle, call.name)
         return done
 
     async def _called(self, call: Call) -> Done:
@@ -561,8 +433,8 @@ class Session:
         if call.name != "back":
             return await answer(call_store(self._owner, call.name, call.arguments))
         # INVARIANT: the client's messages were claimed before: RESUME arrived, and was begun, before this.
-        await asyncio.gather(*(lending.resuming.over.wait() for lending in self._lendings.values()))
-        for handle, lending in self._lendings.items():
+        await asyncio.gather(*(lending.resuming.over.wait() for lending in self.handles.lendings.values()))
+        for handle, lending in self.handles.lendings.items():
             self._follow(handle, lending)
         self._unclaimed.clear()
         self._earlier.leave()
@@ -592,8 +464,3 @@ def _each(do: Callable[[Item], None], items: Iterable[Item]) -> None:
             failure = error
     if failure is not None:
         raise failure
-
-
-def _state(topic: Topic) -> State:
-    engine = topic._engine  # noqa: SLF001 - as above
-    return State(engine.options, engine.paused, engine.effective_options.stored, topic_uuid(engine))

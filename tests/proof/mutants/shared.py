@@ -26,6 +26,7 @@ from aiodq.shared.requests.lent_runs import LentRun
 from aiodq.shared.requests.made_changes import MadeChanges
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server.early_answers import EarlyAnswers
+from aiodq.shared.server.open_handles import OpenHandles
 from aiodq.shared.server.owner import Owner
 from aiodq.shared.server.session import Session
 from aiodq.storage.io.lock import StoreLock
@@ -461,8 +462,8 @@ change(
 )
 change(
     "an owner keeps what it lent of a channel that was deleted",
-    Session._is_deleted,
-    "del self._lendings[handle]",
+    OpenHandles._is_deleted,
+    "del self.lendings[handle]",
     "None",
     test="tests/shared/test_deleted.py::test_of_a_channel_that_was_deleted_an_owner_keeps_neither_bodies_nor_tasks",
 )
