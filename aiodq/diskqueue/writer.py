@@ -181,7 +181,7 @@ class DiskQueueWriter:
         position = self.metadata.write_position
         try:
             if self._file is None:
-                # It is there already where `close` has failed behind it.
+                # It exists already if an earlier `close` has failed.
                 self._file = self._fs.open(self._path, write=True, create=self._path not in self._made)
                 self._made.append(self._path)
             # CRASH: no more than a file without metadata; see `close`. After an error the next record goes over it.

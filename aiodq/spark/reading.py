@@ -40,7 +40,7 @@ _MORE: Final = 64 << 10
 """Bytes by which the buffer of a small split exceeds it; a larger one would cost as much as if it were filled."""
 _MOST_ROWS: Final = 65_536
 _SMALL: Final = 256 << 10
-"""Bytes up to which a record batch is joined with those before and behind it."""
+"""Bytes up to which a record batch is joined with those before and after it."""
 
 
 class Partition(InputPartition):

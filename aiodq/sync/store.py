@@ -97,7 +97,7 @@ class Store(Uncopied):
         return self._loop_thread.look(self._store.topics)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its channels and everything in it, damage that was set aside, too. A missing one is fine.
+        """Delete a topic with its channels and everything in it, quarantined bytes, too. A missing one is fine.
 
         Raises:
             InvalidNameError: the name is invalid.

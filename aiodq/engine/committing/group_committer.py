@@ -141,7 +141,7 @@ class Committer:
         self._due = True
         self._wake.set()
 
-    # --- transactions that may come again
+    # --- transactions that may be repeated
 
     def knows(self, origin: Origin) -> bool:
         """Return whether a transaction is committed. Look into `deciding` too."""

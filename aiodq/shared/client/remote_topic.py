@@ -411,7 +411,7 @@ class RemoteTopic:
         stop = puts.sequence + len(puts.queued)
         if not puts.queued:
             return
-        # One at a time asks the owner, in order of the calls: what it waits for, those behind it wait for as well.
+        # One at a time asks the owner, in order of the calls: those after it wait for the same answers.
         async with self._turns:
             while puts.queued and puts.sequence < stop:
                 if await self._waiting_for_room():

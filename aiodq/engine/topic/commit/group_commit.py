@@ -184,7 +184,7 @@ class GroupCommit:
         return self._engine.put_buffer.add_plain(body, len(body) + OVERHEAD, PutResult())
 
     def _is_here(self) -> bool:
-        """Return whether the caller runs on the store's loop."""
+        """Return whether the caller runs on the store's loop. The most frequent calls do the same without this call."""
         home = self._home
         return get_ident() == home.thread and home.is_running() if BY_THREAD else _get_running_loop() is home.loop
 
