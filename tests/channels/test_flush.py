@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import aiodq
 from aiodq.engine.channel import channel_engine
 from aiodq.engine.channel.acks.ack_persister import _PIECE
 from aiodq.storage.state.channel_journal import ChannelJournal
+from aiodq.testing import Fault
 from tests.channels.support import PATIENCE, Machine, ready, soon, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from aiodq.format.journal import Op
 
@@ -134,3 +136,25 @@ async def test_who_is_told_of_an_ack_gets_the_next_message_without_giving_way_on
         with pytest.raises(StopIteration) as got:
             following.send(None)
         assert got.value.value.body == b"b"
+
+
+@pytest.mark.parametrize("what", ["ack", "get"])
+async def test_a_failed_sync_as_a_journal_is_begun_anew_stops_the_store(machine: Machine, what: str) -> None:
+    async with machine.jobs(max_attempts=5) as jobs:
+        await jobs.put_many([b"1", b"2", b"3"])
+        first, second = await jobs.get_many(2)
+        await soon(first.ack())
+        machine.fs.plan.add(Fault("truncate", 1, match="journal"))
+        # The checkpoint is there, and a journal after it is not: what is written next begins it.
+        await jobs.topic._engine._persister._fold(jobs._channel_engine)
+        machine.fs.plan.clear()
+        machine.fs.plan.add(Fault("sync", 1, match="journal"))
+        calls: dict[str, Callable[[], Awaitable[object]]] = {"ack": second.ack, "get": jobs.get}
+        with pytest.raises(aiodq.StoreFailedError):
+            await soon(calls[what]())
+        machine.fs.plan.clear()
+        with pytest.raises(aiodq.StoreFailedError):
+            await soon(jobs.put(b"4"))
+        machine.crash()
+    async with machine.jobs() as jobs:
+        assert ready(jobs) == [b"2", b"3"]

@@ -10,7 +10,7 @@ from aiodq.engine.loop.clock_timer import ClockTimer, monotonic_ns
 from aiodq.engine.loop.futures import release, wait_in
 from aiodq.engine.monitoring.latency import LatencyMeter
 from aiodq.engine.store_refs import nobody
-from aiodq.errors import again
+from aiodq.errors import StoreFailedError, again
 from aiodq.options import ChannelOptions
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class ChannelCore:
         """Journal deliveries before the messages are handed out: they count even if a message kills the process."""
         try:
             self._host.write_now(self)
-        except RecursionError as error:
+        except (RecursionError, StoreFailedError) as error:
             # What was taken to be written is in no file, and its waiters must not be told that it is.
             self._host.fail_store(error)
             raise

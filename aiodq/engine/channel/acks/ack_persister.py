@@ -376,6 +376,8 @@ class AckPersister:
             if not channel_engine.journal.append(ops, wait=wait):
                 self._held[channel_engine] = ops
                 self._busy[channel_engine] = None
+        except StoreFailedError:
+            raise
         except AiodqError as error:
             self._held[channel_engine], self._refused[channel_engine] = ops, error
             return error
