@@ -164,7 +164,7 @@ def deaths(clock: Clock, expiries: Sequence[int] | None) -> list[float] | None:
     """Return until when messages that arrive now live here, by the monotonic clock; None if none of them dies.
 
     The owner has just found each alive: if this process's wall clock says otherwise, it was set meanwhile, and the
-    message is delivered. Given back, it would come again, over and over.
+    message is delivered. Given back, it would be redelivered, over and over.
     """
     if expiries is None:
         return None
