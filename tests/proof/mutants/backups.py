@@ -81,3 +81,26 @@ change(
 @mutant(test=_TESTS + "a_transaction_is_in_it_whole_or_not_at_all")
 def transactions_are_committed_while_a_backup_begins() -> Patch:
     return mock.patch("aiodq.engine.store.store_engine.StoreEngine.without_transactions", return_value=nullcontext())
+
+
+change(
+    "a hold made after segments were found deletable does not keep them",
+    SegmentDeletion._delete_files,
+    "min(holds.values(), default=sys.maxsize)",
+    "sys.maxsize",
+    test="tests/bulk/test_holds.py::test_one_made_while_a_backup_keeps_files_keeps_those_after_it_too",
+)
+change(
+    "a hold made while very many segments are deleted does not keep the rest",
+    SegmentDeletion._delete_files,
+    "self._host.clock.monotonic() > began + FRESH",
+    "False",
+    test="tests/bulk/test_holds.py::test_one_made_while_very_many_files_are_deleted_keeps_the_rest",
+)
+change(
+    "a file that could not be deleted is deleted when the store is next opened",
+    SegmentDeletion.retry,
+    "self._delete_kept()",
+    "None",
+    test="tests/bulk/test_holds.py::test_a_file_that_cannot_be_deleted_at_first_is_deleted_later",
+)

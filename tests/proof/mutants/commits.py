@@ -84,3 +84,10 @@ change(
     "base += staged.records - 1",
     test="tests/bulk/test_adoption.py",
 )
+change(
+    "what was staged long ago is swept while it is being committed",
+    commits.sweep_staged,
+    "None if committing else try_commits(fs, store)",
+    "None",
+    test="tests/bulk/test_rivals.py::test_what_was_staged_long_ago_is_not_swept_while_it_is_being_committed",
+)

@@ -8,6 +8,7 @@ from unittest import mock
 from aiodq.engine.store.opening import open_store
 from aiodq.engine.topic.commit.group_commit import GroupCommit
 from aiodq.engine.topic.commit.publisher import Publisher
+from aiodq.engine.topic.commit.syncer import Syncer
 from aiodq.engine.topic.retention.consumption import Consumption
 from aiodq.engine.topic.topic_engine import TopicEngine
 from aiodq.format import decode, labelled
@@ -479,4 +480,18 @@ change(
     "lost != self.meta.lost",
     "None",
     test="tests/storage/test_losses.py",
+)
+change(
+    "what was written under another policy is shown before what was written before it",
+    Publisher.written,
+    "durably or bool(self.unsynced)",
+    "durably",
+    test="tests/queue/test_put.py::TestAnotherPolicy",
+)
+change(
+    "what waits for its sync is not synced under another policy",
+    Syncer.needed,
+    "or self._pressing > self._synced",
+    'or (self.options.sync == "always" and self._pressing > self._synced)',
+    test="tests/queue/test_put.py::TestAnotherPolicy",
 )
