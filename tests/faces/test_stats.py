@@ -59,7 +59,7 @@ class Face:
     async def stats(self) -> dict[str, Any]:
         """Return the statistics of the whole store that ought to be alike, as the owner reports them just now."""
         if self.kind in {"owner", "client"}:
-            await self.store._remote.look_once()
+            await self.store._remote.report.look_once()
         found = asdict(await self.do(self.store.stats))
         del found["path"], found["sync_backend"]
         for topic in found["topics"].values():

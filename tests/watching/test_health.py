@@ -16,7 +16,7 @@ from aiodq.engine.monitoring.metrics import LEAST_FREE, SyncTimer
 from aiodq.engine.monitoring.reporter import _QUIET
 from aiodq.engine.store import watch
 from aiodq.engine.store.watch import Watch
-from aiodq.shared.client import remote_store
+from aiodq.shared.client import owner_report
 from aiodq.shared.requests import overview
 from aiodq.testing import FakeClock, FaultPlan, SimulatedExecutor, SimulatedFileSystem, WatchedFileSystem, run
 from tests.channels.support import Machine, until
@@ -459,7 +459,7 @@ async def test_a_store_whose_path_leads_elsewhere_goes_on_and_says_so(
     mode: Literal["exclusive", "shared"],
     instead: str,
 ) -> None:
-    for module, name in (watch, "_INTERVAL"), (remote_store, "_LOOK"), (overview, "_FRESH"):
+    for module, name in (watch, "_INTERVAL"), (owner_report, "_LOOK"), (overview, "_FRESH"):
         monkeypatch.setattr(module, name, 0.02)
     path, moved = tmp_path / "s", tmp_path / "moved"
     async with aiodq.open(path, mode=mode) as store:
