@@ -123,6 +123,23 @@ async def test_what_is_here_and_not_taken_is_not_handed_out_once_the_channel_is_
         assert bodies == [b"%d" % number for number in range(1, 9)]
 
 
+@pytest.mark.parametrize("who", [0, 1])
+async def test_what_is_here_and_not_taken_is_not_handed_out_once_it_has_none_of_the_tags(
+    tmp_path: Path, who: int
+) -> None:
+    async with two(tmp_path / "s", QUICK) as stores, asyncio.timeout(PATIENCE):
+        jobs: Any = stores[1].queue("jobs")
+        await jobs.put_many([aiodq.Draft((tag or "none").encode(), tag=tag) for tag in ("a", "b", None) * 3])
+        with jobs._remote.wanting(7):
+            jobs._remote._want()
+            await until(lambda: len(jobs._remote._ready) == 7)
+            assert (await jobs.get()).body == b"a"
+            await stores[who].queue("jobs").configure(aiodq.ChannelOptions(tags=["b"]))
+            await until(lambda: jobs.options.tags)
+            assert [(await jobs.get()).body for _ in range(3)] == [b"b"] * 3
+        assert await counts(jobs) == (0, 4, 0)
+
+
 async def test_who_pauses_a_channel_gets_nothing_that_was_asked_for_before(tmp_path: Path) -> None:
     async with two(tmp_path / "s", QUICK) as (_, client), asyncio.timeout(PATIENCE):
         jobs = client.queue("jobs")

@@ -14,7 +14,7 @@ from aiodq.engine.channel.lease.in_flight import message_of, messages_of
 from aiodq.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from aiodq.clock import Clock
     from aiodq.engine.channel.lease.message_lease import MessageLease
@@ -132,6 +132,16 @@ class Arrived:
         self._count -= len(taken)
         self._taken += len(taken)
         return taken
+
+    def without(self, tags: Collection[str]) -> list[range]:
+        """Return the numbers of messages that have none of these tags."""
+        self._look()
+        return [
+            range(run.lease.number + place, run.lease.number + place + 1)
+            for run in self._runs
+            for place in range(run.next, run.stop)
+            if run.lease.tags is None or run.lease.tags[place] not in tags
+        ]
 
     def keep(self, free: Callable[[range], list[range]]) -> None:
         """Drop messages that this process no longer holds; `free` returns which of some numbers it does."""

@@ -24,6 +24,9 @@ SETTLING: Final = 2
 COMMITTING: Final = 3
 """Held, and a transaction is to settle it."""
 
+_RESUMED: Final = 1000
+"""Messages of one RESUME: the answer may have a row for each, and must not exceed `JSON` bytes."""
+
 _LEFT: Final = bytes(HERE if mark == COMMITTING else mark for mark in range(256))
 _FREE: Final = bytes(mark == HERE for mark in range(256))
 _SETTLING: Final = bytes(mark == SETTLING for mark in range(256))
@@ -331,7 +334,7 @@ class Holdings:
                 self.free += new.marks.count(HERE)
 
 
-def portions(held: Iterable[Held], most: int) -> list[tuple[Held, ...]]:
+def portions(held: Iterable[Held], most: int = _RESUMED) -> list[tuple[Held, ...]]:
     """Return what is held in portions of at most `most` messages."""
     found: list[list[Held]] = []
     left = 0

@@ -55,9 +55,6 @@ _KEPT: Final = 1.0
 _LOOKS: Final = 4
 """How often in the time of what is prefetched it is seen whether more is to be."""
 
-_RESUMED: Final = 1000
-"""Messages of one RESUME: the answer may have a row for each, and must not exceed `JSON` bytes."""
-
 
 class RemoteChannel(RemoteSettlement):
     """The counterpart of `ChannelEngine` for a channel that another process delivers.
@@ -66,6 +63,7 @@ class RemoteChannel(RemoteSettlement):
         kind, open_lease, special: as there; see `Arrived`.
         state: None, as only the owner knows it.
         counts: the message counts, as far as known here.
+        read_here: bytes read on the event loop: none, the owner reads.
     """
 
     def __init__(self, topic: SettledTopic, name: str, options: ChannelOptions | None) -> None:
@@ -83,6 +81,7 @@ class RemoteChannel(RemoteSettlement):
         self.go_by(self.options)
         # Only a limited number of messages is sent ahead, so getters never need to yield.
         self.turn: LoopTurn = LoopTurn(lambda: 0.0)
+        self.read_here: int = 0
         self._known = Known()
         self._ready = Arrived(self.open_lease)
         self._wait_queue = WaitQueue(self.wake)
@@ -152,6 +151,7 @@ class RemoteChannel(RemoteSettlement):
 
     def _hold_back(self, *, paused: bool) -> None:
         """Hand out nothing that is here, and give it back, as long as the channel is paused."""
+        self._sift()
         before, self._held_back = self._held_back, paused
         if paused and not before:
             self._ready.halt()
@@ -224,10 +224,15 @@ class RemoteChannel(RemoteSettlement):
         elif packet.epoch == self._epoch:
             for each in packet.ranges:
                 self.lose(range(each.delivery, each.delivery + each.messages))
-            if self._ready:
-                # Messages that are not taken yet are no longer handed out: another process may have them by now.
-                self._ready.keep(self._holdings.free_of)
-                self._want()
+            self._sift(lost=True)
+
+    def _sift(self, *, lost: bool = False) -> None:
+        """Hand out no message that was taken away, or has none of the channel's tags by now: the owner settles it."""
+        wrong = [] if self.options.tags is None else self._ready.without(self.options.tags)
+        if self._ready and (wrong or lost):
+            self.give_back(wrong)
+            self._ready.keep(self._holdings.free_of)
+            self._want()
 
     def _delivered(self, packet: Deliver, epoch: int) -> None:
         """Add arrived messages, and wake getters."""
@@ -258,7 +263,7 @@ class RemoteChannel(RemoteSettlement):
         self.give_back(self._ready.take_back())
         self.counts.reset()
         if held := self.to_resume():
-            parts = [(owner, part) for owner, those in held.items() for part in portions(those, _RESUMED)]
+            parts = [(owner, part) for owner, those in held.items() for part in portions(those)]
             answers = [self._request(partial(Resume, epoch=owner, held=part)) for owner, part in parts]
             surely(asyncio.gather(*answers), lambda done: self._claimed(done.result(), epoch, before))
         self._want()
@@ -360,11 +365,6 @@ class RemoteChannel(RemoteSettlement):
             self._returning = asyncio.get_running_loop().call_later(_KEPT, self._return)
             self._look_whether_through()
         return message
-
-    @property
-    def read_here(self) -> int:
-        """Bytes read on the event loop: none, the owner reads."""
-        return 0
 
     async def was_read(self) -> bool:
         """Wait for more of what was asked for, if the owner has more; return whether any has come.
