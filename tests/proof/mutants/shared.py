@@ -469,10 +469,24 @@ change(
 )
 change(
     "what was taken away before anybody took it is handed out",
-    RemoteChannel.receive,
+    RemoteChannel._sift,
     "self._ready.keep(self._holdings.free_of)",
     "None",
     test="tests/shared/test_deleted.py::test_what_was_taken_away_before_anybody_took_it_is_not_handed_out",
+)
+change(
+    "what came before the channel got other tags is handed out",
+    RemoteChannel._sift,
+    "[] if self.options.tags is None else self._ready.without(self.options.tags)",
+    "[]",
+    test="tests/shared/test_changes.py::test_what_is_here_and_not_taken_is_not_handed_out_once_it_has_none_of_the_tags",
+)
+change(
+    "what came before the channel was paused is handed out",
+    RemoteChannel._hold_back,
+    "self._ready.halt()",
+    "None",
+    test="tests/shared/test_changes.py::test_what_is_here_and_not_taken_is_not_handed_out_once_the_channel_is_paused",
 )
 change(
     "an entry of the index begins amid a put that is written at once",
