@@ -482,13 +482,6 @@ change(
     test="tests/shared/test_changes.py::test_what_is_here_and_not_taken_is_not_handed_out_once_it_has_none_of_the_tags",
 )
 change(
-    "what came before the channel was paused is handed out",
-    RemoteChannel._hold_back,
-    "self._ready.halt()",
-    "None",
-    test="tests/shared/test_changes.py::test_what_is_here_and_not_taken_is_not_handed_out_once_the_channel_is_paused",
-)
-change(
     "an entry of the index begins amid a put that is written at once",
     ActiveSegment._before,
     "if apart or (",
