@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import aiodq
 from aiodq.testing import Marked
 from tests.proof.ledger import (
+    Changed,
+    Changing,
     Chosen,
     Closed,
     Closing,
@@ -46,12 +48,12 @@ _MOST = 3
 """Backups of one opening of the store."""
 
 _POSSIBLE = (
-    Closing, Committing, Created, Deleting, EffectiveOptions, Elapsed, Handing, Moving, Purging, Putting, Requeueing,
-    Returning, Seeking, Settlement,
+    Changing, Closing, Committing, Created, Deleting, EffectiveOptions, Elapsed, Handing, Moving, Purging, Putting,
+    Requeueing, Returning, Seeking, Settlement,
 )  # fmt: skip
 """What may have happened, or not, where it is not among `_CERTAIN`."""
 
-_CERTAIN = (Chosen, Closed, Committed, Requeued)
+_CERTAIN = (Changed, Chosen, Closed, Committed, Requeued)
 """What says that it has: the other notes that do are no kind of possible one."""
 
 
