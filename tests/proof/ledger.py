@@ -110,6 +110,10 @@ class Topic:
         begun = self.begun[channel].get(name, 0)
         return self.counted[channel].get(name, (begun, begun))
 
+    def forget_settings(self, channel: str) -> None:
+        """Forget a channel's settings: one that is made again has none of them."""
+        self.settings = {key: values for key, values in self.settings.items() if key[0] != channel}
+
     def released(self) -> set[str]:
         """Return what retention may have deleted: what every channel has settled, and what was purged."""
         if self.keeps:
@@ -160,6 +164,7 @@ class Created(OfTopic):
         may = of.released() if self.earliest else set[str]()
         of.channels[self.channel] = (may, set(), set() if self.earliest else set(of.possible))
         of.creation[self.channel] = frozenset(of.possible)
+        of.forget_settings(self.channel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +421,7 @@ class Closed(Closing):
     def post(self, of: Topic) -> None:
         of.closing.discard(self.channel)
         del of.channels[self.channel]
-        of.settings = {key: values for key, values in of.settings.items() if key[0] != self.channel}
+        of.forget_settings(self.channel)
 
 
 @dataclass(frozen=True, slots=True)
