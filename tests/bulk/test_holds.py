@@ -155,6 +155,23 @@ async def test_one_made_while_a_backup_keeps_files_keeps_those_after_it_too(mach
         await come_to(queue, lambda: len(files(machine)) <= 2)
 
 
+async def test_files_that_one_keeps_after_their_deletion_was_decided_are_looked_at_once_a_second(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiodq.engine.topic.retention.segment_deletion._RETRY", 1.0)
+    async with machine.store(**SMALL | {"sync_interval": 0.1}) as store:
+        engine = store.topic("jobs")._engine
+        engine.segment_deletion.keep_files()
+        queue = await consumed(store)
+        await nudged(queue, 8)
+        held(machine, {"jobs": 0})
+        engine.segment_deletion.release_files()
+        await come_to(queue, lambda: engine.segment_deletion.next_try() == 1.0)
+        assert engine.retention.next_look() == 1.0
+        machine.clock.advance(0.4)
+        assert engine.retention.next_look() == pytest.approx(0.6)
+
+
 async def test_one_made_while_very_many_files_are_deleted_keeps_the_rest(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

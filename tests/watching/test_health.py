@@ -75,7 +75,9 @@ async def test_a_full_disk_shows_until_there_is_room_again(machine: Machine, lin
 
 
 @pytest.mark.parametrize("error", ["EROFS", "EIO"])
-async def test_a_disk_that_takes_no_writes_shows_until_it_does_again(machine: Machine, error: str) -> None:
+async def test_a_disk_that_takes_no_writes_shows_until_it_does_again(
+    machine: Machine, error: str, lines: pytest.LogCaptureFixture
+) -> None:
     async with machine.store() as store:
         topic = store.topic("t")
         await topic.put(b"x")
@@ -85,6 +87,10 @@ async def test_a_disk_that_takes_no_writes_shows_until_it_does_again(machine: Ma
         health = store.health()
         assert (health.ok, health.failed) == (False, None)
         assert "topic 't': it cannot be written" in health.reasons[0]
+        machine.fs.plan = FaultPlan.parse("write@1:ENOSPC:lasting")
+        with pytest.raises(aiodq.DiskFullError):
+            await topic.put(b"x")
+        assert len(told(lines, "aiodq.topic", logging.WARNING)) == 1, "that it is full is told after that, too"
         machine.fs.plan = FaultPlan()
         await topic.put(b"x")
         assert store.health().ok

@@ -29,6 +29,8 @@ LEAST_FREE: Final = 32 << 20
 _WINDOW: Final = 30.0
 """Seconds for which one of two maxima is kept; both together cover the last 30 to 60."""
 
+_FULL: Final = "the disk is full"
+
 
 class StoreMetrics:
     """The metrics of one store; used only on its loop.
@@ -94,9 +96,9 @@ class StoreMetrics:
     def written(self, topic: str, error: Exception | None) -> None:
         """Note the outcome of a topic's write."""
         if isinstance(error, DiskFullError):
-            if topic not in self.refusing:
+            if not self.refusing.get(topic, "").startswith(_FULL):
                 self._reporter.disk_full(topic, error)
-            self.refusing[topic] = f"the disk is full: {error}"
+            self.refusing[topic] = f"{_FULL}: {error}"
         elif isinstance(error, StorageError) and not error.retriable:
             self.refusing[topic] = f"it cannot be written: {error}"
         elif error is None and self.refusing:

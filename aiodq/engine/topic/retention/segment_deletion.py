@@ -163,10 +163,9 @@ class SegmentDeletion:
         pinned = self.pinned
         return segments if pinned is None else tuple(segment for segment in segments if segment.end <= pinned)
 
-    @property
-    def owes(self) -> bool:
-        """Whether there are files to be deleted that could not be deleted before."""
-        return bool(self._kept) and not self._keepers
+    def next_try(self) -> float | None:
+        """Return in how many seconds `retry` has files to delete that could not be deleted before, or None for none."""
+        return self._kept_until - self._host.clock.monotonic() if self._kept and not self._keepers else None
 
     def retry(self) -> None:
         """Delete such files, if it is time for that."""

@@ -137,9 +137,12 @@ class TopicRetention:
         """Return in how many seconds segments may become deletable by time alone, or None if none will."""
         engine, soon = self._engine, max(seconds(self._engine.options.sync_interval), _SOON)
         segments, policy = engine.log.segments, engine.options.retention
-        if self._deletion.owes:
-            return soon
-        if not engine.effective_options.acting or not segments or (len(segments) == 1 and segments[0].empty):
+        if not engine.effective_options.acting:
+            return None
+        again = self._deletion.next_try()
+        if again is not None:
+            return max(again, soon)
+        if not segments or (len(segments) == 1 and segments[0].empty):
             return None
         if self._looking or self._known or self._rolling:
             return soon
