@@ -73,7 +73,7 @@ class ChannelStats:
         dropped: settled by an overflow policy or by retention.
         lost: could not be read because of damage.
         cancelled: deferred, and given up by `Channel.cancel`.
-        paused: the channel or its topic delivers nothing.
+        paused: the channel or its topic is paused, and nothing is delivered.
         oldest_ns: when the oldest unsettled message was put, nanoseconds since the epoch; None if there is none. If
             that message is not in memory, it is the time of the oldest message of its segment. In a shared store, None
             too until the owner's next report, within about a second.

@@ -363,6 +363,17 @@ class TestPause:
         async with machine.store() as store:
             assert not store.topic("t").channel("one").paused
 
+    async def test_one_that_waits_for_its_new_options_to_be_on_disk_is_not_paused(self, machine: Machine) -> None:
+        async with machine.store() as store:
+            topic = store.topic("t")
+            await topic.put(b"x")
+            await topic.channel("c").refresh()
+            channel = topic.channel("c", aiodq.ChannelOptions(max_attempts=2))
+            assert ready(channel) == []
+            assert (channel.paused, channel.stats().paused, "paused" in repr(channel)) == (False, False, False)
+            await topic.settle_in()
+            assert ready(channel) == [b"x"]
+
     @pytest.mark.parametrize("whole_topic", [False, True])
     @pytest.mark.parametrize("steps", [0, 1, 2, 5])
     async def test_who_is_cancelled_while_it_is_made_durable(

@@ -490,8 +490,8 @@ async def _ready(channel: aiodq.Channel) -> tuple[str, ...]:
     channel_engine = channel._channel_engine
     options = channel_engine.options
     channel_engine.configure(replace(options, max_attempts=None))  # else to look would use up an attempt, or give up
-    if paused := channel_engine.pause_asked:
-        channel_engine.paused = False
+    if paused := channel_engine.paused:
+        channel_engine.withheld = False
     while not channel.empty():
         taken.append(await channel.get())
     for message in taken:

@@ -45,7 +45,7 @@ class ChannelCore:
         transactions: the open transactions of the store.
         crash_suspects: those of the store.
         passed: the end of the oldest segment when everything in it was last found to be settled (`TopicRetention`).
-        paused: whether nothing is delivered.
+        withheld: whether nothing is delivered.
         held: whether the channel waits for new options to be on disk, which might settle messages.
         reclaiming: whether messages in flight under an earlier owner may still be claimed.
         turn: how long the getters have held the event loop.
@@ -69,7 +69,7 @@ class ChannelCore:
         self.transactions: OpenTransactions = host.transactions
         self.crash_suspects: CrashSuspects = host.crash_suspects
         self.store_ref: Callable[[], object] = nobody
-        self.paused: bool = host.paused
+        self.withheld: bool = host.paused
         self.held: bool = False
         self.reclaiming: bool = False
         self.shut: bool = False
@@ -177,7 +177,7 @@ class ChannelCore:
     def wake(self, *, everybody: bool = False) -> None:
         """Wake as many getters as there are messages for them."""
         state, waiting = self.state, len(self._wait_queue.line)
-        number = 0 if state is None or self.paused else min(waiting, state.ready, state.credit)
+        number = 0 if state is None or self.withheld else min(waiting, state.ready, state.credit)
         # After a shutdown, all: those for which there is none end. But while none can be taken they would wait again,
         # and of thousands, some would be woken in each turn of the loop.
         if everybody or (self.shut and (number or self.finished)):

@@ -156,7 +156,8 @@ class ChannelEngine(Settlement, Generic[M]):
         """
         state, limit = self.state, self.options.max_attempts
         first = None if state is None else state.requeued.first()
-        if state is None or first is None or self.shut_now or self.paused or self.undeliverable.filter.tags is not None:
+        over = self.shut_now or self.withheld
+        if state is None or first is None or over or self.undeliverable.filter.tags is not None:
             return None
         if limit is not None and state.attempts(first) >= limit:
             return None
@@ -212,7 +213,7 @@ class ChannelEngine(Settlement, Generic[M]):
                 millisecond, and let the next call go on.
         """
         state, undeliverable, self._unfinished = self.state, self.undeliverable, False
-        if state is None or self.shut_now or self.paused:
+        if state is None or self.shut_now or self.withheld:
             return None
         while state.credit > 0 and not self._unfinished:
             found = self.source.next(state, cold=cold)
@@ -316,13 +317,13 @@ class ChannelEngine(Settlement, Generic[M]):
     def pause(self, *, paused: bool | None = None) -> None:
         """Pause or resume delivery; None keeps the channel's own pause, and applies a change of the topic's."""
         self._own_pause = self._own_pause if paused is None else paused
-        self.paused: bool = self._own_pause or self._host.paused or self.held or self.reclaiming
+        self.withheld: bool = self._own_pause or self._host.paused or self.held or self.reclaiming
         self._activity.note(self._host)
         self.halt()
         self.wake()
 
     @property
-    def pause_asked(self) -> bool:
+    def paused(self) -> bool:
         """Whether a user has paused the channel or its topic."""
         return self._own_pause or self._host.paused
 

@@ -77,7 +77,7 @@ class OpenChannel(SettlingChannel, StoppableChannel, Protocol[M]):
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is delivered."""
+        """Whether a user has paused the channel or its topic."""
         ...
 
     @property

@@ -375,7 +375,7 @@ class Lending:
     def state(self) -> State:
         """The channel's options and whether it is paused."""
         engine = self._channel_engine
-        return State(engine.options, engine.pause_asked, made=engine.made)
+        return State(engine.options, engine.paused, made=engine.made)
 
     async def called(self, call: Call, send_figures: Callable[..., None]) -> Done:
         """Run a call."""

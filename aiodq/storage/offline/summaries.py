@@ -29,7 +29,7 @@ class ChannelSummary:
         backlog_bytes: about how many bytes `depth` takes, uncompressed.
         dropped: messages settled by an overflow policy or by retention, since then.
         put_to_deliver, put_to_ack: latencies of about the last minute; None also if there were no messages.
-        paused: the channel or its topic delivers nothing.
+        paused: the channel or its topic is paused, and nothing is delivered.
     """
 
     name: str
