@@ -22,8 +22,8 @@ change(
 )
 change(
     "segments are never deleted after a backup",
-    SegmentDeletion.release_files,
-    "self._delete_kept()",
+    SegmentDeletion._delete_kept,
+    "self._persister.submit(job)",
     "None",
     test=_TESTS + "puts_acks_and_transactions_go_on_while_logs_are_copied",
 )
