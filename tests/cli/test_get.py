@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -284,6 +285,7 @@ def test_a_paused_channel_is_told_and_follow_goes_on_once_it_is_resumed(
         get = stack.enter_context(Running("get", tmp_path, "t", "--follow", "-n", "1"))
         assert get.process.stderr is not None
         assert b"is paused" in get.process.stderr.readline()
+        time.sleep(2.5)  # it has looked twice: the first look is compared with nothing
         ok("resume", tmp_path, "t", *channel)
         assert get.ended() == (0, b"a\n", "")
 
