@@ -53,6 +53,9 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
+        if len(ready) > 1:  # in an order that does not depend on which numbers the system gave
+            watched = list(self.get_map())
+            ready.sort(key=lambda each: watched.index(each[0].fd))
         if not ready and timeout is None:
             raise StalledError("every task waits for something that nothing will bring")
         if not ready and timeout is not None and timeout > 0:

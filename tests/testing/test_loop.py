@@ -92,6 +92,25 @@ def test_a_getter_that_nobody_serves_is_told() -> None:
         run(main)
 
 
+def test_what_can_be_read_at_once_is_read_in_the_order_in_which_it_was_asked_for(loop: SimulatedLoop) -> None:
+    pairs = sorted((os.pipe() for _ in range(12)), key=lambda pair: -pair[0])
+    read: list[int] = []
+
+    def take(here: int) -> None:
+        read.append(int(os.read(here, 9)))
+
+    for here, there in pairs:
+        loop.add_reader(here, take, here)
+        os.write(there, b"%d" % here)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(asyncio.sleep(0))
+    for here, there in pairs:
+        loop.remove_reader(here)
+        os.close(here)
+        os.close(there)
+    assert read == [here for here, _ in pairs]
+
+
 # --- threads
 
 
