@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 import aiodq
-from aiodq.shared.requests.visitors import ask_visitors
+from aiodq.shared.requests.owner_state.visitors import ask_visitors
 from tests.examples.load import Load
 from tests.examples.support import EXAMPLES, PATIENCE, PLAIN
 from tests.examples.support import load as load_example

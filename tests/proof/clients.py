@@ -13,10 +13,10 @@ from unittest import mock
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.requests.claims import Claims
-from aiodq.shared.requests.made_changes import MadeChanges
-from aiodq.shared.requests.overview import Overview
-from aiodq.shared.requests.waiting_bytes import WaitingBytes
+from aiodq.shared.requests.lent.claims import Claims
+from aiodq.shared.requests.owner_state.made_changes import MadeChanges
+from aiodq.shared.requests.owner_state.overview import Overview
+from aiodq.shared.requests.owner_state.waiting_bytes import WaitingBytes
 from aiodq.shared.server.session import Session
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.testing import Marked
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.shared.requests.client_put_result import ClientPutResult, PutsInProgress
+    from aiodq.shared.requests.owner_state.client_put_result import ClientPutResult, PutsInProgress
     from aiodq.shared.requests.serving import Client
     from aiodq.storage.log.producer_table import Origin
     from tests.proof.world import World

@@ -13,7 +13,7 @@ import pytest
 
 import aiodq
 from aiodq.shared.connection.rendezvous import listen
-from aiodq.shared.requests.epochs import began_later, new_epoch
+from aiodq.shared.requests.lent.epochs import began_later, new_epoch
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.storage.store_layout import CLIENTS
 from aiodq.wire.packets import (

@@ -9,8 +9,9 @@ from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.engine.stats.topic_stats import topic_stats
 from aiodq.shared.client import owner_report
 from aiodq.shared.connection import in_turns
-from aiodq.shared.requests import calls, overview
-from aiodq.shared.requests.overview import Overview
+from aiodq.shared.requests import calls
+from aiodq.shared.requests.owner_state import overview
+from aiodq.shared.requests.owner_state.overview import Overview
 from tests.shared.support import PATIENCE, owned, two, until
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 
 import aiodq
 from aiodq.shared.connection.rendezvous import UNSEEN, connect, listen
-from aiodq.shared.requests.epochs import began_later, new_epoch
+from aiodq.shared.requests.lent.epochs import began_later, new_epoch
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.shared.server.owner import Owner

@@ -16,8 +16,8 @@ import aiodq
 from aiodq.engine.store.opening import open_store
 from aiodq.shared.client import owner_report
 from aiodq.shared.client.owner_report import OwnerReport
-from aiodq.shared.requests import overview
 from aiodq.shared.requests.lending import Lending
+from aiodq.shared.requests.owner_state import overview
 from aiodq.testing import WatchedFileSystem
 from aiodq.wire.packets import Want
 from tests.shared.support import PATIENCE, QUICK, counts, joined, owned, until
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiodq.engine.opened_files import OpenedStore
-    from aiodq.shared.requests.lent_runs import LentRun
+    from aiodq.shared.requests.lent.lent_runs import LentRun
     from aiodq.testing.watched import Gate
     from aiodq.wire.packets import Call, Done
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.shared.requests import calls, made_changes
-from aiodq.shared.requests.made_changes import MadeChanges
+from aiodq.shared.requests import calls
+from aiodq.shared.requests.owner_state import made_changes
+from aiodq.shared.requests.owner_state.made_changes import MadeChanges
 from aiodq.shared.server.owner import Owner
 from aiodq.wire.layout import CHANGES
 from tests.shared.support import PATIENCE, QUICK, two, until

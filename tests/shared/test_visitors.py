@@ -15,8 +15,8 @@ from rich.console import Console, RenderableType
 import aiodq
 from aiodq.cli.commands.who import facts_of, table
 from aiodq.shared.connection import link, rendezvous
-from aiodq.shared.requests import visitors as asking
-from aiodq.shared.requests.visitors import ask_visitors, visitors
+from aiodq.shared.requests.owner_state import visitors as asking
+from aiodq.shared.requests.owner_state.visitors import ask_visitors, visitors
 from aiodq.storage.io.lock import StoreLock
 from aiodq.wire.packets import Done, Hello
 from aiodq.wire.stream import encode_packet

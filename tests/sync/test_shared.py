@@ -17,7 +17,7 @@ import pytest
 
 import aiodq
 import aiodq.sync
-from aiodq.shared.requests.visitors import ask_visitors
+from aiodq.shared.requests.owner_state.visitors import ask_visitors
 from tests.processes import WATCHDOG, killed_at_last
 
 if TYPE_CHECKING:

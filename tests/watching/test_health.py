@@ -17,7 +17,7 @@ from aiodq.engine.monitoring.reporter import _QUIET
 from aiodq.engine.store import watch
 from aiodq.engine.store.watch import Watch
 from aiodq.shared.client import owner_report
-from aiodq.shared.requests import overview
+from aiodq.shared.requests.owner_state import overview
 from aiodq.testing import FakeClock, FaultPlan, SimulatedExecutor, SimulatedFileSystem, WatchedFileSystem, run
 from tests.channels.support import Machine, until
 from tests.queue.support import FakeClock as PlainClock

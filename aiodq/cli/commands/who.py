@@ -11,7 +11,7 @@ from aiodq.cli.exits import DONE
 from aiodq.cli.loop import run_command
 from aiodq.cli.show import counted, figures_table, print_json, stdout
 from aiodq.errors import OwnerLostError
-from aiodq.shared.requests.visitors import ask_visitors
+from aiodq.shared.requests.owner_state.visitors import ask_visitors
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.io.lock import LockHolder, lock_holder
 from aiodq.storage.store_layout import check_store_directory

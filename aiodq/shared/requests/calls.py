@@ -16,9 +16,9 @@ from aiodq.options import check_dead_letter
 from aiodq.requeue import requeue_these, waiting_letters
 from aiodq.shared.encoding.options_json import moment, read_channel_options, read_topic_options
 from aiodq.shared.encoding.stats_json import health_facts, topic_facts
-from aiodq.shared.requests.made_changes import is_noted, is_sought, is_superseded
 from aiodq.shared.requests.meant import topic_uuid
-from aiodq.shared.requests.visitors import visitors
+from aiodq.shared.requests.owner_state.made_changes import is_noted, is_sought, is_superseded
+from aiodq.shared.requests.owner_state.visitors import visitors
 from aiodq.storage.state.topic.stored_options import differences
 from aiodq.topic import Topic
 from aiodq.values import check_position

@@ -10,7 +10,7 @@ from aiodq.awaited import mark_retrieved, shielded, twice
 from aiodq.engine.batch.put_batch import Part, columns_cost
 from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.format.columns import Columns
-from aiodq.shared.requests.client_put_result import ClientPutResult
+from aiodq.shared.requests.owner_state.client_put_result import ClientPutResult
 from aiodq.storage.log.producer_table import Origin
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.wire.frames import decode_lone, decode_messages
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.topic.commit.commit_delay import CommitDelay
     from aiodq.engine.topic.topic_engine import TopicEngine
+    from aiodq.shared.requests.owner_state.waiting_bytes import ClientsBytes
     from aiodq.shared.requests.serving import Owning, Wire
-    from aiodq.shared.requests.waiting_bytes import ClientsBytes
     from aiodq.wire.packets import Put
 
     Key = tuple[str, Origin]

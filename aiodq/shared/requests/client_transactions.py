@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from aiodq.format.columns import Columns
     from aiodq.format.producers import Origin
     from aiodq.shared.requests.lending import Lending
-    from aiodq.shared.requests.lent_runs import LentRun
+    from aiodq.shared.requests.lent.lent_runs import LentRun
+    from aiodq.shared.requests.owner_state.waiting_bytes import ClientsBytes
     from aiodq.shared.requests.serving import Owning
-    from aiodq.shared.requests.waiting_bytes import ClientsBytes
     from aiodq.wire.packets import Put, Txn
     from aiodq.wire.payload import Range
 

@@ -19,8 +19,8 @@ from aiodq.shared.encoding.number_runs import GONE
 from aiodq.shared.encoding.options_json import State
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.requests.calls import answer, call_channel
-from aiodq.shared.requests.lent_messages import LentMessages
-from aiodq.shared.requests.lent_runs import LentRun, as_sent, columns_of, extended, fitting
+from aiodq.shared.requests.lent.lent_messages import LentMessages
+from aiodq.shared.requests.lent.lent_runs import LentRun, as_sent, columns_of, extended, fitting
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.wire.frames import encode_messages
 from aiodq.wire.layout import PREFETCHED

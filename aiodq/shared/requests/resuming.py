@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.channel.lease.message_lease import MessageLease
 from aiodq.shared.connection.in_turns import LONGEST_TURN
-from aiodq.shared.requests.claims import Claim, comes_too_late
-from aiodq.shared.requests.lent_runs import LentRun
+from aiodq.shared.requests.lent.claims import Claim, comes_too_late
+from aiodq.shared.requests.lent.lent_runs import LentRun
 from aiodq.wire.packets import Done, Range
 from aiodq.wire.payload import Held, add_range
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aiodq.channel import Channel
     from aiodq.message import Message
-    from aiodq.shared.requests.lent_messages import LentMessages
+    from aiodq.shared.requests.lent.lent_messages import LentMessages
     from aiodq.shared.requests.serving import Owning, Share
     from aiodq.topic import Topic
 

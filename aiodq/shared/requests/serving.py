@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aiodq.shared.requests.visitors import Visitor
+from aiodq.shared.requests.owner_state.visitors import Visitor
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.shared.requests.claims import Claims
-    from aiodq.shared.requests.client_put_result import ClientPutResult, PutsInProgress
-    from aiodq.shared.requests.lent_runs import LentRun
-    from aiodq.shared.requests.made_changes import MadeChanges
-    from aiodq.shared.requests.overview import Overview
-    from aiodq.shared.requests.waiting_bytes import WaitingBytes
+    from aiodq.shared.requests.lent.claims import Claims
+    from aiodq.shared.requests.lent.lent_runs import LentRun
+    from aiodq.shared.requests.owner_state.client_put_result import ClientPutResult, PutsInProgress
+    from aiodq.shared.requests.owner_state.made_changes import MadeChanges
+    from aiodq.shared.requests.owner_state.overview import Overview
+    from aiodq.shared.requests.owner_state.waiting_bytes import WaitingBytes
     from aiodq.storage.log.producer_table import Origin
     from aiodq.store import Store
     from aiodq.wire.packets import Hello, Packet

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aiodq.errors import ProtocolError
-    from aiodq.shared.requests.client_put_result import ClientPutResult
+    from aiodq.shared.requests.owner_state.client_put_result import ClientPutResult
     from aiodq.shared.requests.serving import Owning
     from aiodq.shared.server.incoming import Incoming
     from aiodq.wire.packets import Packet

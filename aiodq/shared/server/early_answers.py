@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from aiodq.shared.requests.client_put_result import ClientPutResult
+    from aiodq.shared.requests.owner_state.client_put_result import ClientPutResult
 
 __all__ = ["EarlyAnswers"]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiodq.shared.connection.link_wire import ReceivingLink
-    from aiodq.shared.requests.client_put_result import ClientPutResult
+    from aiodq.shared.requests.owner_state.client_put_result import ClientPutResult
     from aiodq.shared.requests.serving import Owning
 
 __all__ = ["Inside", "OwnEnd"]

@@ -17,11 +17,11 @@ from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
 from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.remote_errors import fail_of
-from aiodq.shared.requests.claims import Claims
-from aiodq.shared.requests.epochs import new_epoch
-from aiodq.shared.requests.made_changes import MadeChanges
-from aiodq.shared.requests.overview import Overview
-from aiodq.shared.requests.waiting_bytes import WaitingBytes
+from aiodq.shared.requests.lent.claims import Claims
+from aiodq.shared.requests.lent.epochs import new_epoch
+from aiodq.shared.requests.owner_state.made_changes import MadeChanges
+from aiodq.shared.requests.owner_state.overview import Overview
+from aiodq.shared.requests.owner_state.waiting_bytes import WaitingBytes
 from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.shared.server.incoming import Incoming
 from aiodq.shared.server.inside import Inside, OwnEnd
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.store.store_engine import StoreEngine
     from aiodq.shared.connection.link_wire import ReceivingLink
-    from aiodq.shared.requests.client_put_result import PutsInProgress
+    from aiodq.shared.requests.owner_state.client_put_result import PutsInProgress
     from aiodq.shared.server.session import Session
     from aiodq.storage.log.producer_table import Origin
     from aiodq.wire.packets import Hello

@@ -21,9 +21,9 @@ from aiodq.shared.encoding.number_runs import NumberRuns
 from aiodq.shared.requests.client_puts import ClientPuts
 from aiodq.shared.requests.client_transactions import ClientTransactions
 from aiodq.shared.requests.lending import Lending
-from aiodq.shared.requests.lent_messages import LentMessages
-from aiodq.shared.requests.lent_runs import LentRun
-from aiodq.shared.requests.made_changes import MadeChanges
+from aiodq.shared.requests.lent.lent_messages import LentMessages
+from aiodq.shared.requests.lent.lent_runs import LentRun
+from aiodq.shared.requests.owner_state.made_changes import MadeChanges
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.shared.server.open_handles import OpenHandles

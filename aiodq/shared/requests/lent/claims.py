@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiodq.shared.requests.epochs import began_later
+from aiodq.shared.requests.lent.epochs import began_later
 
 if TYPE_CHECKING:
     from aiodq.delivery.channel_state import ChannelState

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import not_in_flight
 from aiodq.shared.encoding.number_runs import NumberRuns
-from aiodq.shared.requests.lent_runs import LentRun
+from aiodq.shared.requests.lent.lent_runs import LentRun
 from aiodq.wire.payload import Range, add_range
 
 if TYPE_CHECKING:
