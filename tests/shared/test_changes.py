@@ -103,11 +103,11 @@ async def test_what_is_here_and_not_taken_is_not_handed_out_once_the_channel_is_
         await jobs.put_many([b"%d" % number for number in range(9)])
         by: Any = {"this process": jobs, "another": owner.queue("jobs")}.get(who, owner.topic("jobs"))
         with jobs._remote.wanting(7):
-            jobs._remote._want()
+            jobs._remote._demand.want()
             await until(lambda: len(jobs._remote._ready) == 7)
             assert (await jobs.get()).body == b"0"
             await by.pause()
-            await until(lambda: jobs._remote._held_back)
+            await until(lambda: jobs._remote._demand.held_back)
             with pytest.raises(aiodq.QueueEmpty):
                 jobs.get_nowait()
             getting = asyncio.create_task(jobs.get())
@@ -131,7 +131,7 @@ async def test_what_is_here_and_not_taken_is_not_handed_out_once_it_has_none_of_
         jobs: Any = stores[1].queue("jobs")
         await jobs.put_many([aiodq.Draft((tag or "none").encode(), tag=tag) for tag in ("a", "b", None) * 3])
         with jobs._remote.wanting(7):
-            jobs._remote._want()
+            jobs._remote._demand.want()
             await until(lambda: len(jobs._remote._ready) == 7)
             assert (await jobs.get()).body == b"a"
             await stores[who].queue("jobs").configure(aiodq.ChannelOptions(tags=["b"]))

@@ -385,7 +385,7 @@ async def test_a_getter_of_what_was_deleted_takes_nothing_from_what_is_named_ane
                     await asyncio.sleep(0)
 
         consuming = asyncio.create_task(consume())
-        await until(lambda: channel._channel_engine._wanted == 1)  # type: ignore[attr-defined]  # as above
+        await until(lambda: channel._channel_engine._demand.wanted == 1)  # type: ignore[attr-defined]  # as above
         await _delete(owner if who == "owner" else client, kind, topic.name, channel.name)
         await until(lambda: channels(owner, topic.name))
         await owner.topic(topic.name).put(b"new")
@@ -475,7 +475,7 @@ async def test_what_comes_for_a_channel_that_was_refused_here_goes_to_others(tmp
         theirs = owner.topic("jobs", QUICK).channel("c")
         channel: Any = client.topic("jobs").channel("c")
         getting = asyncio.create_task(channel.get())
-        await until(lambda: channel._remote._wanted == 1)
+        await until(lambda: channel._remote._demand.wanted == 1)
         client.topic("jobs", aiodq.StoreOptions(sync="os", segment_bytes=1 << 20))
         with pytest.raises(aiodq.InvalidOptionError, match="segment_bytes"):
             await getting
@@ -490,7 +490,7 @@ async def test_who_deletes_what_it_waits_for_does_not_make_it_anew(tmp_path: Pat
         topic, channel = await _named(client, kind)
         await channel.get()
         getting = asyncio.create_task(channel.get())
-        await until(lambda: channel._channel_engine._wanted == 2)  # type: ignore[attr-defined]  # as above
+        await until(lambda: channel._channel_engine._demand.wanted == 2)  # type: ignore[attr-defined]  # as above
         await _delete(client, kind, topic.name, channel.name)
         with pytest.raises(aiodq.QueueShutDown, match="was deleted"):
             await getting

@@ -87,7 +87,7 @@ async def test_what_is_in_hand_counts_where_the_owner_closes_before_its_holder(t
 async def test_what_nobody_had_taken_does_not_count_when_a_client_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 3600)
+    monkeypatch.setattr("aiodq.shared.consuming.demand._KEPT", 3600)
     async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
         jobs = store.queue("jobs", COUNTED)
         await jobs.put(b"taken")
@@ -105,7 +105,7 @@ async def test_what_nobody_had_taken_does_not_count_when_a_client_closes(
 async def test_what_was_on_its_way_as_a_client_closed_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 3600)
+    monkeypatch.setattr("aiodq.shared.consuming.demand._KEPT", 3600)
     async with aiodq.open(tmp_path, QUICK, mode="shared") as store:
         jobs = store.queue("jobs", COUNTED)
         await jobs.put(b"settled")

@@ -325,7 +325,7 @@ async def test_what_was_on_its_way_as_a_connection_ended_comes_before_newer_mess
         await queue.put_many([b"a", b"b", b"c"])
         hand = [await queue.get() for _ in range(held)]
         getting = asyncio.ensure_future(queue.get())
-        while not remote._wanted > held:
+        while not remote._demand.wanted > held:
             await asyncio.sleep(0)
         await cut(link)  # after what was wanted, which the owner sends all the same
         hand.append(await getting)

@@ -24,7 +24,7 @@ from aiodq.engine.loop.futures import MOST_AT_ONCE
 from aiodq.engine.loop.home_loop import NOWHERE
 from aiodq.format.columns import Columns
 from aiodq.format.frame import Batch
-from aiodq.shared.consuming import remote_channel
+from aiodq.shared.consuming import demand
 from aiodq.shared.consuming.arrived import Arrived
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.handles.shared_channel import SharedChannel
@@ -257,7 +257,7 @@ async def test_get_nowait_asks_for_the_next_one_as_soon_as_it_has_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For however long a message is kept that was asked for: once it is taken, another is."""
-    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 10 * PATIENCE)
+    monkeypatch.setattr("aiodq.shared.consuming.demand._KEPT", 10 * PATIENCE)
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         await owner.queue("jobs").put_many([b"%d" % number for number in range(9)])
         queue, found = client.queue("jobs"), list[aiodq.Message]()
@@ -452,7 +452,7 @@ async def test_get_many_asks_for_more_though_one_is_here(tmp_path: Path) -> None
 async def test_get_many_ends_as_the_queue_is_stopped_though_more_has_come_than_is_given_back_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_channel, "BACK_AT_ONCE", 1)
+    monkeypatch.setattr(demand, "BACK_AT_ONCE", 1)
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         queue = client.queue("jobs")
         await one_here(queue)
@@ -962,7 +962,7 @@ async def test_an_owner_that_closes_hands_over(tmp_path: Path) -> None:
 async def test_what_was_here_and_nobody_had_taken_is_delivered_by_the_next_owner(
     tmp_path: Path, attempts: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 3600)
+    monkeypatch.setattr("aiodq.shared.consuming.demand._KEPT", 3600)
     first = await aiodq.open(tmp_path / "s", QUICK, mode="shared")
     async with aiodq.open(tmp_path / "s", QUICK, mode="shared") as second:
         queue = second.queue("jobs", aiodq.ChannelOptions(max_attempts=attempts))
@@ -1288,7 +1288,7 @@ async def _iterate(queue: aiodq.Queue) -> bytes:
 async def test_what_arrived_and_died_before_it_was_taken_is_not_handed_out(
     tmp_path: Path, take: Callable[[aiodq.Queue], Awaitable[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_channel, "_KEPT", 3600.0)
+    monkeypatch.setattr(demand, "_KEPT", 3600.0)
     clock = FakeClock()
     async with (
         aiodq.open(tmp_path / "s", mode="shared", clock=clock) as owner,

@@ -14,7 +14,7 @@ import aiodq
 from aiodq.shared.client import owner_report
 from aiodq.shared.client.remote_puts import RemotePuts
 from aiodq.shared.connection.socket_wire import SocketWire
-from aiodq.shared.consuming import pace, remote_channel
+from aiodq.shared.consuming import demand, pace
 from aiodq.shared.server.inside import Inside
 from aiodq.storage.state.transactions.transaction_log import TransactionFile
 from aiodq.wire.layout import PREFETCHED
@@ -382,7 +382,7 @@ async def test_who_takes_quickly_has_messages_sent_ahead_and_what_is_not_taken_g
     tmp_path: Path, sent: list[Packet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Any machine is quick by these.
-    for module in (pace, remote_channel):
+    for module in (pace, demand):
         monkeypatch.setattr(module, "WINDOW", 0.1)
     monkeypatch.setattr(pace, "_AHEAD", 5.0)
     async with two(tmp_path / "s", QUICK) as (owner, client):
@@ -409,7 +409,7 @@ async def test_who_goes_on_more_slowly_keeps_no_more_than_he_takes_soon_and_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(remote_channel, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(demand, "time", SimpleNamespace(monotonic=lambda: now))
     async with two(tmp_path / "s", QUICK) as (owner, client), asyncio.timeout(PATIENCE):
         queue, other = client.queue("jobs"), owner.queue("jobs")
         await other.put_many([b"x"] * 1000)

@@ -94,7 +94,7 @@ async def test_a_last_attempt_is_not_given_up_while_its_holder_lives_though_its_
 async def test_what_nobody_had_taken_was_not_attempted_though_its_owner_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiodq.shared.consuming.remote_channel._KEPT", 3600)
+    monkeypatch.setattr("aiodq.shared.consuming.demand._KEPT", 3600)
     last = aiodq.ChannelOptions(max_attempts=1, dead_letter="dead")
     async with owner_process(tmp_path / "s", 2) as child, aiodq.open(tmp_path / "s", mode="shared") as store:
         queue, dead = store.queue(TOPIC, last), store.queue("dead")

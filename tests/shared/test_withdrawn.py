@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.consuming import remote_channel
+from aiodq.shared.consuming import demand
 from aiodq.wire.packets import Deliver, Packet, Ping, Range, Release, Want
 from tests.shared.support import PATIENCE, RawClient, owned, until
 from tests.shared.test_resume import Owner, queue_of
@@ -53,7 +53,7 @@ async def test_what_comes_after_it_was_withdrawn_is_not_given_back_before_it_is_
         await until(lambda: owner.wants)
         getting.cancel()
         await until(lambda: 0 in owner.wants)
-        await until(lambda: queue._remote._got)  # type: ignore[attr-defined]  # of a store that is shared
+        await until(lambda: queue._remote._demand.got)  # type: ignore[attr-defined]  # of a store that is shared
         first, second = await queue.get(), await queue.get()
         assert (first.body, second.body, owner.released) == (b"0", b"1", [])
 
@@ -91,7 +91,7 @@ async def test_one_of_several_getters_waits_for_no_more_goes_to_another_process_
 async def test_what_was_asked_for_in_vain_is_not_left_to_come_though_another_getter_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_channel, "_KEPT", 0.02)
+    monkeypatch.setattr(demand, "_KEPT", 0.02)
     async with owned(tmp_path / "s") as (store, owner), asyncio.timeout(PATIENCE):
         queue = store.queue("jobs")
         async with aiodq.open(tmp_path / "s", mode="client") as client:
@@ -112,7 +112,7 @@ async def test_what_was_asked_for_in_vain_is_not_left_to_come_though_another_get
 async def test_only_one_message_is_kept_for_get_nowait_and_none_for_getters_that_were_cancelled_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_channel, "_KEPT", 10 * PATIENCE)
+    monkeypatch.setattr(demand, "_KEPT", 10 * PATIENCE)
     async with owned(tmp_path / "s") as (store, owner), asyncio.timeout(PATIENCE):
         queue = store.queue("jobs")
         async with aiodq.open(tmp_path / "s", mode="client") as client:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 import aiodq
-from aiodq.shared.consuming import remote_channel
+from aiodq.shared.consuming import demand
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.testing import FakeClock
 from tests.system.support import QuickFileSystem
@@ -364,7 +364,7 @@ async def _iterate_beside(meter: Meter, path: Path) -> Count:
 
     How much more a client asks for goes by how fast it is: with a clock that stands still, by nothing.
     """
-    with patch.object(remote_channel, "time", SimpleNamespace(monotonic=lambda: 0.0)):
+    with patch.object(demand, "time", SimpleNamespace(monotonic=lambda: 0.0)):
         async with _open_as("beside", path, _options("os")) as store:
             channel = await _filled(store)
             engine: Any = channel._channel_engine

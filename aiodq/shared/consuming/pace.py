@@ -6,7 +6,7 @@ from typing import Final
 
 from aiodq.wire.layout import PREFETCHED
 
-__all__ = ["MOST_AHEAD", "WINDOW", "Pace"]
+__all__ = ["LOOKS", "MOST_AHEAD", "WINDOW", "Pace"]
 
 WINDOW: Final = 0.01
 """Seconds within which `PREFETCHED` messages are taken before more are, so that no getter waits for each."""
@@ -14,6 +14,9 @@ WINDOW: Final = 0.01
 _AHEAD: Final = 0.005
 MOST_AHEAD: Final = 3000
 """Seconds' worth of messages to prefetch, and the most messages: no other process can have prefetched ones."""
+
+LOOKS: Final = 4
+"""How often in the time of what is prefetched it is seen whether more is to be."""
 
 
 class Pace:

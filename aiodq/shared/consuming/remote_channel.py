@@ -26,14 +26,15 @@ from aiodq.names import is_ephemeral
 from aiodq.shared.connection.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
 from aiodq.shared.consuming.arrived import Arrived, deaths
+from aiodq.shared.consuming.demand import Demand
 from aiodq.shared.consuming.holdings import portions
-from aiodq.shared.consuming.pace import MOST_AHEAD, WINDOW, Pace
-from aiodq.shared.consuming.remote_settlement import BACK_AT_ONCE, RemoteSettlement
+from aiodq.shared.consuming.pace import LOOKS, MOST_AHEAD, Pace
+from aiodq.shared.consuming.remote_settlement import RemoteSettlement
 from aiodq.shared.encoding.answers import read_held, understood
 from aiodq.shared.encoding.options_json import read_channel_options
 from aiodq.shared.encoding.remote_errors import error_in, error_of, is_lost
 from aiodq.wire.frames import decode_messages
-from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Ping, Resume, Want
+from aiodq.wire.packets import Call, Deliver, Done, Fail, Figures, Resume
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping
@@ -48,12 +49,6 @@ __all__ = ["RemoteChannel"]
 
 _LOOK: Final = 0.05
 """Seconds between two checks whether a queue that was shut down is empty."""
-
-_KEPT: Final = 1.0
-"""Seconds for which a message is kept after `get_nowait` has asked for one in vain."""
-
-_LOOKS: Final = 4
-"""How often in the time of what is prefetched it is seen whether more is to be."""
 
 
 class RemoteChannel(RemoteSettlement):
@@ -85,19 +80,13 @@ class RemoteChannel(RemoteSettlement):
         self._known = Known()
         self._ready = Arrived(self.open_lease)
         self._wait_queue = WaitQueue(self.wake)
-        self._waiting = 0
-        self._got = 0
-        self._wanted = 0
         self._opened = self._made_by = 0
         self._made: str | None = None
         self._is_fleeting = is_ephemeral(topic.name) or is_ephemeral(name)
-        self._through = self._drained = self._halted = self._held_back = False
+        self._through = self._drained = self._halted = False
         self._idlers: dict[asyncio.Future[None], None] = {}
-        self._returning: asyncio.TimerHandle | None = None
-        self._last_withdrawn: asyncio.Future[Packet] | None = None
         self._pace = Pace()
-        self._slower = False
-        self._looking_ahead: asyncio.TimerHandle | None = None
+        self._demand = Demand(self, self._ready, self._pace)
         self._ends: asyncio.Task[None] | None = None
 
     def go_by(self, options: ChannelOptions) -> None:
@@ -152,16 +141,16 @@ class RemoteChannel(RemoteSettlement):
     def _hold_back(self, *, paused: bool) -> None:
         """Hand out nothing that is here, and give it back, as long as the channel is paused."""
         self._sift()
-        before, self._held_back = self._held_back, paused
+        before, self._demand.held_back = self._demand.held_back, paused
         if paused and not before:
             self._ready.halt()
-            self._withdraw()
+            self._demand.withdraw()
         elif before and not paused:
-            self._want()
+            self._demand.want()
             self.wake()
 
     def _ask_the_end(self) -> None:
-        end = self._request(lambda handle: Call("ended", {"handle": handle}))
+        end = self.request(lambda handle: Call("ended", {"handle": handle}))
         surely(end, lambda done: self._ended(done.result()))
 
     def _ended(self, packet: Packet) -> None:
@@ -175,7 +164,7 @@ class RemoteChannel(RemoteSettlement):
     def _has_nothing(self, error: Exception) -> None:
         """Raise an error in the next getter, or in all of them if nothing will ever come."""
         if isinstance(error, QueueShutDown):
-            self._wanted = self._got  # else the next getter would find it asked for, and the owner not be asked again
+            self._demand.unfulfilled()
             if not self._settling.requeueing:  # else `_dropped` asks the owner again once it has done that
                 self._drained = True
                 self._wait_queue.end(error)
@@ -197,9 +186,9 @@ class RemoteChannel(RemoteSettlement):
             self._known.refuse(error)
             self._topic.link.detach(self._topic.name, self.name, self)
             self._timeouts.stop()
-            for waiting in (self._returning, self._ends, self._looking_ahead):
-                if waiting is not None:
-                    waiting.cancel()
+            self._demand.stop()
+            if self._ends is not None:
+                self._ends.cancel()
         self._known.tell(error)
         self._wait_queue.end(error)
         self.tell(error)
@@ -212,8 +201,7 @@ class RemoteChannel(RemoteSettlement):
         """
         self._halted = True
         self._ready.halt()
-        if self._wanted and self._resumed:
-            self._tell_owner(lambda handle: Want(handle, self._got - len(self._ready)))
+        self._demand.leave()
 
     def receive(self, packet: Notice, epoch: int) -> None:
         """Handle a packet about the channel."""
@@ -232,7 +220,7 @@ class RemoteChannel(RemoteSettlement):
         if self._ready and (wrong or lost):
             self.give_back(wrong)
             self._ready.keep(self._holdings.free_of)
-            self._want()
+            self._demand.want()
 
     def _delivered(self, packet: Deliver, epoch: int) -> None:
         """Add arrived messages, and wake getters."""
@@ -248,15 +236,16 @@ class RemoteChannel(RemoteSettlement):
             )  # fmt: skip
             self._ready.add(lease, batch.columns.bodies, deaths(self._topic.clock, batch.columns.expiries))
             self._counted.add(lease, packet.delivery + batch.first - packet.first, packet.attempts, epoch)
-            self._got += count
+            self._demand.got += count
             self._drained = False
             self.counts.delivered(count)
         self.wake()
-        self._withdraw_unless_wanted()
+        self._demand.withdraw_unless_wanted()
 
     def reopened(self, epoch: int) -> None:
         """Start again with another owner, and give back the messages that were not taken here."""
-        before, self._epoch, self._got, self._wanted = self._numbered, epoch, 0, 0
+        before, self._epoch = self._numbered, epoch
+        self._demand.reset()
         self._opened += 1
         self._resumed = self._drained = False
         # Claimed first, like taken messages: a killed owner has noted them as delivered, and that would count.
@@ -264,9 +253,9 @@ class RemoteChannel(RemoteSettlement):
         self.counts.reset()
         if held := self.to_resume():
             parts = [(owner, part) for owner, those in held.items() for part in portions(those)]
-            answers = [self._request(partial(Resume, epoch=owner, held=part)) for owner, part in parts]
+            answers = [self.request(partial(Resume, epoch=owner, held=part)) for owner, part in parts]
             surely(asyncio.gather(*answers), lambda done: self._claimed(done.result(), epoch, before))
-        self._want()
+        self._demand.want()
 
     def _claimed(self, answers: list[Packet], epoch: int, before: int) -> None:
         """Handle the owner's answer about which messages this process still holds."""
@@ -282,7 +271,7 @@ class RemoteChannel(RemoteSettlement):
             self._topic.link.misunderstood(error)
         else:
             self.resumed(*held, moved=epoch != before)
-            self._want()
+            self._demand.want()
 
     def _not_claimed(self, failed: list[Fail]) -> None:
         """Fail waiters with the owner's error about the claim, and ask it again later, unless the channel is gone."""
@@ -292,33 +281,6 @@ class RemoteChannel(RemoteSettlement):
         else:
             self.tell(error)
             self._topic.link.again()
-
-    def _want(self, more: int = 0) -> None:
-        # INVARIANT: not before a new owner knows which messages are held here, and which were given back. Otherwise it
-        # would redeliver messages that are held, or deliver newer ones before those.
-        wanted = self._got - len(self._ready) + self._waiting + self._pace.ahead + more
-        if wanted > self._wanted and self._resumed:
-            self._tell_owner(lambda handle: Want(handle, wanted))
-            self._wanted = wanted  # not before it is sent, for which the stack may have no room
-
-    def _look_how_quick(self) -> None:
-        """Adjust the prefetch."""
-        self._pace.look(time.monotonic(), self._ready.taken, shut=self.shut)
-        if self._pace.ahead and self._looking_ahead is None:
-            self._looking_ahead = asyncio.get_running_loop().call_later(WINDOW, self._look_ahead)
-
-    def _look_ahead(self) -> None:
-        """Check whether prefetched messages are still taken as quickly; otherwise give back what are too many."""
-        self._looking_ahead = None
-        self._look_how_quick()
-        if self._pace.ahead and self._looking_ahead is None:
-            self._looking_ahead = asyncio.get_running_loop().call_later(WINDOW, self._look_ahead)
-        # The pace is never quite the same: only what would take more than twice the time is given back, if this is so
-        # again at the next look, as a process that had to wait for the processor once goes on as quickly.
-        before, here = self._slower, self._wanted - self._got + len(self._ready)
-        self._slower = here > self._waiting + 2 * self._pace.ahead
-        if self._slower and (before or not self._pace.ahead):
-            self._withdraw_more()
 
     def wake(self, *, everybody: bool = False) -> None:
         """Wake as many getters as there are messages for them, or all of them once there is nothing more for any."""
@@ -343,26 +305,17 @@ class RemoteChannel(RemoteSettlement):
         """Hand out a message that is here already; None if there is none."""
         if self._ready.mortal and (dead := self._ready.take_dead(self._topic.clock.monotonic())):
             self.give_back(dead)  # to the owner, which settles them
-        if not self._ready or self._halted or self._held_back:
+        if not self._ready or self._halted or self._demand.held_back:
             return None
-        message = self._ready.take(store_ref, self._pace.ahead // _LOOKS if self._pace.ahead else MOST_AHEAD)
-        self._prefetch()
+        message = self._ready.take(store_ref, self._pace.ahead // LOOKS if self._pace.ahead else MOST_AHEAD)
+        self._demand.prefetch()
         return message
-
-    def _prefetch(self) -> None:
-        """Request more, if prefetching is on and half of what was prefetched is taken."""
-        if self._pace.ahead and self._got - len(self._ready) + self._pace.ahead - self._wanted > self._pace.ahead // 2:
-            self._want()
 
     def take(self, store_ref: object, *, cold: bool = False, thorough: bool = False) -> Message | None:  # noqa: ARG002 - the owner passes over what is not to be delivered
         """Hand out as `take_next` does; with `cold`, also request a message for the next call."""
         message = self.take_next(store_ref)
         if message is None and cold and not self.shut_now:
-            if self._returning is not None:
-                self._returning.cancel()
-            # The one requested before may have been taken since.
-            self._want(1)
-            self._returning = asyncio.get_running_loop().call_later(_KEPT, self._return)
+            self._demand.keep_one()
             self._look_whether_through()
         return message
 
@@ -373,22 +326,18 @@ class RemoteChannel(RemoteSettlement):
             AiodqError: as `refresh`.
         """
         if self.counts.ready and not self._ready:
-            self._want()  # nothing was asked for if the first ones were here
+            self._demand.want()  # nothing was asked for if the first ones were here
             await self.refresh(bring=True)  # the owner sends in pieces, and answers this in between
-        return bool(self._ready) and not (self._halted or self._held_back)  # else they are being given back
-
-    def _return(self) -> None:
-        self._returning = None
-        self._withdraw_more()
+        return bool(self._ready) and not (self._halted or self._demand.held_back)  # else they are being given back
 
     def take_run(self, most: int, store_ref: object) -> list[Message]:
         """Hand out up to `most` messages that are here already."""
         if self._ready.mortal:
             return list(islice(iter(partial(self.take_next, store_ref), None), most))
-        if not self._ready or self._halted or self._held_back:
+        if not self._ready or self._halted or self._demand.held_back:
             return []
         taken = self._ready.take_run(most, store_ref)
-        self._prefetch()
+        self._demand.prefetch()
         return taken
 
     def note_deliveries(self) -> None:
@@ -407,12 +356,12 @@ class RemoteChannel(RemoteSettlement):
     @contextmanager
     def wanting(self, more: int) -> Iterator[None]:
         """Request `more` messages than getters wait for, as long as the block lasts."""
-        self._waiting += more
+        self._demand.waiting += more
         try:
             yield
         finally:
-            self._waiting -= more
-            self._waits_no_more()
+            self._demand.waiting -= more
+            self._demand.waits_no_more()
 
     async def get(self, store_ref: object) -> Message:
         """Wait for the next message, which is to hold `store_ref`.
@@ -423,7 +372,7 @@ class RemoteChannel(RemoteSettlement):
 
         Cancellation: nothing is taken, and the wake-up goes to the next waiter.
         """
-        self._waiting += 1
+        self._demand.waiting += 1
         self._look_anew()
         try:
             while True:
@@ -436,13 +385,13 @@ class RemoteChannel(RemoteSettlement):
                 self._ask_for_one()
                 await self._wait_queue.wait()
         finally:
-            self._waiting -= 1
-            self._waits_no_more()
+            self._demand.waiting -= 1
+            self._demand.waits_no_more()
 
     def _ask_for_one(self) -> None:
         self._look_whether_through()
-        self._look_how_quick()
-        self._want()
+        self._demand.look_how_quick()
+        self._demand.want()
 
     def _look_anew(self) -> None:
         """Have the next getter look whether anything is ready: by now something may be due, or be requeued."""
@@ -478,44 +427,6 @@ class RemoteChannel(RemoteSettlement):
                     await self.until_claimed()
         return message
 
-    def _waits_no_more(self) -> None:
-        if not (self._waiting or self._pace.ahead):
-            asyncio.get_running_loop().call_soon(self._withdraw_unless_wanted)
-        elif not self._pace.ahead and self._wanted > self._got - len(self._ready) + self._waiting + bool(
-            self._returning
-        ):
-            # One of several was cancelled: what comes for it is the next message, and would wait here for nobody.
-            asyncio.get_running_loop().call_soon(self._withdraw_more)
-
-    def _withdraw_unless_wanted(self) -> None:
-        """Give back messages without a waiting getter; one that asks for its next message has had a turn for that."""
-        if not (self._waiting or self._pace.ahead):
-            self._withdraw(bool(self._returning))  # one is kept for the next `get_nowait`
-
-    def _withdraw(self, waiting: int = 0) -> None:
-        """Keep messages for `waiting` getters; give others back, also those still on their way."""
-        waiting = 0 if self._held_back else waiting
-        kept = min(waiting, len(self._ready))
-        wanted = self._got + waiting - kept
-        if self._wanted > wanted and self.error is None:
-            self._wanted = wanted
-            self._tell_owner(lambda handle: Want(handle, self._wanted))
-            self._last_withdrawn = answer = self._request(lambda _: Ping(wanted))
-            surely(answer, lambda _: self._withdraw_more())
-        # INVARIANT: until that is answered, something may be on its way that is newer than what is given back: a getter
-        # that asks meanwhile would have it first.
-        if self._last_withdrawn is not None and not self._last_withdrawn.done() and not self.shut_now:
-            return
-        numbers = self._ready.take_back(max(kept, len(self._ready) - BACK_AT_ONCE))
-        if numbers and self.error is None:
-            self.give_back(numbers)
-        if len(self._ready) > kept:
-            asyncio.get_running_loop().call_soon(self._withdraw_more)
-
-    def _withdraw_more(self) -> None:
-        """Continue giving back, unless the messages are wanted by now."""
-        self._withdraw(self._waiting + (self._pace.ahead or bool(self._returning)))
-
     # --- the end
 
     async def idle(self, *, handlers_only: bool = False) -> None:
@@ -547,8 +458,8 @@ class RemoteChannel(RemoteSettlement):
 
     def _dropped(self) -> None:
         self._drained = False  # an owner that said so may not have known yet what it is asked to requeue
-        if self._waiting:
-            self._want()
+        if self._demand.waiting:
+            self._demand.want()
         if self._idlers:
             release(self._idlers)
 
@@ -561,13 +472,13 @@ class RemoteChannel(RemoteSettlement):
         self._pace.ahead = 0
         self.ending.set()
         if self.shut_now:
-            self._withdraw()
+            self._demand.withdraw()
         self.wake(everybody=True)
 
     async def _look_for_the_end(self) -> None:
         """Poll until nothing is ready, on its way here or about to be requeued, as long as somebody wants to know."""
         while self.error is None and not self.shut_now:
-            if not (self._waiting or self._returning):
+            if not self._demand.awaited:
                 return
             try:
                 await self._topic.in_turn()

@@ -16,6 +16,7 @@ from aiodq.engine.loop.futures import release, wait_in
 from aiodq.errors import NotInFlightError, again, not_in_flight
 from aiodq.options import ChannelOptions, next_wait
 from aiodq.shared.consuming.counts import Counts
+from aiodq.shared.consuming.demand import BACK_AT_ONCE
 from aiodq.shared.consuming.holdings import SETTLING, Holdings, Reserved, numbers_of
 from aiodq.shared.consuming.sent_settlements import SentSettlement, Settling, Together
 from aiodq.shared.consuming.timeouts import Timeouts
@@ -38,10 +39,7 @@ if TYPE_CHECKING:
     from aiodq.wire.packets import Packet
     from aiodq.wire.payload import Held, Range
 
-__all__ = ["BACK_AT_ONCE", "RemoteSettlement", "SettledTopic"]
-
-BACK_AT_ONCE: Final = 50
-"""Messages given back by one request: each costs the owner about 40 microseconds, and it handles others in between."""
+__all__ = ["RemoteSettlement", "SettledTopic"]
 
 _SECOND: Final = 1_000_000_000
 _IS_ACKED: Final = bytes(mark == ACKED for mark in range(256))
@@ -131,10 +129,12 @@ class RemoteSettlement:
         """The topic's and the channel's name, for texts."""
         return f"{self._topic.name!r}, channel {self.name!r}"
 
-    def _request(self, make: Callable[[int], Packet]) -> asyncio.Future[Packet]:
+    def request(self, make: Callable[[int], Packet]) -> asyncio.Future[Packet]:
+        """Send the owner a request, built with the channel's handle; see `Link.request`."""
         return self._topic.link.request(make, self._topic.name, self.name)
 
-    def _tell_owner(self, make: Callable[[int], Packet]) -> None:
+    def tell_owner(self, make: Callable[[int], Packet]) -> None:
+        """Send the owner a packet that needs no answer, unless the channel has ended."""
         # INVARIANT: what ended says nothing more. By its name, that would concern a new channel, or make one.
         if self.error is None:
             self._topic.link.tell(make, self._topic.name, self.name)
@@ -387,7 +387,7 @@ class RemoteSettlement:
 
     def _send_touch(self, items: tuple[Item, ...]) -> None:
         if self._resumed:
-            self._tell_owner(lambda handle: Touch(handle, self._epoch, items))
+            self.tell_owner(lambda handle: Touch(handle, self._epoch, items))
 
     def renew(self, delivery: int) -> None:
         """Restart a message's timeout regularly, until `renew_no_more` was called as many times."""
@@ -487,7 +487,7 @@ class RemoteSettlement:
             self._send_acks_soon()
         elif self._holdings.any_of(settling.numbers):
             settling.counts_version = self.counts.version
-            answer = self._request(make)
+            answer = self.request(make)
             twice(answer.add_done_callback, lambda done: self._answered([settling], done.result()))
         else:
             self._end(settling, None)  # done unheard by an earlier owner, or taken away
@@ -515,7 +515,7 @@ class RemoteSettlement:
             else:
                 self._end(settling, None)  # done unheard by an earlier owner, or taken away
         if together:
-            answer = self._request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
+            answer = self.request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
             twice(answer.add_done_callback, lambda done: self._answered(together, done.result()))
 
     def _answered(self, together: list[SentSettlement], answer: Packet) -> None:

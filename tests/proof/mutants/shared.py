@@ -14,6 +14,7 @@ from aiodq.shared.connection import inherited
 from aiodq.shared.connection.link import Link
 from aiodq.shared.connection.sent_puts import TopicPuts
 from aiodq.shared.connection.store_directory import StoreDirectory
+from aiodq.shared.consuming.demand import Demand
 from aiodq.shared.consuming.holdings import Holdings
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.consuming.remote_settlement import RemoteSettlement
@@ -179,8 +180,8 @@ change(
 )
 change(
     "a client goes on wanting what nobody waits for",
-    RemoteChannel._withdraw,
-    "if self._wanted > wanted and",
+    Demand.withdraw,
+    "if self.wanted > wanted and",
     "if self is None and",
     test="tests/shared/test_modes.py::test_who_does_not_wait_any_more_has_nothing_sent",
 )
