@@ -112,7 +112,7 @@ class Settling:
         for message in messages:
             engine = message._channel_engine
             assert isinstance(engine, RemoteChannel)
-            held = engine._holdings.get(message._delivery)
+            held = engine.holdings.get(message._delivery)
             numbers = (-1, 0) if held is None else (held.delivery, engine._numbered)
             self.say_of("got", channel, message, message.attempts, *numbers)
 

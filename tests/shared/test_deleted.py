@@ -227,7 +227,7 @@ async def test_what_was_taken_away_before_anybody_took_it_is_not_handed_out(tmp_
             channel.get_nowait()  # it asks for one that a later call may find
         await until(lambda: len(engine._ready) == 1)
         assert await owner.topic("jobs").channel("c").purge() == 3
-        await until(lambda: not engine._holdings)
+        await until(lambda: not engine.holdings)
         assert len(engine._ready) == 0
         with pytest.raises(aiodq.QueueEmpty):
             channel.get_nowait()
@@ -246,8 +246,8 @@ async def test_of_what_came_together_only_what_was_taken_away_is_not_handed_out(
         with engine.wanting(7):
             first = await channel.get()
             await until(lambda: len(engine._ready) == 7)
-            gone = engine._holdings.get(2)
-            engine.receive(Gone(0, engine._epoch, (Range(gone.offset, gone.delivery, 2),)), engine._epoch)
+            gone = engine.holdings.get(2)
+            engine.receive(Gone(0, engine.epoch, (Range(gone.offset, gone.delivery, 2),)), engine.epoch)
             left = channel._channel_engine.take_run(10, owner)
         assert [message.body for message in [first, *left]] == [b"0", b"1", b"4", b"5", b"6", b"7"]
         assert len(engine._ready) == 0

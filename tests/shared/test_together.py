@@ -134,9 +134,9 @@ async def test_what_was_taken_away_is_not_acked_by_its_mark(tmp_path: Path) -> N
         await queue.put_many([b"%d" % n for n in range(4)])
         messages = await queue.get_many(4)
         engine = queue._remote
-        gone = [engine._holdings.get(number) for number in (1, 2)]
+        gone = [engine.holdings.get(number) for number in (1, 2)]
         messages[1].ack_nowait()  # before that is heard: the owner has to say so
-        engine.receive(Gone(0, engine._epoch, tuple(Range(one.offset, one.delivery, 1) for one in gone)), engine._epoch)
+        engine.receive(Gone(0, engine.epoch, tuple(Range(one.offset, one.delivery, 1) for one in gone)), engine.epoch)
         assert (messages[2].held, messages[3].held) == (False, True)
         with pytest.raises(aiodq.NotInFlightError):
             messages[2].ack_nowait()
@@ -186,8 +186,8 @@ async def test_messages_that_are_iterated_over_are_counted_when_somebody_looks(t
             assert len(engine._ready) == engine.open_lease.lease.limit - engine.open_lease.lease.next == 5
             await channel.refresh()
             assert (channel.qsize(), channel.in_flight()) == (7, 5)
-            gone = engine._holdings.get(6)
-            engine.receive(Gone(0, engine._epoch, (Range(gone.offset, gone.delivery, 2),)), engine._epoch)
+            gone = engine.holdings.get(6)
+            engine.receive(Gone(0, engine.epoch, (Range(gone.offset, gone.delivery, 2),)), engine.epoch)
             taken += [await anext(iterating) for _ in range(2)]
             taken += await channel.get_many(1)
             assert [int(message.body) for message in taken] == [0, 1, 2, 3, 4, 5, 8, 9]

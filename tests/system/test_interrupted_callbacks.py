@@ -134,7 +134,7 @@ OF_AN_OWNER = (
     [
         *((name, 0) for name in OF_AN_OWNER),
         *(("surely.<locals>.call", before) for before in range(0, 45, 3)),
-        *(("RemoteSettlement._send_acks.<locals>.<lambda>", before) for before in range(0, 6, 2)),
+        *(("SettlementSender._send_acks.<locals>.<lambda>", before) for before in range(0, 6, 2)),
         *(("RequestsInProgress._settled", before) for before in range(0, 6, 2)),
     ],
 )

@@ -120,7 +120,7 @@ class RemoteChannel(RemoteSettlement):
         # Nothing that was delivered is here, and an owner of an earlier aiodq does not say when it resumes.
         self._apply(facts)
         self._hold_back(paused=False)
-        self._made_by = self._epoch
+        self._made_by = self.epoch
         self._known.note()
         self._ask_the_end()
         ask_for_changes(self._topic.link, self._topic.name, self.name, self)
@@ -165,7 +165,7 @@ class RemoteChannel(RemoteSettlement):
         """Raise an error in the next getter, or in all of them if nothing will ever come."""
         if isinstance(error, QueueShutDown):
             self._demand.unfulfilled()
-            if not self._settling.requeueing:  # else `_dropped` asks the owner again once it has done that
+            if not self._settling.requeueing:  # else `dropped` asks the owner again once it has done that
                 self._drained = True
                 self._wait_queue.end(error)
         else:
@@ -209,7 +209,7 @@ class RemoteChannel(RemoteSettlement):
             self.counts.receive(packet)
         elif isinstance(packet, Deliver):
             self._delivered(packet, epoch)
-        elif packet.epoch == self._epoch:
+        elif packet.epoch == self.epoch:
             for each in packet.ranges:
                 self.lose(range(each.delivery, each.delivery + each.messages))
             self._sift(lost=True)
@@ -219,12 +219,12 @@ class RemoteChannel(RemoteSettlement):
         wrong = [] if self.options.tags is None else self._ready.without(self.options.tags)
         if self._ready and (wrong or lost):
             self.give_back(wrong)
-            self._ready.keep(self._holdings.free_of)
+            self._ready.keep(self.holdings.free_of)
             self._demand.want()
 
     def _delivered(self, packet: Deliver, epoch: int) -> None:
         """Add arrived messages, and wake getters."""
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             return
         for batch in decode_messages(packet.frames, packet.first):
             # Numbers of this process's own: two owners may use the same.
@@ -244,10 +244,10 @@ class RemoteChannel(RemoteSettlement):
 
     def reopened(self, epoch: int) -> None:
         """Start again with another owner, and give back the messages that were not taken here."""
-        before, self._epoch = self._numbered, epoch
+        before, self.epoch = self._numbered, epoch
         self._demand.reset()
         self._opened += 1
-        self._resumed = self._drained = False
+        self._sender.claimed = self._drained = False
         # Claimed first, like taken messages: a killed owner has noted them as delivered, and that would count.
         self.give_back(self._ready.take_back())
         self.counts.reset()
@@ -260,13 +260,13 @@ class RemoteChannel(RemoteSettlement):
     def _claimed(self, answers: list[Packet], epoch: int, before: int) -> None:
         """Handle the owner's answer about which messages this process still holds."""
         facts = [answer.facts or {} for answer in answers if isinstance(answer, Done)]
-        if epoch != self._epoch or len(facts) != len(answers):
+        if epoch != self.epoch or len(facts) != len(answers):
             failed = [answer for answer in answers if isinstance(answer, Fail)]
-            if epoch == self._epoch and self.error is None and not any(map(is_lost, failed)):
+            if epoch == self.epoch and self.error is None and not any(map(is_lost, failed)):
                 self._not_claimed(failed)
             return  # the next owner is asked again
         try:
-            held = understood(partial(read_held, most=len(self._holdings)), facts, "RESUME")
+            held = understood(partial(read_held, most=len(self.holdings)), facts, "RESUME")
         except ProtocolError as error:
             self._topic.link.misunderstood(error)
         else:
@@ -415,7 +415,7 @@ class RemoteChannel(RemoteSettlement):
         with self.wanting(1):
             while message is None and not (self.shut_now or self._through):
                 self._ask_for_one()
-                opened, asked = self._opened, self._resumed
+                opened, asked = self._opened, self._sender.claimed
                 self._drained = bool((await self.refresh(bring=True)).get("ended", self._drained))
                 message = self.take_next(store_ref)
                 if asked and opened == self._opened:
@@ -456,7 +456,8 @@ class RemoteChannel(RemoteSettlement):
     def _requeues(self) -> None:
         self._look_anew()
 
-    def _dropped(self) -> None:
+    def dropped(self) -> None:
+        """See `RemoteSettlement`."""
         self._drained = False  # an owner that said so may not have known yet what it is asked to requeue
         if self._demand.waiting:
             self._demand.want()

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aiodq.awaited import twice
 from aiodq.delivery.leases import ACKED, SETTLED
 from aiodq.engine.channel.dead_lettering.crash_suspects import CrashSuspects
 from aiodq.engine.channel.dead_lettering.failure_causes import NO_CAUSE, Cause, header_text
 from aiodq.engine.channel.lease.held_by_task import HeldByTask
 from aiodq.engine.loop.futures import release, wait_in
-from aiodq.errors import NotInFlightError, again, not_in_flight
+from aiodq.errors import again, not_in_flight
 from aiodq.options import ChannelOptions, next_wait
 from aiodq.shared.consuming.counts import Counts
 from aiodq.shared.consuming.demand import BACK_AT_ONCE
 from aiodq.shared.consuming.holdings import SETTLING, Holdings, Reserved, numbers_of
 from aiodq.shared.consuming.sent_settlements import SentSettlement, Settling, Together
+from aiodq.shared.consuming.settlement_sender import SettlementSender
 from aiodq.shared.consuming.timeouts import Timeouts
-from aiodq.shared.consuming.unanswered import Unanswered
 from aiodq.shared.encoding.number_runs import in_parts, marked_ranges, neighbours
-from aiodq.shared.encoding.remote_errors import error_of, is_lost
-from aiodq.wire.packets import Ack, Fail, Nack, Reject, Release, Touch
+from aiodq.wire.packets import Ack, Nack, Reject, Release, Touch
 from aiodq.wire.payload import Item
 
 if TYPE_CHECKING:
@@ -35,9 +32,10 @@ if TYPE_CHECKING:
     from aiodq.engine.transactions.task_transactions import OpenTransactions
     from aiodq.format.frame import Batch
     from aiodq.shared.connection.link import Link
+    from aiodq.shared.consuming.unanswered import Unanswered
     from aiodq.stats import ChannelStats
     from aiodq.wire.packets import Packet
-    from aiodq.wire.payload import Held, Range
+    from aiodq.wire.payload import Held
 
 __all__ = ["RemoteSettlement", "SettledTopic"]
 
@@ -83,6 +81,7 @@ class RemoteSettlement:
     Attributes:
         state: None, as only the owner knows it.
         counts: the message counts, as far as known here.
+        epoch: the epoch of the owner that delivers now.
         named: the options that this process has given for the channel, or None.
         unanswered: acks and rejections whose outcome is unknown.
         error: why the channel can no longer be used, or None.
@@ -104,24 +103,20 @@ class RemoteSettlement:
         self.held_by_task: HeldByTask[Any] = HeldByTask()
         self.counts: Counts = Counts()
         self._topic = topic
-        self._epoch = 0
+        self.epoch: int = 0
         # Whose delivery numbers the messages have: an earlier owner's, until another one has sent those they have now.
         self._numbered = 0
         self._number = 0
         # The messages held, and the leases with acks that are not counted there yet.
         self._counted = Holdings()
         self._dirty: list[Lease] = []
-        self._resumed = True
         self._asked = 0
         self._settling = Settling()
+        self._sender = SettlementSender(self, topic.link, self._settling)
         self._claimers: dict[asyncio.Future[None], None] = {}
-        self._unsent: list[SentSettlement] = []
-        self._sending = False
-        self._last: SentSettlement | None = None
-        self.unanswered: Unanswered = Unanswered()
-        self._together: Together | None = None
+        self.unanswered: Unanswered = self._sender.unanswered
         self._timeouts = Timeouts(
-            lambda: self._holdings, self._send_touch, lambda: None if self.error else self.options.visibility_timeout
+            lambda: self.holdings, self._send_touch, lambda: None if self.error else self.options.visibility_timeout
         )
 
     @property
@@ -147,14 +142,13 @@ class RemoteSettlement:
     def end_with(self, error: Exception) -> None:
         """Make the channel unusable for this reason, unless an earlier one did; no owner settles what is left."""
         self.error = self.error or error
-        self._holdings.part_all()
-        for settling in list(self._settling):
-            self._end(settling, copy(error))
+        self.holdings.part_all()
+        self._sender.end_all(error)
 
     # --- messages held
 
     @property
-    def _holdings(self) -> Holdings:
+    def holdings(self) -> Holdings:
         """What is held, with everything counted that was acked."""
         if self._dirty:
             self._count_all()
@@ -175,22 +169,22 @@ class RemoteSettlement:
         numbers = [range(lease.number + first, lease.number + stop) for first, stop in acked]
         for each in numbers:
             self._counted.take(each, SETTLING)
-        self._begin(SentSettlement(numbers, None))
+        self._sender.begin(SentSettlement(numbers, None))
 
     @property
     def in_hand(self) -> int:
         """The number of messages that this process holds and is not about to settle."""
-        return self._holdings.free
+        return self.holdings.free
 
     def lose(self, deliveries: range) -> None:
         """Drop messages that the owner took away, by delivery number; those being settled wait for its answer."""
         # Until it has answered RESUME, it has delivered none of the messages that were claimed.
-        staying = self._holdings.lose(deliveries, 0 if self._resumed else self._asked)
+        staying = self.holdings.lose(deliveries, 0 if self._sender.claimed else self._asked)
         if staying:
             self._settling.lose(set().union(*staying))
-        self._dropped()
+        self.dropped()
 
-    def _dropped(self) -> None:
+    def dropped(self) -> None:
         """Note that fewer messages are held."""
 
     def _requeues(self) -> None:
@@ -202,17 +196,17 @@ class RemoteSettlement:
         From the owner that gave them, by the numbers that it has given. From another one, by those of the first that
         has delivered a message: they say which of several deliveries was the last, whichever owners were asked since.
         """
-        same = self._numbered == self._epoch
+        same = self._numbered == self.epoch
         # INVARIANT: an owner knows a held message by its offset. If two have the same offset, the first, which was
         # redelivered, must have no settlement left to send: it would settle the second, which is being processed.
-        self._settling.supersede(self._holdings.drop_superseded(), rejections=True)
-        self._resumed = not self._holdings
-        if self._resumed:
-            self._numbered = self._epoch
+        self._settling.supersede(self.holdings.drop_superseded(), rejections=True)
+        self._sender.claimed = not self.holdings
+        if self._sender.claimed:
+            self._numbered = self.epoch
         self._asked = self._number
-        if self._resumed:
+        if self._sender.claimed:
             return {}
-        return {self._epoch: self._holdings.held()} if same else self._holdings.as_delivered()
+        return {self.epoch: self.holdings.held()} if same else self.holdings.as_delivered()
 
     def resumed(self, given: Mapping[int, int], elsewhere: Collection[int], *, moved: bool) -> None:
         """Take over the delivery numbers of the messages that an owner left here; others are settled, or `elsewhere`.
@@ -220,16 +214,13 @@ class RemoteSettlement:
         Unless the owner has changed (`moved`), rejected messages may be on their way to the dead letters.
         """
         # INVARIANT: only what was claimed. The owner may have delivered more since then, before it answered.
-        self._settling.supersede(self._holdings.among(elsewhere, self._asked), rejections=moved)
-        self._holdings.renumber(given, self._asked)
-        self._resumed, self._numbered = True, self._epoch
+        self._settling.supersede(self.holdings.among(elsewhere, self._asked), rejections=moved)
+        self.holdings.renumber(given, self._asked)
+        self._sender.claimed, self._numbered = True, self.epoch
         self._timeouts.again()
         release(self._claimers)
-        self._unsent.clear()
-        for settling in list(self._settling):
-            settling.lost = False
-            self._send(settling)
-        self._dropped()
+        self._sender.send_again()
+        self.dropped()
 
     # --- calls from messages
 
@@ -259,17 +250,17 @@ class RemoteSettlement:
 
     def holds(self, offset: int, held: int) -> bool:
         """Return whether a message is still held under that number."""
-        return self.error is None and self._holdings.is_free(offset, held)
+        return self.error is None and self.holdings.is_free(offset, held)
 
     def holds_all(self, start: int, stop: int, held: int) -> bool:
         """Return whether messages are still held under numbers from this one on."""
-        return self.error is None and self._holdings.all_free(range(held, held + stop - start))
+        return self.error is None and self.holdings.all_free(range(held, held + stop - start))
 
     def acked(self, lease: Lease) -> None:
         """Note the first ack in a lease that is not counted yet."""
         self._dirty.append(lease)
         lease.clean = False
-        self._send_acks_soon()
+        self._sender.send_acks_soon()
 
     def ack(self, offset: int, delivery: int) -> None:
         """Settle a message that is not acked by its mark alone; `commit` waits until the owner confirms it.
@@ -277,11 +268,11 @@ class RemoteSettlement:
         A message whose ack no owner has answered yet is not settled again: `commit` waits for that ack.
         """
         if (before := self.unanswered.take(delivery)) is not None:
-            self._last = before
+            self._sender.last = before
             return
-        if self.error is not None or not self._holdings.take_one(offset, delivery):
+        if self.error is not None or not self.holdings.take_one(offset, delivery):
             self.check(offset, delivery)
-        self._begin(SentSettlement([_one(delivery)], None))
+        self._sender.begin(SentSettlement([_one(delivery)], None))
 
     def ack_many(self, deliveries: Sequence[tuple[int, int]]) -> None:
         """Settle messages: all of them, or none if one cannot be settled."""
@@ -293,16 +284,16 @@ class RemoteSettlement:
     @contextmanager
     def together(self) -> Iterator[Together]:
         """Gather what is settled in the block."""
-        self._together = gathered = Together()
+        self._sender.together = gathered = Together()
         try:
             yield gathered
         finally:
-            self._together = None
+            self._sender.together = None
 
     def ack_run(self, lease: Lease, first: int, count: int) -> None:
         """Settle `count` messages of a lease."""
         numbers = range(lease.number + first, lease.number + first + count)
-        if self.error is not None or not self._holdings.all_free(numbers):
+        if self.error is not None or not self.holdings.all_free(numbers):
             for index in range(first, first + count):
                 self.check(lease.first + index, lease.number + index)
         self._settle([numbers], None)
@@ -335,9 +326,9 @@ class RemoteSettlement:
         def make(handle: int) -> Packet:
             # The owner counts from when it gets this, which may be long after the call: after an owner's death.
             left = max(span - round((loop.time() - began) * _SECOND), 0)
-            those = self._holdings.rows(numbers)
+            those = self.holdings.rows(numbers)
             items = tuple(Item(one.offset, one.delivery, left, max(attempts, 0)) for one in those)
-            return Nack(handle, self._epoch, items)
+            return Nack(handle, self.epoch, items)
 
         self._settle(numbers, make, back=not span, final=False)
         return span
@@ -350,13 +341,13 @@ class RemoteSettlement:
 
     def give_back(self, numbers: Iterable[range]) -> None:
         """Release messages by their numbers; those no longer held are skipped."""
-        free = [part for each in numbers for part in self._holdings.free_of(each)]
+        free = [part for each in numbers for part in self.holdings.free_of(each)]
         for some in in_parts(free, BACK_AT_ONCE):
             self._give_back(some)
 
     def _give_back(self, numbers: Sequence[range]) -> None:
         def make(handle: int) -> Packet:
-            return Release(handle, self._epoch, self._holdings.ranges(numbers))
+            return Release(handle, self.epoch, self.holdings.ranges(numbers))
 
         self._settle(numbers, make, back=True, final=False)
 
@@ -374,8 +365,8 @@ class RemoteSettlement:
         numbers, text = [_one(delivery)], header_text(reason)
 
         def make(handle: int) -> Packet:
-            one = self._holdings.rows(numbers)[0]
-            return Reject(handle, attempts, self._epoch, one.offset, one.delivery, text, cause.error)
+            one = self.holdings.rows(numbers)[0]
+            return Reject(handle, attempts, self.epoch, one.offset, one.delivery, text, cause.error)
 
         return self._settle(numbers, make).ending()
 
@@ -386,8 +377,8 @@ class RemoteSettlement:
         self._timeouts.touch(delivery, extend)
 
     def _send_touch(self, items: tuple[Item, ...]) -> None:
-        if self._resumed:
-            self.tell_owner(lambda handle: Touch(handle, self._epoch, items))
+        if self._sender.claimed:
+            self.tell_owner(lambda handle: Touch(handle, self.epoch, items))
 
     def renew(self, delivery: int) -> None:
         """Restart a message's timeout regularly, until `renew_no_more` was called as many times."""
@@ -403,7 +394,7 @@ class RemoteSettlement:
     @property
     def claimed(self) -> bool:
         """Whether it is known which of the messages are still held, but those of cancelled transactions."""
-        return self._resumed or self.error is not None
+        return self._sender.claimed or self.error is not None
 
     def knows(self, reserved: Iterable[Reserved]) -> bool:
         """Return whether it is known which of these messages are still held."""
@@ -420,21 +411,21 @@ class RemoteSettlement:
 
     def begin_commit(self, numbers: Iterable[range]) -> list[Reserved]:
         """Reserve held messages for a transaction; return them."""
-        return [reserved for each in numbers for reserved in self._holdings.reserve(each)]
+        return [reserved for each in numbers for reserved in self.holdings.reserve(each)]
 
     def end_commit(self, reserved: Iterable[Reserved], *, settled: bool) -> None:
         """Drop the messages if the transaction has settled them; otherwise free those still held."""
         for each in reserved:
             if settled:
-                self._holdings.drop(each.numbers)
+                self.holdings.drop(each.numbers)
             else:
-                self._holdings.leave(each.numbers)
-        self._dropped()
+                self.holdings.leave(each.numbers)
+        self.dropped()
 
     def withdraw_commit(self, reserved: Iterable[Reserved]) -> None:
         """Free the messages of a cancelled transaction, until `end_withdrawal` says whether it has settled them."""
         for each in reserved:
-            self._holdings.leave(each.numbers)
+            self.holdings.leave(each.numbers)
         self._settling.undecided.append(numbers_of(reserved))
 
     def end_withdrawal(self, reserved: Sequence[Reserved], *, settled: bool) -> None:
@@ -446,14 +437,14 @@ class RemoteSettlement:
                 settling.supersede(offsets)
         self.end_commit(reserved if settled else (), settled=settled)
         release(self._claimers)
-        for settling in waiting if self._resumed else ():
-            self._send(settling)
+        for settling in waiting if self._sender.claimed else ():
+            self._sender.send(settling)
 
     def acks(self, handle: Callable[[str, str], int], reserved: Sequence[Reserved]) -> list[Ack]:
         """Return these messages in the owner's terms, including those no longer held, so that it refuses them."""
-        here = self._holdings.ranges(each.numbers for each in reserved)
-        gone = tuple(missing for each in reserved for missing in self._holdings.missing(each))
-        by_epoch = [(epoch, those) for epoch, those in ((self._epoch, here), (_NOBODY, gone)) if those]
+        here = self.holdings.ranges(each.numbers for each in reserved)
+        gone = tuple(missing for each in reserved for missing in self.holdings.missing(each))
+        by_epoch = [(epoch, those) for epoch, those in ((self.epoch, here), (_NOBODY, gone)) if those]
         return [Ack(handle(self._topic.name, self.name), epoch, those) for epoch, those in by_epoch]
 
     # --- asking the owner
@@ -464,98 +455,15 @@ class RemoteSettlement:
         """Have this owner or a later one settle messages, until one confirms it."""
         self.check_context()
         for each in numbers:
-            self._holdings.take(each, SETTLING)
+            self.holdings.take(each, SETTLING)
         if back:
             self._requeues()
-        return self._begin(SentSettlement(numbers, make, back=back, final=final))
-
-    def _begin(self, settling: SentSettlement) -> SentSettlement:
-        self._last, settling.awaited = settling, self._awaited
-        if self._together is not None:
-            self._together.those.append(settling)
-        self._settling[settling] = None
-        if self._resumed:
-            self._send(settling)
-        return settling
-
-    def _send(self, settling: SentSettlement) -> None:
-        make = settling.make
-        if not self._settling.decided(settling.numbers):
-            return
-        if make is None:
-            self._unsent.append(settling)
-            self._send_acks_soon()
-        elif self._holdings.any_of(settling.numbers):
-            settling.counts_version = self.counts.version
-            answer = self.request(make)
-            twice(answer.add_done_callback, lambda done: self._answered([settling], done.result()))
-        else:
-            self._end(settling, None)  # done unheard by an earlier owner, or taken away
-
-    def _send_acks_soon(self) -> None:
-        if not self._sending:
-            self._sending = True
-            self._topic.link.outbox.soon(self._send_acks)
-
-    def _send_acks(self) -> None:
-        """Send all acks of this turn of the loop in one packet."""
-        holdings = self._holdings
-        self._sending = False
-        unsent, self._unsent = self._unsent, []
-        if not self._resumed:
-            return  # they are sent once the next owner has left them here
-        together: list[SentSettlement] = []
-        ranges: list[Range] = []
-        for settling in unsent:
-            if settling.over:
-                continue
-            if holdings.gather(settling.numbers, ranges):
-                settling.counts_version = self.counts.version
-                together.append(settling)
-            else:
-                self._end(settling, None)  # done unheard by an earlier owner, or taken away
-        if together:
-            answer = self.request(lambda handle: Ack(handle, self._epoch, tuple(ranges)))
-            twice(answer.add_done_callback, lambda done: self._answered(together, done.result()))
-
-    def _answered(self, together: list[SentSettlement], answer: Packet) -> None:
-        if isinstance(answer, Fail) and is_lost(answer):
-            return  # it is sent again to the next owner
-        refusal = error_of(answer) if isinstance(answer, Fail) else None
-        # Of acks sent together, the owner has already reported which were no longer in flight.
-        reported = len(together) > 1 and isinstance(refusal, NotInFlightError)
-        for settling in together:
-            self._end(settling, None if reported and not settling.lost else copy(refusal))
-
-    def _end(self, settling: SentSettlement, refusal: Exception | None) -> None:
-        if settling.over:
-            return
-        self._settling.pop(settling, None)
-        for each in settling.numbers:
-            self._holdings.drop(each)
-        if refusal is None and settling.superseded is not None:
-            refusal = not_in_flight(f"message {settling.superseded}")
-        # Counts sent since then may include it; if not, the next ones will, which the owner sends for it.
-        if refusal is None and self.counts.version == settling.counts_version:
-            self.counts.settled(sum(map(len, settling.numbers)), back=settling.back)
-        settling.end(refusal)
-        self._dropped()
+        return self._sender.begin(SentSettlement(numbers, make, back=back, final=final))
 
     def tell(self, error: Exception) -> None:
         """Fail the waiters of settlements, as no owner answers; the messages may be settled nevertheless."""
-        for settling in list(self._settling):
-            self._tell(settling, self._topic.link.undecided(error))
+        self._sender.tell(error)
         release(self._claimers)
-
-    def _tell(self, settling: SentSettlement, error: Exception) -> None:
-        if settling.final and settling.waiters:
-            self.unanswered.note(settling)
-        settling.tell(error)
-
-    def _awaited(self, settling: SentSettlement) -> None:
-        """Fail the tasks, too, that began to wait after the others were told that no owner answers."""
-        if (failure := self._topic.link.failure) is not None:
-            asyncio.get_running_loop().call_soon(self._tell, settling, self._topic.link.undecided(failure))
 
     async def commit(self, lease: Lease, index: int, /) -> None:
         """Wait until the settlement of a message of a lease, the last one settled here, is durable.
@@ -567,10 +475,10 @@ class RemoteSettlement:
             # A settlement of its own: others that are acked in this turn of the loop may be refused.
             lease.marks[index] = SETTLED
             number = lease.number + index
-            self._holdings.take(_one(number), SETTLING)
-            self._begin(SentSettlement([_one(number)], None))
-        if self._last is not None:
-            await self._last.wait()
+            self.holdings.take(_one(number), SETTLING)
+            self._sender.begin(SentSettlement([_one(number)], None))
+        if self._sender.last is not None:
+            await self._sender.last.wait()
 
     async def committed(self) -> None:
         """Do nothing: what waited for an owner's answer is durable."""

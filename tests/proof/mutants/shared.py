@@ -251,7 +251,7 @@ change(
 change(
     "a transaction does without a message that was taken away",
     RemoteSettlement.acks,
-    "for missing in self._holdings.missing(each)",
+    "for missing in self.holdings.missing(each)",
     "for missing in ()",
     test=f"{_TRANSACTIONS}::test_one_whose_message_an_owner_in_between_has_given_to_somebody_else_fails",
 )
@@ -321,8 +321,8 @@ change(
 change(
     "what is delivered before an owner says what is held is taken for what it did not leave",
     RemoteSettlement.resumed,
-    "self._holdings.renumber(given, self._asked)",
-    "self._holdings.renumber(given, self._number)",
+    "self.holdings.renumber(given, self._asked)",
+    "self.holdings.renumber(given, self._number)",
     test="tests/shared/test_resume.py::test_what_comes_before_an_owner_has_said_what_is_held_stays_in_hand",
 )
 change(
@@ -471,7 +471,7 @@ change(
 change(
     "what was taken away before anybody took it is handed out",
     RemoteChannel._sift,
-    "self._ready.keep(self._holdings.free_of)",
+    "self._ready.keep(self.holdings.free_of)",
     "None",
     test="tests/shared/test_deleted.py::test_what_was_taken_away_before_anybody_took_it_is_not_handed_out",
 )
