@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from aiodq.engine.loop.futures import release, settle, surely, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
-from aiodq.shared.connection.handle_numbers import HandleNumbers
+from aiodq.shared.connection.client_handles import ClientHandles
 from aiodq.shared.connection.in_turns import in_turns
 from aiodq.shared.connection.outbox import Outbox
 from aiodq.shared.connection.owner_search import OwnerSearch
@@ -41,7 +41,6 @@ from aiodq.wire.packets import (
     Gone,
     Handover,
     Hello,
-    Open,
     Ping,
     Put,
     Range,
@@ -78,9 +77,6 @@ _LONGEST_END: Final = 1.0
 
 _MOST_REFUSED: Final = 1000
 """Calls refused in one turn of the loop as no owner answers; any further ones wait for it."""
-
-_EXISTING_SINCE: Final = 2
-"""The version since which owners know EXISTING."""
 
 _STALL: Final = 10.0
 _TICKS: Final = 5
@@ -121,15 +117,14 @@ class Link:
         stall = _STALL if stall is None else stall
         self._tick = stall / _TICKS
         self._search = OwnerSearch(self._place, own, self._inside, self._outside, failover=failover, stall=stall)
-        self._silent = self._refused = self._version = 0
+        self._silent = self._refused = 0
         self._connect_inside = inside
         self._wire: LinkWire | None = None
         self._welcomed = self._ready = self._begun = self._closed = False
         self._repeated: set[str] = set()
         self._topics = PutsByTopic(self._send_put)
         self.opened: Reopening = Reopening()
-        self._handles = HandleNumbers()
-        self._listeners: dict[int, Listener] = {}
+        self._handles = ClientHandles(self, partial(self._ask, patient=True))
         self._pending = PendingRequests()
         self._loop = asyncio.get_running_loop()
         self._lost = asyncio.Event()
@@ -234,7 +229,7 @@ class Link:
         if self._ready or topic in self._repeated:
             puts = self._topics[topic]
             puts.reached = sequence
-            handle = self._handles.get((topic, "")) or self._handle(topic, "")
+            handle = self._handles.get((topic, "")) or self._handles.of(topic, "")
             packet = Put(handle, sequence, put.messages, put.frames, put.each)
             self._send(packet, partial(puts.answered, sequence))
 
@@ -242,7 +237,7 @@ class Link:
         """Have the owner not store puts that wait for room and that nobody waits for; see `TopicPuts.give_up`."""
         sequences = self.puts(topic).give_up(queued=queued)
         if sequences and (self._ready or topic in self._repeated):
-            arguments = {"sequences": sequences, "handle": self._handle(topic, "")}
+            arguments = {"sequences": sequences, "handle": self._handles.of(topic, "")}
             self._ask(Call("withdraw", arguments), patient=True)
 
     # --- topics and channels
@@ -251,23 +246,22 @@ class Link:
         """Open a topic or a channel for `listener`, with this owner and every later one."""
         self.opened[topic, channel] = Opened(listener, options)
         if self._welcomed:
-            self._open_now(topic, channel)
+            self._handles.open(topic, channel)
 
     def forget(self, topic: str, channel: str) -> None:
         """Forget a deleted topic or channel; one opened later under its name is new."""
         self.opened.pop((topic, channel), None)
-        handle = self._handles.pop((topic, channel), 0)
-        self._listeners.pop(handle, None)
+        self._handles.forget(topic, channel)
 
     def open_left(self) -> None:
         """Have the owner open what was left out, as it was being deleted, and what is there nevertheless."""
         for key in self.opened.unopened(self._handles) if self._ready else ():
-            self._open_now(*key)
+            self._handles.open(*key)
 
     def detach(self, topic: str, channel: str, listener: Listener) -> None:
         """Have no later owner open what `listener` knows is deleted or refused, and tell it of nothing any more."""
         if self.opened.drop(topic, channel, listener):
-            self._listeners.pop(self._handles.release((topic, channel)), None)
+            self._handles.retire(topic, channel)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, topic: str = "", channel: str = "",
@@ -294,7 +288,7 @@ class Link:
         while True:
             await self.connected(again=first > 0)
             first = first or self.epoch
-            handle = {"handle": self._handle(topic, channel)} if topic else {}
+            handle = {"handle": self._handles.of(topic, channel)} if topic else {}
             asked = self._ask(Call(name, {**(arguments or {}), **handle}), patient=patient)
             request = self._pending.last
             try:
@@ -331,12 +325,12 @@ class Link:
 
     def request(self, make: Callable[[int], Packet], topic: str, channel: str) -> asyncio.Future[Packet]:
         """Send a request with a handle, however long it takes; a `Fail` of `OwnerLostError` if no answer comes."""
-        handle = self._handles.get((topic, channel)) or (self._handle(topic, channel) if self._ready else 0)
+        handle = self._handles.get((topic, channel)) or (self._handles.of(topic, channel) if self._ready else 0)
         return self._ask(make(handle), patient=True) if handle else self._unasked()
 
     def ask(self, make: Callable[[Callable[[str, str], int]], Packet]) -> asyncio.Future[Packet]:
         """Send a request that concerns several topics and channels, by their handles; otherwise as `request`."""
-        return self._ask(make(self._handle)) if self._ready else self._unasked()
+        return self._ask(make(self._handles.of)) if self._ready else self._unasked()
 
     def _unasked(self) -> asyncio.Future[Packet]:
         answer: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
@@ -348,7 +342,7 @@ class Link:
         if self.outbox:
             self.outbox.flush()
         if self._wire is not None and (self._ready or (topic, channel) in self._handles):
-            self._wire.send(make(self._handle(topic, channel)), 0)
+            self._wire.send(make(self._handles.of(topic, channel)), 0)
 
     # --- the connection
 
@@ -358,40 +352,6 @@ class Link:
             self.check(again=again)
             await wait_in(self._waiting)
         self.check()
-
-    def _handle(self, topic: str, channel: str) -> int:
-        """Return a handle, opened before anything is sent with it."""
-        return self._handles.get((topic, channel)) or self._ask_open(topic, channel)
-
-    def _ask_open(self, topic: str, channel: str) -> int:
-        handle = self._handles.new((topic, channel))
-        opened = self.opened.get((topic, channel))
-        answer = self._ask(self._open_packet(handle, topic, channel), patient=True)
-        if opened is not None:
-            self._listeners[handle] = opened.listener
-            surely(answer, lambda done: self._open_answered(topic, channel, opened, done.result()))
-        return handle
-
-    def _open_packet(self, handle: int, topic: str, channel: str) -> Open:
-        """Return an OPEN that makes nothing anew which is known to have existed, if the owner knows such ones."""
-        opened = self.opened.get((topic, channel))
-        if opened is None:
-            return Open(handle, topic, channel, {})
-        meant = opened.listener.meant(self.epoch) if self._version >= _EXISTING_SINCE else None
-        if meant is None:
-            return Open(handle, topic, channel, opened.options)
-        return Open(handle, topic, channel, {**opened.options, **meant}, existing=True)
-
-    def _open_answered(self, topic: str, channel: str, opened: Opened, answer: Packet) -> None:
-        listener = opened.listener
-        if isinstance(answer, Done):
-            self.opened.stored(topic, channel, opened.options)
-            try:
-                understood(listener.opened, answer.facts or {}, "OPEN")
-            except ProtocolError as error:
-                self.misunderstood(error)
-        elif isinstance(answer, Fail) and not is_lost(answer):
-            listener.refused(error_of(answer))
 
     def _ask(self, packet: Packet, *, patient: bool = False) -> asyncio.Future[Packet]:
         """Send a request; with `patient`, a stalled owner does not end it."""
@@ -443,7 +403,7 @@ class Link:
     async def _begin(self, wire: LinkWire) -> None:
         """Greet the owner, and continue where the previous one stopped."""
         self._lost.clear()
-        self._wire, self._listeners, self._silent = wire, {}, 0
+        self._wire, self._handles.listeners, self._silent = wire, {}, 0
         self._pending.clear()
         welcome = await self._ask(Hello(VERSION, OLDEST, os.getpid(), self.producer, self.epoch, "aiodq"))
         if isinstance(welcome, Fail):
@@ -455,7 +415,7 @@ class Link:
             raise ProtocolError(f"this process speaks version {VERSION}, and the owner version {welcome.version}")
         if not self._begun:
             self._place.settle()
-        self.epoch, self.owner_pid, self._version = welcome.epoch, welcome.pid, welcome.version
+        self.epoch, self.owner_pid, self._handles.version = welcome.epoch, welcome.pid, welcome.version
         wire.welcomed()
         # INVARIANT: packets meant for the previous owner are not sent to this one before it is told what is held.
         self.outbox.flush()
@@ -471,7 +431,7 @@ class Link:
                 for key in unopened:
                     yield
                     if self._wire is wire and key in self.opened and key not in self._handles:
-                        self._open_now(*key)
+                        self._handles.open(*key)
             elif unrepeated := [topic for topic in self._topics if topic not in self._repeated]:
                 for topic in unrepeated:
                     yield
@@ -486,14 +446,6 @@ class Link:
                 self._ask(Call("back", {}), patient=True)
                 release(self._waiting)
                 return
-
-    def _open_now(self, topic: str, channel: str) -> None:
-        """Open a topic or channel, after everything meant for the previous owner was dropped, and after its topic."""
-        self.outbox.flush()
-        if channel and (topic, "") in self.opened:
-            self._handle(topic, "")
-        self._ask_open(topic, channel)
-        self.opened[topic, channel].listener.reopened(self.epoch)
 
     async def _not_accepted(self, fail: Fail, wire: LinkWire) -> None:
         """Continue the search if the owner was about to end; otherwise raise why it refused."""
@@ -552,7 +504,7 @@ class Link:
             if then is not None:
                 then(packet)
         elif isinstance(packet, (Deliver, Gone, Figures)):
-            if (listener := self._listeners.get(packet.handle)) is not None:
+            if (listener := self._handles.listeners.get(packet.handle)) is not None:
                 listener.receive(packet, self.epoch)
             elif isinstance(packet, Deliver):
                 self._give_back(packet)
