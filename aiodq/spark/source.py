@@ -14,7 +14,8 @@ from aiodq.spark.options import batch_options, read_options, stream_options, wri
 from aiodq.spark.packing import plan_tasks
 from aiodq.spark.reading import UUID, Partition, read_partition
 from aiodq.spark.stream.streaming import StreamReader
-from aiodq.spark.writing import BatchWriter, StreamWriter, check_schema
+from aiodq.spark.writing.rows import check_schema
+from aiodq.spark.writing.writers import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

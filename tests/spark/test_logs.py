@@ -10,7 +10,7 @@ import pytest
 
 import aiodq
 from aiodq.spark.options import write_options
-from aiodq.spark.writing import BatchWriter
+from aiodq.spark.writing.writers import BatchWriter
 from tests.spark.support import fill, read, scanned
 from tests.storage.logs import flip, segments
 

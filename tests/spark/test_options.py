@@ -16,7 +16,7 @@ import aiodq
 from aiodq.format.vectorized.arrow import COLUMNS
 from aiodq.spark.options import batch_options, check_topic, read_options, stream_options, write_options
 from aiodq.spark.source import AiodqDataSource
-from aiodq.spark.writing import BatchWriter, StreamWriter
+from aiodq.spark.writing.writers import BatchWriter, StreamWriter
 from aiodq.storage.bulk.commits import staging_directory
 
 if TYPE_CHECKING:

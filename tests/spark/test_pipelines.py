@@ -35,7 +35,9 @@ from aiodq.spark.pipelines.results import name_of_result
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import plan
 from aiodq.spark.visible import Place
-from aiodq.spark.writing import BatchWriter, kept_options, was_committed
+from aiodq.spark.writing.committing import was_committed
+from aiodq.spark.writing.staged_rows import kept_options
+from aiodq.spark.writing.writers import BatchWriter
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import read_holds, release_hold
 from tests.spark.support import KEEP, fill, scanned
@@ -190,10 +192,10 @@ class TestARunThatAnotherOneIsQuickerThan:
             def asked(options: WriteOptions, name: str) -> bool:
                 monkeypatch.setattr(module, "was_committed", was_committed)
                 if request.param == "open":  # as if its owner had not taken it over yet
-                    monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: False)
+                    monkeypatch.setattr("aiodq.spark.writing.committing.adopt_without_owner", lambda *_: False)
                 writer = BatchWriter(replace(options, topic=into, name=name, run="earlier"))
                 writer.commit([writer.write(iter([pa.RecordBatch.from_pylist([{"body": b"theirs"}])]))])
-                monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", adopt_without_owner)
+                monkeypatch.setattr("aiodq.spark.writing.committing.adopt_without_owner", adopt_without_owner)
                 return False
 
             module = import_module(f"aiodq.spark.pipelines.{job}")

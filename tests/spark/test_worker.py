@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiodq.spark.options import write_options
-from aiodq.spark.writing import stage
+from aiodq.spark.writing.staged_rows import stage
 from tests.spark.clusters import environment
 from tests.spark.support import fill, read
 

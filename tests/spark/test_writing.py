@@ -33,16 +33,10 @@ from aiodq.format.columns import Columns
 from aiodq.format.decode import decode_frames
 from aiodq.spark.options import write_options
 from aiodq.spark.source import AiodqDataSource
-from aiodq.spark.writing import (
-    BatchWriter,
-    StreamWriter,
-    check_schema,
-    columns_by_topic,
-    single_writes,
-    stage,
-    was_committed,
-    was_committed_by_another,
-)
+from aiodq.spark.writing.committing import single_writes, was_committed, was_committed_by_another
+from aiodq.spark.writing.rows import check_schema, columns_by_topic
+from aiodq.spark.writing.staged_rows import stage
+from aiodq.spark.writing.writers import BatchWriter, StreamWriter
 from aiodq.storage.bulk.commits import COMMITS, STAGING, read_commits
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.filesystem import OsFileSystem
@@ -57,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from aiodq.format.vectorized.encode import ArrowColumns
-    from aiodq.spark.writing import StagedByTask
+    from aiodq.spark.writing.staged_rows import StagedByTask
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
@@ -349,7 +343,7 @@ class TestTheCommit:
         self, writer: BatchWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         messages = [writer.write(iter([record_batch("a")])), None]
-        monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: None)
+        monkeypatch.setattr("aiodq.spark.writing.committing.adopt_without_owner", lambda *_: None)
         writer.commit(messages)
         writer.abort(messages)
         assert len(left(tmp_path / "s")) == 1
@@ -365,7 +359,7 @@ class TestTheCommit:
         def refuse(*_: object) -> None:
             raise aiodq.DiskFullError("no space", str(tmp_path))
 
-        monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", refuse)
+        monkeypatch.setattr("aiodq.spark.writing.committing.adopt_without_owner", refuse)
         with pytest.warns(UserWarning, match="the rows are committed; the next owner takes them over"):
             writer.commit([writer.write(iter([record_batch("a")]))])
         asyncio.run(_open_and_close(tmp_path / "s"))
@@ -377,7 +371,7 @@ class TestTheCommit:
         options = write_options({"path": str(tmp_path / "s"), "topic": "orders", "txnId": "one"}, stream=False)
         writer = BatchWriter(options)
         assert not was_committed(options, "one")
-        monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: None)
+        monkeypatch.setattr("aiodq.spark.writing.committing.adopt_without_owner", lambda *_: None)
         writer.commit([writer.write(iter([record_batch("a")]))])
         assert aiodq.open_reader(tmp_path / "s").topics() == []
         monkeypatch.undo()
@@ -408,7 +402,7 @@ class TestTheCommit:
         self, tmp_path: Path, owned: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if owned:
-            monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: False)
+            monkeypatch.setattr("aiodq.spark.writing.committing.adopt_without_owner", lambda *_: False)
         store = str(tmp_path / "s")
         given = {"path": store, "topic": "orders", "txnId": "one"}
         assert not was_committed_by_another(store, "one", "a")
@@ -445,7 +439,7 @@ class TestTheCommit:
 
         told = "'batch 1' was committed before, into a, b, and this one is for c, .*a txnId of its own"
         with monkeypatch.context() as patched:
-            patched.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: None)
+            patched.setattr("aiodq.spark.writing.committing.adopt_without_owner", lambda *_: None)
             write("a", "b")
             with pytest.raises(aiodq.InvalidOptionError, match=told):
                 write("c")
@@ -483,7 +477,7 @@ class TestTheCommit:
                 single.commit([single.write(iter([record_batch(text)])) for text in texts])
 
         if not adopted:
-            monkeypatch.setattr("aiodq.spark.writing.adopt_without_owner", lambda *_: None)
+            monkeypatch.setattr("aiodq.spark.writing.committing.adopt_without_owner", lambda *_: None)
         write("a", "b")
         write("a", "b")
         write()

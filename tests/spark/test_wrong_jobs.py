@@ -26,7 +26,7 @@ from aiodq.spark.pipelines.archive import _own_hold, _Run, check_target
 from aiodq.spark.pipelines.places import refuse_moved, target_path
 from aiodq.spark.pipelines.replay import check_range
 from aiodq.spark.source import AiodqDataSource
-from aiodq.spark.writing import BatchWriter, StreamWriter
+from aiodq.spark.writing.writers import BatchWriter, StreamWriter
 from aiodq.storage.io.filesystem import OsFileSystem
 from aiodq.storage.state.holds import Hold, read_hold, write_hold
 from tests.spark.support import fill

@@ -27,7 +27,9 @@ from aiodq.spark.pipelines.session import loss_option, use_here
 from aiodq.spark.pipelines.spread import spread
 from aiodq.spark.planning import bytes_of, gaps_in, plan, settled
 from aiodq.spark.reading import record_batches
-from aiodq.spark.writing import check_place, kept_options, was_committed, was_committed_by_another
+from aiodq.spark.writing.committing import was_committed, was_committed_by_another
+from aiodq.spark.writing.staged_rows import kept_options
+from aiodq.spark.writing.writers import check_place
 from aiodq.storage.read.arrow_reader import columns_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from aiodq.spark.objects import full_path
 from aiodq.spark.options import write_options
 from aiodq.spark.pipelines.places import ARCHIVED, check_archived, in_order, refuse_moved, refuse_store, some
 from aiodq.spark.pipelines.session import use_here
-from aiodq.spark.writing import check_place, was_committed, was_committed_by_another
+from aiodq.spark.writing.committing import was_committed, was_committed_by_another
+from aiodq.spark.writing.writers import check_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

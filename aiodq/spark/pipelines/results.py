@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import InvalidOptionError
 from aiodq.spark.planning import beside_its_owner, snapshot
-from aiodq.spark.writing import single_writes
+from aiodq.spark.writing.committing import single_writes
 from aiodq.storage.io.filesystem import name_exists
 
 if TYPE_CHECKING:
