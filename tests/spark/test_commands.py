@@ -22,7 +22,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import aiodq as library
-from aiodq.cli.commands.spark import _watch
+from aiodq.cli.spark_session import _watch
 from aiodq.spark import pipelines
 from aiodq.spark.pipelines import ArchiveSummary, AuditSummary, CompactSummary, ReplaySummary, ReportSummary
 from aiodq.spark.pipelines.audit import AuditFinding

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import re
-import signal
 import sys
-import threading
-from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
-from functools import partial
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import App, Parameter, validators
-from rich.console import Console
 from rich.table import Table
 
 from aiodq.cli.arguments import Place, whole
 from aiodq.cli.exits import DONE, WRONG, CommandError, complain
 from aiodq.cli.output import printable
 from aiodq.cli.show import counted, human_bytes, print_json, rate, stdout
+from aiodq.cli.spark_session import pipelines, session
 from aiodq.storage.io.lock import LOCK_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-
-    from pyspark.sql import DataFrame, SparkSession
-    from rich.status import Status
+    from pyspark.sql import DataFrame
 
 __all__ = ["spark"]
 
@@ -39,14 +28,6 @@ _HERE: Final = "local[*]"
 Master = Annotated[str, Parameter(help="Spark master; local[*] uses all cores of this machine")]
 Conf = Annotated[list[str] | None, Parameter(help="a Spark setting, KEY=VALUE; repeatable", negative=())]
 Verbose = Annotated[bool, Parameter(help="show the standard error of Java, Spark and its workers", negative=())]
-_SAID: Final = 3
-"""Lines of what a Java said that could not be started."""
-
-
-_ASIDE: Final = re.compile(r"at |\.\.\. |WARNING: |\S+ \S+ WARN ")
-"""How a line begins that is of Java's stack, or a warning."""
-_THROWN: Final = ": "
-"""How a line of py4j's begins that says what Java threw; the one before says which call did."""
 
 
 def _zoned(_: object, moment: datetime | None) -> None:
@@ -69,12 +50,6 @@ Names = Annotated[list[str] | None, Parameter(negative=())]
 Topics = Annotated[list[str] | None, Parameter(name="--topic", help="a topic name or pattern; repeatable", negative=())]
 
 
-def _pipelines() -> ModuleType:
-    from aiodq.spark import pipelines  # noqa: PLC0415 - an extra that may be missing
-
-    return pipelines
-
-
 def _check(stores: str, topics: list[str] | None = None, *, coming: bool = False, one_for: str | None = None) -> None:
     """Make sure that what is to be read is there, before half a minute is spent on starting Java.
 
@@ -82,160 +57,11 @@ def _check(stores: str, topics: list[str] | None = None, *, coming: bool = False
         StoreNotFoundError: a store or a topic is not.
         InvalidOptionError: there are several, and the job is for one.
     """
-    _pipelines().check_stores(stores, topics, coming=coming)
+    pipelines().check_stores(stores, topics, coming=coming)
     if one_for is not None:
         from aiodq.spark.pipelines.places import one_store  # noqa: PLC0415 - it is there now
 
         one_store(one_for, stores)
-
-
-_CONDITION: Final = re.compile(r"\[[A-Z][A-Z_.]{5,}\].*")
-"""How Spark names what went wrong: `[PATH_NOT_FOUND] …`."""
-_STOPPED: Final = "on a stopped SparkContext"
-"""What Java says of each call to a session that has ended by itself."""
-
-
-@contextmanager
-def _session(
-    master: str, conf: list[str] | None, what: str, *, verbose: bool
-) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
-    """Run Spark for a job; on a terminal, say how far it has come."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra without types
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - likewise
-    from pyspark.logger import PySparkLogger  # noqa: PLC0415 - likewise
-
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        # They would tell of an error with Java's stack, before it is told here.
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-
-    settings: dict[str, str] = {}
-    for setting in conf or ():
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip():
-            raise CommandError(f"--conf takes KEY=VALUE, not {setting!r}")
-        settings[key] = value
-    if verbose:
-        settings.setdefault("spark.log.level", "WARN")
-    own = os.fdopen(os.dup(sys.stderr.fileno()), "w")
-    status = Console(file=own).status(f"{what}: starting Spark")
-    if sys.stderr.isatty():
-        status.start()
-    session: SparkSession | None = None
-    over = threading.Event()
-    try:
-        with _ctrl_c_noted(), nullcontext() if verbose else _java_unheard():
-            session = _pipelines().start_session(master, settings, f"aiodq {what}")
-        status.update(what)
-        with _ctrl_c_noted() as came:
-            told = partial(_tell, status, what)
-            watcher = threading.Thread(target=_watch, args=(session, over, came, told))
-            watcher.start()
-            try:
-                yield session, lambda rows: told(counted(rows, "message"))
-            finally:
-                over.set()
-                watcher.join()
-    except (PySparkException, Py4JJavaError) as error:
-        raise CommandError(_cause(error), WRONG) from error
-    finally:
-        status.stop()
-        own.close()
-        if session is not None:
-            session.stop()
-
-
-def _tell(status: Status, what: str, text: str) -> None:
-    status.update(f"{what}: {text}")
-
-
-@contextmanager
-def _ctrl_c_noted() -> Iterator[list[int]]:
-    """Have a Ctrl-C count at the end, and give where it is noted until then.
-
-    One that broke off the start of Java would leave it behind: pyspark gives up waiting for it to say how it is
-    reached, and a Java that cannot say so waits for good. One that broke off a call of Java's would spoil the
-    connection to it, on which pyspark's own handler asks it to end its jobs.
-    """
-    came: list[int] = []
-
-    def note(number: int, _: object) -> None:
-        came.append(number)
-
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():
-        yield came
-        return
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, note)
-    try:
-        yield came
-    except Exception:
-        # What was broken off has failed, in one way or another.
-        if not came:
-            raise
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def _java_unheard() -> Iterator[None]:
-    """Have a Java that is started here write its warnings, for all its life, where nobody sees them.
-
-    So do the workers that it starts: one whose rows nobody wants any more ends with a traceback.
-
-    Raises:
-        CommandError: it could not be started; with the last that it wrote.
-    """
-    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - an extra that may be missing
-
-    number = sys.stderr.fileno()
-    sys.stderr.flush()
-    heard = os.dup(number)
-    with TemporaryFile() as unheard:
-        os.dup2(unheard.fileno(), number)
-        try:
-            yield
-        except PySparkRuntimeError as error:
-            unheard.seek(0)
-            lines = [line.strip() for line in unheard.read().decode(errors="replace").splitlines()]
-            said = [line for line in lines if line and not _ASIDE.match(line)]
-            raise CommandError(f"{_cause(error)} {' '.join(said[-_SAID:])}", WRONG) from error
-        finally:
-            os.dup2(heard, number)
-            os.close(heard)
-
-
-def _watch(session: SparkSession, over: threading.Event, came: list[int], tell: Callable[[str], None]) -> None:
-    """Tell of the tasks of the stages that run; at a Ctrl-C, end the session, and with it what waits for Java."""
-    tracker = session.sparkContext.statusTracker()
-    while not over.wait(0.3):
-        if came:
-            for running in session.streams.active:
-                running.stop()  # it would outlive its session, for as long as nothing comes
-            session.stop()
-            return
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        found = [stage for stage in stages if stage is not None]
-        if found:
-            done, tasks = sum(s.numCompletedTasks for s in found), sum(s.numTasks for s in found)
-            tell(f"{done} of {counted(tasks, 'task')}")
-
-
-def _cause(error: Exception) -> str:
-    """Return what went wrong in a few words, out of Spark's many: the last error of this side, or the first line.
-
-    Java's own errors begin with where they were noticed; what Spark says of them has the name of a condition.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith("aiodq.errors.")]
-    named = [found[0] for line in lines if (found := _CONDITION.search(line))]
-    thrown = [line.removeprefix(_THROWN) for line in str(error).splitlines() if line.startswith(_THROWN)]
-    lines = named or thrown or lines
-    if not own and _STOPPED in str(error):
-        return "Spark ended before the job did: its master was not reached, or is gone; --verbose shows more"
-    return own[-1].removeprefix("aiodq.errors.") if own else lines[0] if lines else type(error).__name__
 
 
 @spark.command
@@ -285,8 +111,8 @@ def archive(  # noqa: PLR0913 - what there is to say
     wanted: dict[str, object] = {"topics": topic, "once": once, "checkpoint": checkpoint, "hold": hold, "lossy": lossy}
     if every is not None:
         wanted["every"] = every
-    with _session(master or _HERE, conf, "archive", verbose=verbose) as (session, tell):
-        done = _pipelines().archive(session, store, target, progress=tell, **wanted)
+    with session(master or _HERE, conf, "archive", verbose=verbose) as (opened, tell):
+        done = pipelines().archive(opened, store, target, progress=tell, **wanted)
     amount = f"{counted(done.rows, 'message')} to {done.target}"
     speed = f"{rate(done.rows, done.seconds):,.0f} a second"
     lost = f", left out: {counted(done.lost, 'message')} that are gone or damaged" if done.lost else ""
@@ -306,7 +132,7 @@ def _refuse(why: str, **given: object) -> None:
 
 
 def _ship(store: str, target: str, topics: list[str] | None, hold: str | None, *, lossy: bool) -> int:
-    done = _pipelines().ship(store, target, topics=topics, hold=hold, lossy=lossy)
+    done = pipelines().ship(store, target, topics=topics, hold=hold, lossy=lossy)
     amount = f"{counted(done.segments, 'segment')}, {counted(done.rows, 'message')}, {human_bytes(done.bytes)}"
     lost = f", left out: {counted(done.lost, 'message')} that were deleted before" if done.lost else ""
     stdout().print(f"shipped {amount} to {done.target}: {done.seconds:.1f} s{lost}")
@@ -362,9 +188,9 @@ def replay(  # noqa: PLR0913 - likewise
 
     check_range(first, stop, since, until)
     check_places(source, store, into, txn_id, max_message_bytes)
-    with _session(master, conf, "replay", verbose=verbose) as (session, _):
+    with session(master, conf, "replay", verbose=verbose) as (opened, _):
         how = {"txn_id": txn_id, "max_message_bytes": max_message_bytes}
-        done = _pipelines().replay(session, source, store, **how, **wanted)
+        done = pipelines().replay(opened, source, store, **how, **wanted)
     if done.repeated:
         stdout().print(f"nothing to do: {txn_id!r} was committed before into {done.store}")
         return DONE
@@ -408,8 +234,8 @@ def query(
 
     if parquet is not None:
         check_outside_stores(parquet)
-    with _session(master, conf, "query", verbose=verbose) as (session, _):
-        result: DataFrame = _pipelines().query(session, stores, sql, **loss_option(lossy=lossy))
+    with session(master, conf, "query", verbose=verbose) as (opened, _):
+        result: DataFrame = pipelines().query(opened, stores, sql, **loss_option(lossy=lossy))
         if parquet is not None:
             result.write.parquet(parquet)
             stdout().print(f"wrote {parquet}")
@@ -464,8 +290,8 @@ def report(
     from aiodq.spark.pipelines.report import check_file  # noqa: PLC0415 - it is there now
 
     check_file(path)
-    with _session(master, conf, "report", verbose=verbose) as (session, _):
-        done = _pipelines().report(session, store, path, topics=topic, lossy=lossy)
+    with session(master, conf, "report", verbose=verbose) as (opened, _):
+        done = pipelines().report(opened, store, path, topics=topic, lossy=lossy)
     about = f"{counted(done.rows, 'message')} of {counted(done.topics, 'topic')}"
     lost = f", left out: at most {counted(done.lost, 'message')} (as many offsets have none)" if done.lost else ""
     stdout().print(f"wrote {done.path}: {about}, {done.seconds:.1f} s{lost}")
@@ -496,8 +322,8 @@ def audit(
         verbose: show the output of Java, Spark and its workers.
     """
     _check(stores, topic)
-    with _session(master, conf, "audit", verbose=verbose) as (session, _):
-        done = _pipelines().audit(session, stores, topics=topic)
+    with session(master, conf, "audit", verbose=verbose) as (opened, _):
+        done = pipelines().audit(opened, stores, topics=topic)
     if json:
         print_json(done)
         return WRONG if done.findings else DONE
@@ -544,9 +370,9 @@ def compact(  # noqa: PLR0913 - likewise
     from aiodq.spark.pipelines.compact import check_compact  # noqa: PLC0415 - it is there now
 
     check_compact(store, topic, into, target, txn_id)
-    with _session(master, conf, "compact", verbose=verbose) as (session, _):
+    with session(master, conf, "compact", verbose=verbose) as (opened, _):
         how = {"target": target, "drop_empty": drop_empty, "txn_id": txn_id, "lossy": lossy}
-        done = _pipelines().compact(session, store, topic, into, **how)
+        done = pipelines().compact(opened, store, topic, into, **how)
     if done.repeated:
         stdout().print(
             f"nothing to do: {'the same' if txn_id is None else repr(txn_id)} was committed before into {into}"
@@ -565,7 +391,7 @@ def lag(checkpoint: Place, store: Place | None = None, /, *, json: bool = False)
         store: the store that the query reads; not needed if it reads several, which the checkpoint names.
         json: print it as JSON.
     """
-    found = _pipelines().lag(checkpoint, store)
+    found = pipelines().lag(checkpoint, store)
     if json:
         print_json(found)
         return DONE
