@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.errors import CorruptionError, InvalidOptionError, StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem, full_path
 from aiodq.spark.planning import deleted_ranges, snapshot
-from aiodq.spark.stream.stream_topics import are_offsets, are_whole
+from aiodq.spark.stream.stream_offsets import are_offsets, are_whole
 from aiodq.storage.io.durable_io import read_file
 from aiodq.storage.io.os_errors import storage_error
 from aiodq.storage.segments.offset_ranges import total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from aiodq.errors import StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem
@@ -16,23 +16,9 @@ if TYPE_CHECKING:
     from aiodq.spark.options import ReadOptions
     from aiodq.storage.read.snapshot import LogSnapshot
 
-__all__ = ["StreamTopics", "are_offsets", "are_whole"]
+__all__ = ["StreamTopics"]
 
 T = TypeVar("T")
-
-
-def are_offsets(said: object) -> bool:
-    """Return whether this is what a stream of aiodq says of where it is, and not another source's."""
-    return isinstance(said, dict) and type(said.get("v")) is int and said["v"] in {1, 2} and "topics" in said
-
-
-def are_whole(offsets: Mapping[str, Any]) -> bool:
-    """Return whether each topic in offsets has a number, and each uuid is a text: a user may have changed them."""
-    topics, ids = offsets["topics"], offsets.get("ids", {})
-    if not isinstance(topics, dict) or not isinstance(ids, dict):
-        return False
-    numbers = all(type(offset) is int and offset >= 0 for offset in topics.values())
-    return numbers and all(isinstance(uuid, str) for uuid in ids.values())
 
 
 class StreamTopics:

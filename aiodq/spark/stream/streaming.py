@@ -1,21 +1,11 @@
-"""Topics as a stream: offsets `{"v": 1, "topics": {"orders": 123}, "ids": {"orders": "7f1c…"}}`.
-
-Each offset is the one after the last message read. The uuid tells of which topic: one that was deleted and created
-again has other messages under the same numbers. An offset without a uuid counts for the topic that exists.
-`"marks"` identifies the message before each offset: see `aiodq.spark.stream.stream_marks`. `"gaps"` are offsets of
-messages that were deleted before the query began: see `aiodq.spark.stream.stream_gaps`.
-The offsets of a stream over several stores name the store too, `{"v": 2, "topics": {"/shops/a/orders": 123}}`.
-The offsets at which a query begins have `"initial": true`. Spark asks for them again until the first batch is finished,
-and does not record the answer.
-"""
+"""Topics as a stream: where each batch ends, and what it reads; the offsets: `aiodq.spark.stream.stream_offsets`."""
 
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -27,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from aiodq.errors import CorruptionError, InvalidOptionError, OffsetError, StoreNotFoundError
+from aiodq.errors import CorruptionError, OffsetError, StoreNotFoundError
 from aiodq.spark.objects import AnyFileSystem
 from aiodq.spark.packing import pack_splits
 from aiodq.spark.planning import (
@@ -36,52 +26,39 @@ from aiodq.spark.planning import (
     bound_offset,
     check_bounds,
     cut_for_all,
-    deleted_in,
     first_since,
     moment_of,
-    splits_of,
 )
 from aiodq.spark.reading import Partition, read_partition
+from aiodq.spark.stream.batch_splits import BatchRange, BatchSplits
 from aiodq.spark.stream.shares import shares, up_to_bytes
-from aiodq.spark.stream.stream_gaps import after_gap, gaps_of, with_gaps
+from aiodq.spark.stream.stream_gaps import gaps_of, with_gaps
 from aiodq.spark.stream.stream_hold import StreamHold, wait_until_known
 from aiodq.spark.stream.stream_marks import StreamMark, StreamMarks, marks_of
-from aiodq.spark.stream.stream_topics import StreamTopics, are_offsets, are_whole
-from aiodq.spark.visible import Place, store_uuid
+from aiodq.spark.stream.stream_offsets import (
+    WAYS_ON,
+    check_offsets,
+    created_again,
+    differ,
+    ids_of,
+    make_offsets,
+    take_moved,
+    uuids_of,
+)
+from aiodq.spark.stream.stream_topics import StreamTopics
+from aiodq.spark.visible import store_uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from uuid import UUID
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.datasource import InputPartition
 
     from aiodq.spark.options import ReadOptions
     from aiodq.storage.read.snapshot import LogSnapshot
-    from aiodq.storage.segments.offset_ranges import Ranges
 
 __all__ = ["StreamReader"]
 
 _LOG: Final = logging.getLogger("aiodq.spark")
-
-_ONE, _SEVERAL = 1, 2
-"""The versions of offsets that name topics of one store, and of several."""
-_WAYS_ON: Final = (
-    "A new checkpoint starts again; with failOnDataLoss=false the query goes on, with a topic that was created again "
-    "at its beginning, with one that has become shorter where what is left of what was read ends"
-)
-
-
-class _Range(NamedTuple):
-    """What a batch reads of a topic: its first offset and the one after the last, the uuid, and the mark of the end.
-
-    `gaps` are the known ones.
-    """
-
-    start: int
-    stop: int
-    uuid: str | None
-    mark: StreamMark | None
-    gaps: Ranges
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -98,6 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waits_since: float | None = None
         self._marks = StreamMarks()
         self._has_held = False
+        self._splits = BatchSplits(options, self._topics, self._marks)
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         """Leave out of the copy for tasks what only the planning process needs."""
@@ -144,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             InvalidOptionError: the query began with one store and continues with several, or the other way round; it is
                 new, and the hold belongs to another query; or the hold is used for other topics, too.
         """
-        self._check_offsets(start)
+        check_offsets(start, len(self._options.stores))
         logs = self._topics.logs(start["topics"])
         if "initial" in start:
             self._check_bounds({**start["topics"], **logs})
@@ -155,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Of a new topic, the first batch records only the beginning: Spark has to know both ends of a batch.
         come = self._start if "initial" in start else _begin_of
         marks = {topic: mark for topic, mark in marks_of(start).items() if topic in known}
-        moved = _moved(start, known, marks, logs)
+        moved = take_moved(start, known, marks, logs)
         self._warn_of_deleted(known, logs)
         before = {topic: known[topic] if topic in known else come(topic, log) for topic, log in logs.items()} | moved
         taken = {topic: self._within_log(topic, log, before[topic], marks.get(topic)) for topic, log in logs.items()}
@@ -174,13 +152,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     found[topic] = self._within(topic, taken[topic], ends[topic], share)
                 else:
                     found[topic] = ends[topic]
-        offsets = self._marked(self._offsets(found, {**_ids(start), **_uuids(logs)}), marks, logs)
+        offsets = self._marked(self._made(found, {**ids_of(start), **uuids_of(logs)}), marks, logs)
         return with_gaps(offsets, start, logs, before, () if "initial" in start else {*known, *moved})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the topics ended when this trigger looked at them."""
         ends = self._ends or {topic: log.view.stop for topic, log in self._topics.logs(self._topics.named()).items()}
-        return self._offsets(ends, {})
+        return self._made(ends, {})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions between two offsets; nothing of a topic that only the second one has.
@@ -190,10 +168,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             CorruptionError: messages in between are missing, likewise.
             InvalidOptionError: as for `latestOffset`.
         """
-        self._check_offsets(start)
-        self._check_offsets(end)
-        begin, stops, before, after = start["topics"], end["topics"], _ids(start), _ids(end)
-        known = [topic for topic in stops if topic in begin and not _differ(before.get(topic), after.get(topic))]
+        check_offsets(start, len(self._options.stores))
+        check_offsets(end, len(self._options.stores))
+        begin, stops, before, after = start["topics"], end["topics"], ids_of(start), ids_of(end)
+        known = [topic for topic in stops if topic in begin and not differ(before.get(topic), after.get(topic))]
         new = [topic for topic in known if begin[topic] != stops[topic]]
         if "initial" in start:
             if self._hold is not None:
@@ -204,12 +182,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._tell_of_deleted({topic: stop for topic, stop in stops.items() if topic not in begin})
         marks, stores = marks_of(end), {self._topics.place(topic)[0] for topic in new}
         uuid, gaps = after.get, partial(gaps_of, end)
-        ranges = {t: _Range(begin[t], stops[t], uuid(t), marks.get(t), gaps(uuid(t))) for t in new}
+        ranges = {t: BatchRange(begin[t], stops[t], uuid(t), marks.get(t), gaps(uuid(t))) for t in new}
         uuids = {store: store_uuid(AnyFileSystem(), store) for store in stores}
 
         def planned(options: ReadOptions) -> list[Split]:
-            looks = [partial(self._splits, topic, ranges[topic], uuids, options) for topic in new]
-            return [split for topic, look in zip(new, looks, strict=True) for split in self._unless_gone(topic, look)]
+            return [split for topic in new for split in self._splits.of(topic, ranges[topic], uuids, options)]
 
         return [Partition(splits) for splits in pack_splits(cut_for_all(planned, self._options), self._options)]
 
@@ -248,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins = {topic: log.begin for topic, log in logs.items()}
             start = {topic: max(offset, begins.get(topic, 0)) for topic, offset in start.items()}
         kept = {topic: offset for topic, offset in start.items() if not self._topics.is_latest(topic)}
-        return {**self._offsets(kept, _uuids(logs)), "initial": True}
+        return {**self._made(kept, uuids_of(logs)), "initial": True}
 
     def _check_bounds(self, topics: Iterable[str]) -> None:
         check_bounds(self._options, {self._topics.place(topic)[1] for topic in topics})
@@ -267,77 +244,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 and self._topics.is_wanted(topic)
                 and not self._topics.is_there(topic)
             ):
-                self._tell_that_it_was_deleted(topic)
-
-    def _tell_that_it_was_deleted(self, topic: str) -> None:
-        if self._options.strict:
-            raise OffsetError(
-                f"topic {topic!r} was deleted, and the query had still to read messages of it: set "
-                f"failOnDataLoss=false to go on without them"
-            )
-        _LOG.warning("topic %r was deleted: what a batch was to read of it is gone", topic)
-
-    def _splits(
-        self, topic: str, between: _Range, uuids: Mapping[str, UUID | None], options: ReadOptions
-    ) -> list[Split]:
-        first, stop, uuid, mark, gaps = between
-        log = self._topics.log(topic, stop)
-        if _differ(uuid, _uuids({topic: log}).get(topic)):
-            if self._options.strict:
-                raise _created_again(topic, stop)
-            _LOG.warning("topic %r was created again: what a batch was to read of the earlier one is gone", topic)
-            return []
-        first = min(after_gap(first, gaps), stop) if first < stop else first
-        if self._options.strict and first < stop and not log.begin <= first <= stop <= log.view.stop:
-            raise OffsetError(
-                f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, which has "
-                f"{log.begin} to {log.view.stop - 1}: let its retention keep them, or set failOnDataLoss=false"
-            )
-        if self._options.strict and first < stop and mark is not None and not self._marks.holds(topic, log, mark):
-            raise OffsetError(
-                f"the query is to read the messages {first} to {stop - 1} of topic {topic!r}, and there are others by "
-                f"those numbers now, since a power cut, or as an earlier copy of the store is there. {_WAYS_ON}"
-            )
-        if stop <= first:
-            # Its end is below what was read: the batch only records where the query continues.
-            return []
-        if first < log.begin:
-            gone = min(stop, log.begin) - 1
-            _LOG.warning("topic %r: left out, as they were deleted before they were read: %d to %d", topic, first, gone)
-        store, name = self._topics.place(topic)
-        place = Place(log.directory, log.meta.uuid, uuids[store], socket.gethostname())
-        whole = Split(name, place, log.view, max(first, log.begin), min(stop, log.view.stop))
-        splits = list(splits_of(AnyFileSystem(), log, whole, options))
-        self._tell_of_gap(topic, deleted_in(log, whole.start, whole.stop, gaps))
-        return splits
-
-    def _tell_of_gap(self, topic: str, lost: tuple[int, int] | None) -> None:
-        """Report messages that were deleted since the query began, between others that are still to be read.
-
-        Raises:
-            OffsetError: there are such messages, and `failOnDataLoss` is not `false`.
-        """
-        if lost is None:
-            return
-        first, last = lost[0], lost[1] - 1
-        if self._options.strict:
-            raise OffsetError(
-                f"the messages {first} to {last} of topic {topic!r} were deleted before the query has read them, as "
-                f"every channel has settled them: read with a hold, or set failOnDataLoss=false to go on without them"
-            )
-        _LOG.warning("topic %r: left out, as they were deleted before they were read: %d to %d", topic, first, last)
-
-    def _unless_gone(self, topic: str, look: Callable[[], list[Split]]) -> list[Split]:
-        """Return what `look` finds; nothing of a topic that was deleted.
-
-        Raises:
-            OffsetError: the topic was deleted, and `failOnDataLoss` is not `false`.
-            StoreNotFoundError: its store is not here.
-        """
-        found = self._topics.unless_deleted(topic, look)
-        if found is None:
-            self._tell_that_it_was_deleted(topic)
-        return found or []
+                self._splits.tell_that_it_was_deleted(topic)
 
     def _within(self, topic: str, start: int, end: int, size: int) -> int:
         """Return the offset after about `size` bytes; the first one if the topic was deleted meanwhile."""
@@ -350,12 +257,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OffsetError: one was created again, and `failOnDataLoss` is not `false`.
         """
-        before, now = _ids(start), _uuids(logs)
+        before, now = ids_of(start), uuids_of(logs)
         known: dict[str, int] = dict(start["topics"])
-        for topic in [topic for topic in known if _differ(before.get(topic), now.get(topic))]:
+        for topic in [topic for topic in known if differ(before.get(topic), now.get(topic))]:
             taken, begin = known.pop(topic), logs[topic].begin
             if self._options.strict:
-                raise _created_again(topic, taken)
+                raise created_again(topic, taken)
             _LOG.warning(
                 "topic %r was created again after %d: the query goes on at its beginning, %d", topic, taken, begin
             )
@@ -399,36 +306,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         hold.check(self._topics.places(taken), strict=self._options.strict, under_way=under_way, again=again)
         self._has_held = True
 
-    def _check_offsets(self, start: Mapping[str, Any]) -> None:
-        """Make sure that offsets have the keys of this query: otherwise all topics would count as new.
-
-        Raises:
-            InvalidOptionError: they do not, or are not what a stream of aiodq writes.
-        """
-        if not are_offsets(start):
-            raise InvalidOptionError(
-                f"the checkpoint is another source's: it says {start!r:.80} of where to go on; name a new checkpoint"
-            )
-        if not are_whole(start):
-            raise InvalidOptionError(
-                f"the checkpoint has offsets that aiodq does not write, {start!r:.80}: each topic has a number, 0 or "
-                f"more; correct them, or name a new checkpoint"
-            )
-        if start["v"] != self._version:
-            begun = "one store" if start["v"] == _ONE else "several stores"
-            raise InvalidOptionError(
-                f"the query was begun over {begun} and is to go on over {len(self._options.stores)}: that takes a new "
-                f"checkpoint, with startingOffsets where it is to begin"
-            )
-
-    @property
-    def _version(self) -> int:
-        return _ONE if len(self._options.stores) == 1 else _SEVERAL
-
-    def _offsets(self, topics: Mapping[str, int], ids: Mapping[str, str]) -> dict[str, Any]:
-        names = sorted(topics)
-        found = {"v": self._version, "topics": {name: topics[name] for name in names}}
-        return {**found, "ids": {name: ids[name] for name in names if name in ids}}
+    def _made(self, topics: Mapping[str, int], ids: Mapping[str, str]) -> dict[str, Any]:
+        return make_offsets(topics, ids, len(self._options.stores))
 
     def _marked(
         self, offsets: dict[str, Any], before: Mapping[str, StreamMark], logs: Mapping[str, LogSnapshot]
@@ -493,7 +372,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if strict:
             raise OffsetError(
                 f"{said}: a power cut took what was not synced, it was created again, or an earlier copy of the store "
-                f"is there. {_WAYS_ON}"
+                f"is there. {WAYS_ON}"
             )
         kept = max(kept, begin)
         why = "a power cut took the rest, or an earlier copy of the store is there"
@@ -509,39 +388,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _begin_of(_topic: str, log: LogSnapshot) -> int:
     return log.begin
-
-
-def _ids(offsets: Mapping[str, Any]) -> dict[str, str]:
-    """Return the uuids of the topics in offsets, as far as they have them."""
-    return dict(offsets.get("ids", {}))
-
-
-def _uuids(logs: Mapping[str, LogSnapshot]) -> dict[str, str]:
-    """Return the uuids of the existing topics; those with a missing or damaged description are left out."""
-    return {topic: str(log.meta.uuid) for topic, log in logs.items() if log.described}
-
-
-def _differ(one: str | None, other: str | None) -> bool:
-    return None not in {one, other} and one != other
-
-
-def _moved(
-    start: Mapping[str, Any], known: dict[str, int], marks: dict[str, StreamMark], logs: Mapping[str, LogSnapshot]
-) -> dict[str, int]:
-    """Return the offsets of topics whose store had another path before, and drop those of the earlier path."""
-    before = {uuid: topic for topic, uuid in _ids(start).items() if topic in known and topic not in logs}
-    found: dict[str, int] = {}
-    for topic, uuid in _uuids(logs).items():
-        if topic not in known and uuid in before:
-            found[topic] = known.pop(before[uuid])
-            if before[uuid] in marks:
-                marks[topic] = marks.pop(before[uuid])
-            _LOG.info("topic %r is what was %r, read up to %d", topic, before[uuid], found[topic])
-    return found
-
-
-def _created_again(topic: str, taken: int) -> OffsetError:
-    return OffsetError(
-        f"topic {topic!r} was deleted and created again after it was read up to {taken}, or the checkpoint is that of "
-        f"another store: what was not read of the earlier topic is gone. {_WAYS_ON}"
-    )
