@@ -172,6 +172,21 @@ async def test_an_acks_sync_that_fails_stops_the_store(kernels: list[Kernel], tm
     await store.aclose()
 
 
+async def test_a_sync_that_fails_stops_the_store_whatever_its_caller_makes_of_it(
+    kernels: list[Kernel], tmp_path: Path
+) -> None:
+    async with aiodq.open(tmp_path / "s", AIO) as store:
+        queue = store.queue("jobs")
+        await queue.put(b"1")
+        kernels[0].code = errno.EIO
+        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        log = queue.topic._engine.log
+        assert isinstance(log, TopicLog)
+        store._store_engine.syncs.start(log, lambda _, error: told.set_result(error is not None))
+        assert await told
+        assert "fsync failed" in (store.health().failed or "")
+
+
 async def test_a_kernel_that_does_not_tell_stops_the_store(
     kernels: list[Kernel], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

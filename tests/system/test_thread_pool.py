@@ -142,7 +142,8 @@ def test_a_thread_whose_start_was_interrupted_is_used_and_waited_for(monkeypatch
 def test_a_report_is_not_lost_where_ctrl_c_comes_instead(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """A loop that goes on has forgotten the callback; and of what is half done nobody is left waiting."""
     loop, failed = asyncio.new_event_loop(), list[BaseException]()
-    threads = WorkerThreads(loop, fail=failed.append)
+    threads = WorkerThreads(loop)
+    threads.fail = failed.append
     threads._nudging = where == "once it is taken"  # then nothing else looks at the time
 
     def interrupted(*_: object) -> None:
@@ -173,6 +174,22 @@ def test_a_report_is_not_lost_where_ctrl_c_comes_instead(monkeypatch: pytest.Mon
         loop.run_until_complete(asyncio.sleep(0))
         threads.shutdown()
         loop.close()
+
+
+async def test_a_failed_sync_stops_the_store_whatever_its_caller_makes_of_it(tmp_path: Path) -> None:
+    def work() -> None:
+        raise error
+
+    async with aiodq.open(tmp_path / "s") as store:
+        threads = store._store_engine.threads
+        error: aiodq.StorageError = aiodq.DiskFullError("there is no room")
+        with pytest.raises(aiodq.DiskFullError):
+            await threads.call(work)
+        assert store.health().failed is None
+        error = aiodq.StoreFailedError("fsync failed")
+        with pytest.raises(aiodq.StoreFailedError):
+            await threads.call(work)
+        assert store.health().failed == "fsync failed"
 
 
 @pytest.mark.parametrize("text", ["start new thread", "create new thread at interpreter shutdown"])

@@ -287,11 +287,7 @@ class Committer:
             StoreFailedError: the store has stopped.
         """
         async with self._turn:
-            try:
-                await self._empty()
-            except StoreFailedError as error:
-                self._fail(error)
-                raise
+            await self._empty()
             yield
 
     def forget(self, engine: TopicEngine) -> None:

@@ -100,7 +100,7 @@ class SyncBackend:
         Args:
             loop: the loop on which to report.
             threads: the store's threads.
-            fail: called with the exception of a report.
+            fail: stops the store: called with the exception of a sync, and with that of a report.
             options: the store's; `sync_backend` is the choice.
             make: makes the backend without threads, or raises OSError; None if there is none.
         """
@@ -222,6 +222,7 @@ class SyncBackend:
                 what.end_sync(code)
             except BaseException as raised:  # noqa: BLE001 - it is handed to the waiting caller, whatever it is
                 error = raised
+                self._fail(error)  # as `WorkerThreads` does
             try:
                 report(None, error)
             except BaseException as raised:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 from aiodq.engine.loop.futures import settle
 from aiodq.engine.loop.thread_pool import ThreadPool
 from aiodq.engine.queue_errors import QueueShutDown
-from aiodq.errors import StorageError
+from aiodq.errors import StorageError, StoreFailedError
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,23 +55,21 @@ class WorkerThreads:
     milliseconds, and often takes it back at once: a durable put then took a hundred times longer. So while work is
     outstanding, and the loop has run for more than 1 ms since the last report, a callback on the loop sleeps for
     0.1 ms, which is long enough for the thread to report. A loop that waits is left alone.
+
+    Attributes:
+        fail: stops the store: called with a `StoreFailedError` of work, whatever its caller makes of that, and with the
+            exception of a report, after which some callers might wait for ever. None as long as there is none to stop.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        executor: Executor | None = None,
-        fail: Callable[[BaseException], None] | None = None,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor | None = None) -> None:
         """Use `executor`'s threads, or up to 8 of its own, created as needed.
 
         Args:
             loop: the loop on which to report.
             executor: the threads.
-            fail: called with the exception of a report: afterwards some callers might wait for ever.
         """
         self._loop = loop
-        self._fail = fail
+        self.fail: Callable[[BaseException], None] | None = None
         self._executor: Executor | ThreadPool = executor or ThreadPool(_WORKERS, "aiodq")
         self._ended: queue.SimpleQueue[Report] = queue.SimpleQueue()  # by its module, as in `ThreadPool`
         self._outstanding = 0
@@ -154,11 +152,14 @@ class WorkerThreads:
             if not self._outstanding and self._all_done is not None:
                 settle(self._all_done, None, None)
             self._spent = time.thread_time()
+            # INVARIANT: the store has stopped before anybody is told that it is unknown what is on disk.
+            if self.fail is not None and isinstance(error, StoreFailedError):
+                self.fail(error)
             tell(result, error)
         except BaseException as raised:
-            if self._fail is not None:
-                self._fail(raised)
-            if self._fail is None or not isinstance(raised, Exception):
+            if self.fail is not None:
+                self.fail(raised)
+            if self.fail is None or not isinstance(raised, Exception):
                 raise
         return True
 

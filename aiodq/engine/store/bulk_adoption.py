@@ -58,8 +58,7 @@ class Adopting:
                 async with self.turn:
                     await self.look()
                 await self._sweep()
-            except StoreFailedError as error:
-                self._host.fail(error)
+            except StoreFailedError:
                 return
             except (AiodqError, QueueShutDown):
                 continue
@@ -71,13 +70,6 @@ class Adopting:
             AiodqError: it cannot be adopted now, and is tried again.
             StoreFailedError: the store has stopped.
         """
-        try:
-            await self._look()
-        except StoreFailedError as error:
-            self._host.fail(error)
-            raise
-
-    async def _look(self) -> None:
         for topic in sorted(self.owing):
             await self._make(self._host.unnamed(topic))
         found = await self._host.threads.call(read_commits, self._host.fs, self._host.path, done=self.done)

@@ -85,8 +85,7 @@ class Deletions:
                 if await self._delete_now(engine):
                     return
                 await asyncio.sleep(_RETRY_SECONDS)
-        except StoreFailedError as error:
-            self._host.fail(error)
+        except StoreFailedError:
             raise
         except StorageError as error:
             await self._keep(engine.name, error)

@@ -136,7 +136,7 @@ class StoreEngine:
         self.check_context: Callable[[], None] = self.home.check
         self.turns: LoopTurns = LoopTurns(self.loop)
         self.ticks: Ticks = Ticks(self.loop)
-        self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor, self.fail)
+        self.threads: WorkerThreads = WorkerThreads(self.loop, seams.executor)
         self.syncs: SyncBackend = SyncBackend(self.loop, self.threads, self.fail, self.options, seams.kernel)
         self.reporter: Reporter = Reporter(path)
         self.metrics: StoreMetrics = StoreMetrics(self.clock, self.reporter, self.loop.time)
@@ -207,6 +207,7 @@ class StoreEngine:
             raise
 
     async def _start(self, opened: OpenedStore, kind: type[InFlight]) -> None:
+        self.threads.fail = self.fail
         if isinstance(opened.lock, StoreLock):  # a simulated disk's directories stay where they are
             self.locked = self.path
             lock = opened.lock

@@ -239,7 +239,7 @@ class EffectiveOptions:
             return differences(before, record.options)
 
         def told(changed: Any, error: Exception | None) -> None:  # noqa: ANN401 - a job's result
-            if not (self._unwritten and isinstance(error, AiodqError)) or isinstance(error, StoreFailedError):
+            if not (self._unwritten and isinstance(error, AiodqError)):
                 self._told(f"topic {self._engine.name!r}", None, changed, error)  # once, however often it is tried
             finish(changed, error)
 
@@ -247,9 +247,7 @@ class EffectiveOptions:
 
     def _told(self, what: str, channel: str | None, changed: Differences | None, error: Exception | None) -> None:
         reporter, topic = self._host.reporter, self._engine.name
-        if isinstance(error, StoreFailedError):
-            self._host.fail(error)
-        elif isinstance(error, AiodqError):
+        if isinstance(error, AiodqError) and not isinstance(error, StoreFailedError):
             text = f"{what}: its options cannot be stored ({error}); nothing is deleted by them before they are"
             reporter.warn(TOPIC, text, topic, channel)
         elif changed:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from aiodq.engine.loop.sync_backend import SyncBackend, Synced
+from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.storage.io.file_pool import PooledFile
 from aiodq.storage.io.kernel_aio import KernelAio
 from tests.proof.mutants.registry import Patch, change, mutant
@@ -81,6 +82,20 @@ def a_sync_of_the_kernels_counts_that_was_never_begun() -> Patch:
     return mock.patch.object(SyncBackend, "start", nothing)
 
 
+change(
+    "a sync that failed in a thread stops only a store whose work sees to it",
+    WorkerThreads._tell_next,
+    "isinstance(error, StoreFailedError)",
+    "False",
+    test="tests/system/test_thread_pool.py::test_a_failed_sync_stops_the_store_whatever_its_caller_makes_of_it",
+)
+change(
+    "a sync of the kernel's that failed stops only a store whose caller sees to it",
+    SyncBackend._look,
+    "error = raised\n            self._fail(error)",
+    "error = raised",
+    test="tests/system/test_sync_backend.py::test_a_sync_that_fails_stops_the_store_whatever_its_caller_makes_of_it",
+)
 change(
     "a file that is opened again may be another one",
     PooledFile.checked,

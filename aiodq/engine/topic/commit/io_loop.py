@@ -200,7 +200,7 @@ class IoLoop:
         if engine.options.sync == "interval":
             engine.syncer.due = True
             if self._persister.unsynced:
-                self._persister.submit(Job(lambda: None, engine.segment_deletion.ignore, acks_first=True))
+                self._persister.submit(Job(lambda: None, lambda _, __: None, acks_first=True))
                 engine.schedule_tick()
         engine.retain_if_idle()
         if (again := engine.retention.next_look()) is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiodq.delivery.range_set import RangeSet
 from aiodq.engine.channel.acks.ack_persister import Job
 from aiodq.engine.topic.retention.topic_holds import FRESH, look_at_holds
-from aiodq.errors import StorageError, StoreFailedError
+from aiodq.errors import StorageError
 from aiodq.storage.io.filesystem import name_exists
 from aiodq.storage.io.quarantine import quarantine, remedy
 
@@ -88,10 +88,9 @@ class SegmentDeletion:
             log.description.give_up(begin)
             self._delete_files(log, left)
 
-        def finish(_: object, error: Exception | None) -> None:
+        def finish(_: object, _error: Exception | None) -> None:
             for path in paths - {segment.path for segment in left}:
                 self.undeleted.pop(path, None)
-            self.ignore(None, error)
             if left and not self._engine.stopped:
                 self._kept.append(job)
                 self._kept_until = self._host.clock.monotonic() + _RETRY
@@ -141,11 +140,6 @@ class SegmentDeletion:
             self._engine.name, channel_engine.name, count, "deleted by retention before it had them"
         )
         channel_engine.wake()
-
-    def ignore(self, _: object, error: Exception | None) -> None:
-        """Ignore the end of work without a waiter. A file that still exists is found again at the next opening."""
-        if isinstance(error, StoreFailedError):
-            self._host.fail(error)
 
     # --- what stays for a while
 
@@ -207,7 +201,6 @@ class SegmentDeletion:
         if there or isinstance(error, StorageError):
             log.damages.append(damage)
             self._engine.reporter.damaged(self._engine.name, damage)
-        self.ignore(None, error)
 
 
 def _quarantine(log: TopicLog, damage: Damage) -> bool:

@@ -202,7 +202,6 @@ class TopicRetention:
         self._looking = False
         self._look_at = self._host.clock.monotonic() + _LOOK_EVERY
         if error is not None:
-            self._deletion.ignore(None, error)
             return
         began, self.holds = found
         if self._finds_any(self.holds):
