@@ -19,7 +19,7 @@ from aiodq.errors import NotAStoreError, StorageError, StoreLockedError, StoreNo
 from aiodq.format.segment import topic_salt
 from aiodq.storage.bulk.commits import COMMITS, read_commits, staging_directory
 from aiodq.storage.io.durable_io import TEMPORARY, list_own, write_all
-from aiodq.storage.io.filesystem import directory_exists, name_exists
+from aiodq.storage.io.filesystem import close_file, directory_exists, name_exists
 from aiodq.storage.io.lock import LOCK_NAME
 from aiodq.storage.io.os_errors import os_errors, storage_error
 from aiodq.storage.state.assessment import CHANNELS
@@ -305,7 +305,7 @@ class Backup:
         except OSError as cause:
             raise storage_error(cause, target) from cause
         finally:
-            from_file.close()
+            close_file(from_file, source)
 
     def _copy_bytes(self, from_file: File, source: str, to_file: File, size: int | None) -> int:
         with os_errors(source):

@@ -435,6 +435,18 @@ async def test_a_disk_that_refuses_leaves_no_backup(call: Call) -> None:
         assert store.queue("jobs").depth == 13
 
 
+async def test_a_file_of_the_store_that_does_not_close_well_leaves_no_backup() -> None:
+    plan = FaultPlan()
+    fs = SimulatedFileSystem(plan=plan)
+    async with aiodq.open("/s", fs=fs) as store:
+        await store.queue("jobs").put(b"x")
+        plan.add(Fault("close", 1, match="/s/jobs/0"))
+        with pytest.raises(aiodq.StorageError, match="the device reported"):
+            await store.backup("/b")
+        await store.queue("jobs").put(b"y")
+    assert not [path for path in fs.image() if path.startswith("/b")]
+
+
 async def test_all_in_it_is_durable_once_it_is_there() -> None:
     fs = SimulatedFileSystem()
     async with aiodq.open("/s", SMALL, fs=fs) as store:
