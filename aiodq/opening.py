@@ -279,15 +279,13 @@ def _seams(fs: FileSystem | None, clock: Clock | None, executor: Executor | None
     return Seams(fs or OsFileSystem(), clock or SystemClock(), executor, kernel)
 
 
-def open_to_tend(
-    path: str, *, create: bool, wait: float, mode: Mode = "exclusive", failover: float = _FAILOVER
-) -> StoreOpening:
+def open_to_tend(path: str, *, create: bool, mode: Mode = "exclusive", failover: float = _FAILOVER) -> StoreOpening:
     """Open a store as the command line does: with the options on disk; without stored options, nothing is deleted.
 
     An administrator does not know the program's options: the messages stay until the program runs again.
     """
     seams = Seams(OsFileSystem(), SystemClock(), keeps=True)
-    return StoreOpening(absolute_path(path), None, seams, _manner("aiodq.open", wait, mode, failover, create=create))
+    return StoreOpening(absolute_path(path), None, seams, _manner("aiodq.open", 0.0, mode, failover, create=create))
 
 
 @Explained(

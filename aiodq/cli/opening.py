@@ -62,11 +62,11 @@ def check_parent(path: str) -> None:
 
 async def _own_or_ask(path: str, *, create: bool) -> Store:
     with suppress(StoreLockedError):  # by an owner, which may serve others
-        return await open_to_tend(path, create=create, wait=0.0)
+        return await open_to_tend(path, create=create)
     try:
-        return await open_to_tend(path, create=False, wait=0.0, mode="client", failover=_LOCK_WAIT_SECONDS)
+        return await open_to_tend(path, create=False, mode="client", failover=_LOCK_WAIT_SECONDS)
     except OwnerLostError:
-        return await open_to_tend(path, create=create, wait=0.0)  # it may be free by now; or the error names the owner
+        return await open_to_tend(path, create=create)  # it may be free by now; or the error names the owner
 
 
 def made_to_get(store: Store, name: str) -> Topic:

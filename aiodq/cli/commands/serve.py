@@ -69,7 +69,7 @@ class _Serving:
         self._owner: tuple[int, bool] | None = None
 
     async def run(self, *, create: bool, failover: float) -> int:
-        opening = open_to_tend(self._store, create=create, wait=0.0, mode="shared", failover=failover)
+        opening = open_to_tend(self._store, create=create, mode="shared", failover=failover)
         with warnings_shown():  # such as that it waits for a process that does not share the store
             opened = await opening
         async with opened:

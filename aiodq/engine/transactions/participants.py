@@ -29,10 +29,6 @@ class Channel(Protocol):
         """Raise unless these messages are in flight, with consecutive delivery numbers from this one on."""
         ...
 
-    async def committed(self) -> None:
-        """Wait until everything settled before is as durable as the store's policy makes it."""
-        ...
-
 
 class _Checks(Protocol):
     """Checks what is put."""

@@ -67,11 +67,9 @@ class PutBuffering(Protocol):
     """The slow path of a put: `aiodq.engine.topic.puts.put_buffer.PutBuffer` has it.
 
     Attributes:
-        pending: the number of messages accepted whose outcome is unknown.
         shut: whether no more is accepted.
     """
 
-    pending: int
     shut: bool
 
     def body(self, body: BytesLike) -> bytes:
