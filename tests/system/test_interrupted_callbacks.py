@@ -114,13 +114,11 @@ def test_ctrl_c_instead_of_a_callback_leaves_nobody_waiting(tmp_path: Path, name
 
 
 OF_AN_OWNER = (
-    "ClientConnection._end",
     "ClientPuts._put_in",
     "ClientPuts.put.<locals>.<lambda>",
     "Inside._end",
     "Lending._run",
     "Lending.told",
-    "OwnEnd._end",
     "PacketProtocol._go_on",
     "RemoteCommitter._over",
     "RequestsInProgress._answered",
@@ -133,6 +131,7 @@ OF_AN_OWNER = (
     ("name", "before"),
     [
         *((name, 0) for name in OF_AN_OWNER),
+        *(("SessionEnd._run", before) for before in range(2)),  # of either end's connection
         *(("surely.<locals>.call", before) for before in range(0, 45, 3)),
         *(("SettlementSender._send_acks.<locals>.<lambda>", before) for before in range(0, 6, 2)),
         *(("RequestsInProgress._settled", before) for before in range(0, 6, 2)),

@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from aiodq.awaited import interruption_of
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import StoreFailedError
 from aiodq.shared.connection.packet_protocol import PacketProtocol
@@ -16,6 +15,7 @@ from aiodq.shared.connection.rendezvous import process_of
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.shared.server.session import Session
+from aiodq.shared.server.session_end import SessionEnd
 from aiodq.wire.stream import PacketReader, encode_packet, encode_placed
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ class ClientConnection(PacketProtocol):
         self._owner = owner
         self._sock = sock
         self._incoming = incoming
-        self._gone = gone
         self._early = EarlyAnswers(sock)
         self._soon: list[bytes] = []
         self.clogged: bool = False
@@ -67,8 +66,7 @@ class ClientConnection(PacketProtocol):
         self._read = 0
         self._writable = asyncio.Event()
         self._writable.set()
-        self._ending: asyncio.Task[None] | None = None
-        self._ended = asyncio.Event()
+        self._end_of_session = SessionEnd(self.session, owner.engine, lambda: gone(self))
 
     def welcomed(self) -> None:
         """See `Wire`."""
@@ -114,26 +112,11 @@ class ClientConnection(PacketProtocol):
         self._incoming.ended(self)
         self._early.end()
         self._writable.set()
-        self._ending = asyncio.get_running_loop().create_task(self._end())
-        self._ending.add_done_callback(self._has_ended)
-
-    async def _end(self) -> None:
-        try:
-            await self.session.end()
-        finally:
-            self._gone(self)
-            self._ended.set()
-
-    def _has_ended(self, ending: asyncio.Task[None]) -> None:
-        if (error := interruption_of(ending)) is not None:
-            self._owner.engine.fail(error)  # what the client held is for the next owner to give back
-            for share in self.session.shares:
-                share.stop()
-            self._ended.set()
+        self._end_of_session.begin()
 
     async def ended(self) -> None:
         """Wait until the connection is closed, and what the client held is given back."""
-        await self._ended.wait()
+        await self._end_of_session.wait()
 
     def send(self, packet: Packet, request: int = 0) -> None:
         """See `Wire`."""

@@ -6,10 +6,11 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from aiodq.awaited import interruption_of, twice
+from aiodq.awaited import twice
 from aiodq.errors import ProtocolError, StoreFailedError
 from aiodq.shared.connection.in_turns import LONGEST_TURN
 from aiodq.shared.server.session import Session
+from aiodq.shared.server.session_end import SessionEnd
 from aiodq.wire.layout import UNSET
 from aiodq.wire.packets import (
     Ack,
@@ -189,9 +190,7 @@ class OwnEnd:
         self.session: Session = Session(owner, self)
         self._owner = owner
         self._inside = inside
-        self._gone = gone
-        self._ending: asyncio.Task[None] | None = None
-        self._ended = asyncio.Event()
+        self._end_of_session = SessionEnd(self.session, owner.engine, lambda: gone(self))
 
     def take(self, received: Received) -> None:
         """Handle a packet of the link."""
@@ -238,25 +237,10 @@ class OwnEnd:
     def lost(self) -> None:
         """Give back the messages held; in a forked child, where the owner is the parent's, do nothing."""
         if self._owner.engine.inherited:
-            self._ended.set()
+            self._end_of_session.leave()
             return
-        self._ending = asyncio.get_running_loop().create_task(self._end())
-        self._ending.add_done_callback(self._has_ended)
-
-    async def _end(self) -> None:
-        try:
-            await self.session.end()
-        finally:
-            self._gone(self)
-            self._ended.set()
-
-    def _has_ended(self, ending: asyncio.Task[None]) -> None:
-        if (error := interruption_of(ending)) is not None:
-            self._owner.engine.fail(error)  # what was held is for the next owner to give back
-            for share in self.session.shares:
-                share.stop()
-            self._ended.set()
+        self._end_of_session.begin()
 
     async def ended(self) -> None:
         """Wait until the connection is closed, and what was held is given back."""
-        await self._ended.wait()
+        await self._end_of_session.wait()
