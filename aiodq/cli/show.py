@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Meter",
-    "body_fields",
     "body_form",
     "counted",
     "figures_table",
@@ -99,7 +98,7 @@ def figures_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def body_fields(body: bytes) -> dict[str, str]:
+def _body_fields(body: bytes) -> dict[str, str]:
     """Return a body for JSON: as text if it is UTF-8, otherwise in base64."""
     try:
         return {"body": body.decode()}
@@ -130,10 +129,10 @@ def message_fields(message: StoredMessage) -> dict[str, Any]:
     if message.tag is not None:
         shown["tag"] = message.tag
     if message.key is not None:
-        shown |= {f"key{name.removeprefix('body')}": value for name, value in body_fields(message.key).items()}
+        shown |= {f"key{name.removeprefix('body')}": value for name, value in _body_fields(message.key).items()}
     if message.headers:
         shown["headers"] = dict(message.headers)
-    return shown | body_fields(message.body)
+    return shown | _body_fields(message.body)
 
 
 def print_json(value: object, *, indent: int | None = 2) -> None:

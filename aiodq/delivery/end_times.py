@@ -13,9 +13,9 @@ from typing import Final
 
 from aiodq.delivery.range_set import RangeSet, joined
 
-__all__ = ["MOST_RANGES", "EndTimes"]
+__all__ = ["EndTimes"]
 
-MOST_RANGES: Final = 100_000
+_MOST_RANGES: Final = 100_000
 """Ranges of offsets that are kept by moment: at most about 25 MB."""
 
 _PRECISION_BITS: Final = 10
@@ -52,7 +52,7 @@ class EndTimes:
 
     __slots__ = ("_ended", "_heap", "_horizon", "_most", "_rest", "_slots", "ranges")
 
-    def __init__(self, most: int = MOST_RANGES) -> None:
+    def __init__(self, most: int = _MOST_RANGES) -> None:
         """Make an empty wheel; `most` is the number of ranges kept by moment."""
         self._most = most
         self._ended = RangeSet()
@@ -103,7 +103,7 @@ class EndTimes:
         """Return the next moment at which `take` has something, or None."""
         return self._slots[self._heap[0]].ends if self._heap else None
 
-    def take(self, now: int, most: int = MOST_RANGES) -> list[tuple[int, int]]:
+    def take(self, now: int, most: int = _MOST_RANGES) -> list[tuple[int, int]]:
         """Remove and return the ranges that have ended, disjoint and in order.
 
         Up to `most` of those kept by moment: if there are more, `next` is in the past.

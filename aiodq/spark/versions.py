@@ -7,9 +7,9 @@ from typing import Final
 
 from aiodq.errors import MissingExtraError
 
-__all__ = ["LEAST", "refuse_old"]
+__all__ = ["refuse_old"]
 
-LEAST: Final = (4, 2)
+_LEAST: Final = (4, 2)
 """The first version whose Python data sources can limit the batches of a stream, and write Arrow."""
 
 
@@ -20,8 +20,8 @@ def refuse_old(version: str) -> None:
         MissingExtraError: it is too old.
     """
     found = re.match(r"([0-9]+)\.([0-9]+)", version)
-    if found is not None and (int(found[1]), int(found[2])) < LEAST:
-        least = ".".join(map(str, LEAST))
+    if found is not None and (int(found[1]), int(found[2])) < _LEAST:
+        least = ".".join(map(str, _LEAST))
         raise MissingExtraError(
             f"aiodq works with pyspark {least} and later, and this is {version}: pip install -U 'aiodq[spark]', "
             f"on the driver and on every worker"

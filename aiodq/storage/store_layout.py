@@ -47,7 +47,6 @@ __all__ = [
     "check_store_directory",
     "delete_topic",
     "directory_name",
-    "has_own_directory",
     "has_topic",
     "has_topics",
     "holds_other_things",
@@ -55,7 +54,6 @@ __all__ = [
     "is_encodable",
     "list_topics",
     "misplaced",
-    "owed_topics",
     "refuse_inside_store",
     "remove_channel_files",
     "remove_tree",
@@ -265,7 +263,7 @@ def has_topics(fs: FileSystem, path: str) -> bool:
         return any(_is_topic(fs, path, name, unreadable=True) for name in fs.listdir(path))
 
 
-def owed_topics(fs: FileSystem, store: str) -> set[str]:
+def _owed_topics(fs: FileSystem, store: str) -> set[str]:
     """Return the topics for which something is committed that they may not hold yet. Blocking.
 
     Raises:
@@ -286,7 +284,7 @@ def in_the_way(fs: FileSystem, store: str) -> dict[str, str]:
         FormatVersionError: a newer version.
         StorageError: as mapped from the system's error.
     """
-    paths = {name: os.path.join(store, name) for name in owed_topics(fs, store) if may_be_topic(fs, store, name)}
+    paths = {name: os.path.join(store, name) for name in _owed_topics(fs, store) if may_be_topic(fs, store, name)}
     return {name: path for name, path in paths.items() if name_exists(fs, path) and not directory_exists(fs, path)}
 
 
@@ -312,7 +310,7 @@ def require_own_directories(fs: FileSystem, store: str) -> None:
         raise StorageError(NOT_A_DIRECTORY, path)
 
 
-def has_own_directory(fs: FileSystem, path: str) -> bool:
+def _has_own_directory(fs: FileSystem, path: str) -> bool:
     """Return whether there is a directory of just this name: some file systems find one that differs in case, too.
 
     Raises:
@@ -341,7 +339,7 @@ def delete_topic(fs: FileSystem, path: str, name: str) -> None:
     """
     directory, doomed = os.path.join(path, name), os.path.join(path, name + _DELETED)
     with os_errors(path):
-        if not has_own_directory(fs, directory):
+        if not _has_own_directory(fs, directory):
             return
         if fs.exists(os.path.join(directory, LOCK_NAME)):
             raise StorageError("another store lies where this topic would, and stays", directory)
@@ -362,7 +360,7 @@ def remove_channel_files(fs: FileSystem, directory: str) -> None:
         StorageError: as mapped from the system's error.
     """
     with os_errors(directory):
-        if has_own_directory(fs, directory):
+        if _has_own_directory(fs, directory):
             remove_tree(fs, directory)
 
 

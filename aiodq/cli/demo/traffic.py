@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHANNEL",
-    "CONSUMED_AT_ONCE",
     "TOPIC",
     "channel_options",
     "consume",
@@ -30,7 +29,7 @@ __all__ = [
 
 TOPIC: Final = "lines"
 CHANNEL: Final = "readers"
-CONSUMED_AT_ONCE: Final = 200
+_CONSUMED_AT_ONCE: Final = 200
 _PUT_AT_ONCE: Final = 400
 _SEGMENT_BYTES: Final = 16 << 20
 
@@ -42,7 +41,7 @@ def store_options() -> StoreOptions:
 
 def channel_options(consumers: int) -> ChannelOptions:
     """Return options under which that many consumers never wait for one another's acks."""
-    return ChannelOptions(start="earliest", max_in_flight=2 * CONSUMED_AT_ONCE * consumers)
+    return ChannelOptions(start="earliest", max_in_flight=2 * _CONSUMED_AT_ONCE * consumers)
 
 
 async def produce(
@@ -104,7 +103,7 @@ async def consume(
         acked: told the same when its acks are durable.
     """
     while True:
-        messages = await channel.get_many(CONSUMED_AT_ONCE)
+        messages = await channel.get_many(_CONSUMED_AT_ONCE)
         took(messages)
         for message in messages[:-1]:
             message.ack_nowait()
@@ -114,5 +113,5 @@ async def consume(
 
 async def take_and_hold(channel: Channel, took: Callable[[list[Message]], None]) -> None:
     """Take messages and never ack them, like a consumer that is processing them when the process dies."""
-    took(await channel.get_many(CONSUMED_AT_ONCE))
+    took(await channel.get_many(_CONSUMED_AT_ONCE))
     await asyncio.get_running_loop().create_future()

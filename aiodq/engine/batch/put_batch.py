@@ -29,7 +29,6 @@ __all__ = [
     "columns_cost",
     "columns_of",
     "columns_of_one",
-    "messages_of",
     "plain_lengths",
 ]
 
@@ -171,7 +170,7 @@ class Part:
         if len(kept) == len(self.waiters):
             return self
         part = Part(Columns([]), [], atomic=False)
-        messages = messages_of(self.columns)
+        messages = _messages_of(self.columns)
         for number in kept:
             message, body = messages[number]
             part.add(message, body, self.waiters[number], accepted_cost(message, body))
@@ -248,7 +247,7 @@ def columns_of_one(message: Accepted, body: bytes) -> Columns:
     )
 
 
-def messages_of(columns: Columns) -> list[tuple[Accepted, bytes]]:
+def _messages_of(columns: Columns) -> list[tuple[Accepted, bytes]]:
     """Return messages one by one: the inverse of `columns_of`."""
     return [
         (

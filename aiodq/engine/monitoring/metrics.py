@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from aiodq.clock import Clock
     from aiodq.engine.monitoring.reporter import Reporter
 
-__all__ = ["LAGGING", "LEAST_FREE", "SLOW_SYNC", "StoreMetrics", "SyncTimer"]
+__all__ = ["LEAST_FREE", "SLOW_SYNC", "StoreMetrics", "SyncTimer"]
 
 SLOW_SYNC: Final = 1.0
 """Seconds after which a sync counts as slow."""
 
-LAGGING: Final = 0.5
+_LAGGING: Final = 0.5
 """Seconds by which the loop may be late for a timer before that is reported."""
 
 _PROMPT: Final = 0.05
@@ -119,7 +119,7 @@ class StoreMetrics:
     def ticked(self) -> None:
         """Do what is due with each tick, which may be late."""
         late = self._loop_time() - self._tick_due
-        if late > LAGGING:
+        if late > _LAGGING:
             self._reporter.lagging(late)
         self.tick()
 

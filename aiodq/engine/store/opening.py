@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "adopt_without_owner",
-    "committed_in",
     "make_log",
     "open_channel",
     "open_store",
@@ -113,7 +112,7 @@ def open_store(
         unusable, blocked = finish_adoptions(fs, path, done)
         transactions = TransactionFile(fs, path, clock.now_ns())
         undo.callback(transactions.close)
-        committed = committed_in(
+        committed = _committed_in(
             [*(block for files in owed.values() for one in files for block in one.blocks), *transactions.found]
         )
         topics = _Topics(fs, clock, path, options, committed, unusable)
@@ -287,7 +286,7 @@ def _report_commits(fs: FileSystem, path: str, reporter: Reporter, done: set[str
         reporter.warn(STORE, f"the bulk load {commit.key.name!r} is left to the next owner: {reasons[0]}")
 
 
-def committed_in(blocks: Iterable[Block]) -> dict[str, Committed]:
+def _committed_in(blocks: Iterable[Block]) -> dict[str, Committed]:
     """Return the acks and puts of committed transactions by topic; each transaction once."""
     topics: dict[str, Committed] = defaultdict(Committed)
     known: set[tuple[str, int]] = set()
@@ -396,7 +395,7 @@ def make_log(  # noqa: PLR0917 - as `open_channel`
     """
     _require_own_directory(fs, store, name)
     owed = read_owed(fs, store).get(name, [])
-    committed = committed_in(block for one in owed for block in one.blocks).get(name)
+    committed = _committed_in(block for one in owed for block in one.blocks).get(name)
     topic = open_topic(fs, clock, store, name, record.options, committed, record)
     if not topic.left:
         # They are synced there, and nothing can have been deleted yet.

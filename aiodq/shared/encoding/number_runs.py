@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["GONE", "HERE", "THERE", "NumberRun", "NumberRuns", "in_parts", "marked_ranges", "neighbours"]
+__all__ = ["GONE", "HERE", "NumberRun", "NumberRuns", "in_parts", "marked_ranges", "neighbours"]
 
 GONE: Final = 0
 HERE: Final = 1
 
-THERE: Final = bytes(mark != GONE for mark in range(256))
+_THERE: Final = bytes(mark != GONE for mark in range(256))
 """Translates marks into 1 for messages that are not gone."""
 
 
@@ -121,7 +121,7 @@ class NumberRuns(Generic[R]):
         return None
 
 
-def marked_ranges(marks: bytearray, start: int, stop: int, table: bytes = THERE) -> Iterator[tuple[int, int]]:
+def marked_ranges(marks: bytearray, start: int, stop: int, table: bytes = _THERE) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of the indexes whose marks `table` translates into 1."""
     flags = marks[start:stop].translate(table)
     at = flags.find(1)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from aiodq.storage.io.filesystem import File, FileSystem
 
-__all__ = ["Damage", "is_quarantined", "quarantine", "quarantine_file", "quarantine_path", "quarantined", "remedy"]
+__all__ = ["Damage", "is_quarantined", "quarantine", "quarantine_file", "quarantined", "remedy"]
 
 _MARK: Final = ".damaged-"
 _CHUNK: Final = 1 << 20
@@ -39,7 +39,7 @@ class Damage(NamedTuple):
     stop: int = 0
 
 
-def quarantine_path(path: str, position: int) -> str:
+def _quarantine_path(path: str, position: int) -> str:
     """Return the path to which the bytes of `path` from `position` on are quarantined."""
     return f"{path}{_MARK}{position:012d}"
 
@@ -75,7 +75,7 @@ def quarantine(fs: FileSystem, path: str, position: int, end: int) -> str:
     with os_errors(path):
         source = fs.open(path)
         try:
-            for target in _names(quarantine_path(path, position)):
+            for target in _names(_quarantine_path(path, position)):
                 if not fs.exists(target):
                     _copy(fs, source, target, position, end)
                     return target
@@ -93,7 +93,7 @@ def quarantine_file(fs: FileSystem, path: str) -> str:
         StorageError: as mapped from the system's error.
     """
     with os_errors(path):
-        target = next(name for name in _names(quarantine_path(path, 0)) if not fs.exists(name))
+        target = next(name for name in _names(_quarantine_path(path, 0)) if not fs.exists(name))
         # CRASH: 7. The file exists under one of its two names.
         fs.rename(path, target)
         sync_directory(fs, os.path.dirname(path))
