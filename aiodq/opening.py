@@ -105,7 +105,7 @@ class StoreOpening(AsyncBlock, Awaited[Store]):
             await store_engine.open(Message, create=self._manner.create, wait=self._manner.wait)
         except StoreLockedError as error:
             with os_errors(self._path):
-                from aiodq.shared.connection.rendezvous import is_served  # noqa: PLC0415 - as below
+                from aiodq.shared.connection.finding.rendezvous import is_served  # noqa: PLC0415 - as below
 
             # Not by the pid: processes in two containers may have the same.
             if is_held_here(self._path) or not is_served(self._path):

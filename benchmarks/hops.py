@@ -25,7 +25,7 @@ import aiodq
 from aiodq.cli.output import whole_output
 from aiodq.engine.topic.commit.io_loop import IoLoop
 from aiodq.engine.topic.commit.syncer import Syncer
-from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.storage.io.filesystem import OsFile

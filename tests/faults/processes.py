@@ -12,7 +12,7 @@ from unittest import mock
 
 import aiodq
 from aiodq.engine.loop.worker_threads import WorkerThreads
-from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.handles.shared_store import SharedStore
 from aiodq.storage.io.os_errors import os_error
 from aiodq.testing import FaultPlan, SimulatedExecutor, SimulatedFileSystem

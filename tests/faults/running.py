@@ -124,7 +124,7 @@ def run_at_random(kind: Kind, seed: int, steps: int) -> None:
 
 async def _in_its_time(kind: Kind, seed: int, steps: int, path: str) -> None:
     now = asyncio.get_running_loop().time
-    with mock.patch("time.monotonic", now), mock.patch("aiodq.shared.connection.socket_wire.monotonic", now):
+    with mock.patch("time.monotonic", now), mock.patch("aiodq.shared.connection.wires.socket_wire.monotonic", now):
         await _main(kind, seed, steps, path)
 
 

@@ -22,7 +22,7 @@ from unittest import mock
 import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.connection import link
-from aiodq.shared.connection.rendezvous import listen
+from aiodq.shared.connection.finding.rendezvous import listen
 from aiodq.shared.encoding.options_json import topic_options
 from aiodq.shared.encoding.remote_errors import error_facts
 from aiodq.shared.server.owner import Owner

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import aiodq
-from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.handles.shared_store import SharedStore
 from aiodq.storage.offline.verify import verify_store
 from aiodq.storage.store_layout import CLIENTS, SOCKET

@@ -10,7 +10,7 @@ from unittest import mock
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.connection.rendezvous import connect, process_of
+from aiodq.shared.connection.finding.rendezvous import connect, process_of
 from aiodq.shared.server import client_connection
 from aiodq.shared.server.owner import Owner
 from aiodq.wire.frames import decode_messages, encode_messages

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.shared.connection.rendezvous import listen
+from aiodq.shared.connection.finding.rendezvous import listen
 from aiodq.shared.requests.lent.epochs import began_later, new_epoch
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.storage.store_layout import CLIENTS

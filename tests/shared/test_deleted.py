@@ -17,7 +17,8 @@ import pytest
 import aiodq
 from aiodq.format.columns import Columns
 from aiodq.shared.client.history import History
-from aiodq.shared.connection import handle_numbers, sent_puts
+from aiodq.shared.connection.opened import handle_numbers
+from aiodq.shared.connection.sent import sent_puts
 from aiodq.shared.requests import calls
 from aiodq.shared.requests.lending import Lending
 from aiodq.shared.server import refusals

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiodq.shared.connection import in_turns, packet_protocol
+from aiodq.shared.connection import in_turns
+from aiodq.shared.connection.wires import packet_protocol
 from tests.shared import cancelled_consumers, cancelled_producers
 from tests.shared.cancelling import HOWS, Doing, Where, cancel_in
 

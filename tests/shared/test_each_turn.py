@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiodq
-from aiodq.shared.connection import in_turns, packet_protocol
+from aiodq.shared.connection import in_turns
+from aiodq.shared.connection.wires import packet_protocol
 from tests.shared.support import PATIENCE, QUICK
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import aiodq
 from aiodq.engine.batch.put_batch import Part
 from aiodq.errors import StoreFailedError
 from aiodq.format.columns import Columns
-from aiodq.shared.connection.rendezvous import connect
+from aiodq.shared.connection.finding.rendezvous import connect
 from aiodq.shared.requests.owner_state.client_put_result import ClientPutResult
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.storage.io import durable_io

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiodq
 from aiodq.shared.client import remote_puts
 from aiodq.shared.connection.link import Link
-from aiodq.shared.connection.sent_puts import TopicPuts
+from aiodq.shared.connection.sent.sent_puts import TopicPuts
 from aiodq.shared.requests.owner_state import made_changes
 from aiodq.shared.requests.owner_state.made_changes import MadeChanges
 from aiodq.storage.log.producer_table import MOST_PENDING

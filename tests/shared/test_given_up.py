@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.connection.rendezvous import UNSEEN
+from aiodq.shared.connection.finding.rendezvous import UNSEEN
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.wire.layout import PREFETCHED
 from aiodq.wire.packets import Bye, Call, Done, Nack, Want

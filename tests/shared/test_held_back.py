@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import aiodq
-from aiodq.shared.connection.rendezvous import listen
+from aiodq.shared.connection.finding.rendezvous import listen
 from aiodq.testing import FakeClock
 from aiodq.wire.packets import Ack, Call, Done, Held, Ping, Range, Resume
 from tests.shared.support import RawClient, owned

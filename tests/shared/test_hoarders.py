@@ -13,7 +13,8 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.connection import packet_protocol, rendezvous
+from aiodq.shared.connection.finding import rendezvous
+from aiodq.shared.connection.wires import packet_protocol
 from aiodq.shared.requests.owner_state import waiting_bytes
 from aiodq.shared.requests.resuming import Resuming
 from aiodq.shared.server import incoming, open_handles, requests_in_progress

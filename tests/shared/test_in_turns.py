@@ -13,9 +13,9 @@ import pytest
 import aiodq
 from aiodq.errors import ProtocolError
 from aiodq.shared.connection import in_turns as turning
-from aiodq.shared.connection import packet_protocol
 from aiodq.shared.connection.in_turns import in_turns
-from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.connection.wires import packet_protocol
+from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.encoding.remote_errors import is_lost
 from aiodq.shared.server.session import Session
 from aiodq.wire.packets import Ping, Pong
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aiodq.shared.connection.link_wire import LinkWire
+    from aiodq.shared.connection.wires.link_wire import LinkWire
     from aiodq.wire.packets import Open
 
 MANY = 40

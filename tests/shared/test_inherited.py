@@ -7,8 +7,8 @@ import socket
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from aiodq.shared.connection import inherited
-from aiodq.shared.connection.inherited import keep_from_children
+from aiodq.shared.connection.finding import inherited
+from aiodq.shared.connection.finding.inherited import keep_from_children
 from tests.shared.support import PATIENCE
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aiodq.engine.loop.sync_backend import Synced
-    from aiodq.shared.connection.link_wire import LinkWire
+    from aiodq.shared.connection.wires.link_wire import LinkWire
     from aiodq.shared.server.owner import Owner
     from aiodq.wire.packets import Packet
     from aiodq.wire.stream import Received

@@ -13,7 +13,7 @@ import pytest
 import aiodq
 from aiodq.delivery.channel_state import ChannelState
 from aiodq.engine.channel.channel_engine import ChannelEngine
-from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.requests import lending
 from aiodq.testing import FakeClock
 from aiodq.wire.frames import decode_messages

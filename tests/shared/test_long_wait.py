@@ -11,7 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.shared.client import long_wait
-from aiodq.shared.connection.rendezvous import is_served
+from aiodq.shared.connection.finding.rendezvous import is_served
 from aiodq.shared.server.owner import Owner
 from tests.shared.support import PATIENCE, until
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.connection import packet_protocol
+from aiodq.shared.connection.wires import packet_protocol
 from aiodq.shared.server import cut_off, inside, open_handles, owner
 from aiodq.shared.server.client_connection import ClientConnection
 from aiodq.wire.packets import Ack, Bye, Done, Fail, Open, Ping, Pong

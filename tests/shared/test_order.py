@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import aiodq
 from aiodq.format.columns import later
-from aiodq.shared.connection.sent_puts import SentPut, TopicPuts, WithdrawnError
+from aiodq.shared.connection.sent.sent_puts import SentPut, TopicPuts, WithdrawnError
 from aiodq.storage.log.producer_table import MOST_PENDING
 from aiodq.storage.log.topic_log import TopicLog
 from aiodq.storage.store_layout import SOCKET

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.server.client_connection import ClientConnection
 from tests.shared.support import PATIENCE, QUICK, two
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from aiodq.shared.connection.packet_protocol import PacketProtocol
+    from aiodq.shared.connection.wires.packet_protocol import PacketProtocol
 
 _LONG = b"x" * 100_000
 

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 import aiodq
-from aiodq.shared.connection.rendezvous import UNSEEN, connect, listen
+from aiodq.shared.connection.finding.rendezvous import UNSEEN, connect, listen
 from aiodq.shared.requests.lent.epochs import began_later, new_epoch
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.noted_clients import NotedClients

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.connection import owner_search
-from aiodq.shared.connection.rendezvous import connect, listen
+from aiodq.shared.connection.finding import owner_search
+from aiodq.shared.connection.finding.rendezvous import connect, listen
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.wire.stream import encode_packet
 from tests.shared.support import PATIENCE, QUICK

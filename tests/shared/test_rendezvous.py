@@ -16,8 +16,8 @@ import aiodq
 from aiodq.errors import ProtocolError, ReadOnlyError, StorageError
 from aiodq.shared.client import remote_store
 from aiodq.shared.client.remote_store import RemoteStore
-from aiodq.shared.connection import owner_search, rendezvous
-from aiodq.shared.connection.rendezvous import check_client, connect, listen, owner_of
+from aiodq.shared.connection.finding import owner_search, rendezvous
+from aiodq.shared.connection.finding.rendezvous import check_client, connect, listen, owner_of
 from aiodq.storage.io.durable_io import TEMPORARY
 from aiodq.storage.io.lock import StoreLock
 from aiodq.storage.store_layout import SOCKET

@@ -11,7 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.format.columns import Columns
-from aiodq.shared.connection.rendezvous import listen
+from aiodq.shared.connection.finding.rendezvous import listen
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.server import cut_off
 from aiodq.shared.server.noted_clients import NotedClients

@@ -11,7 +11,7 @@ import pytest
 
 import aiodq
 from aiodq.engine.stats import stats_publisher
-from aiodq.shared.connection import rendezvous
+from aiodq.shared.connection.finding import rendezvous
 from aiodq.shared.server import owner as owner_module
 from aiodq.shared.server.noted_clients import NotedClients
 from aiodq.storage.state.owner_stats import FIGURES

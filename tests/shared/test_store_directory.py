@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 import aiodq
-from aiodq.shared.connection.store_directory import StoreDirectory, refuse_network
+from aiodq.shared.connection.finding.store_directory import StoreDirectory, refuse_network
 from aiodq.storage.io import mounts as system
 from tests.shared.support import two
 

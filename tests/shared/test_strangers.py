@@ -14,7 +14,7 @@ import aiodq
 from aiodq.errors import ProtocolError
 from aiodq.shared.administration import visitors_of
 from aiodq.shared.connection import link
-from aiodq.shared.connection.rendezvous import connect, listen
+from aiodq.shared.connection.finding.rendezvous import connect, listen
 from aiodq.shared.encoding.answers import read_held, understood
 from aiodq.shared.encoding.options_json import topic_options
 from aiodq.shared.server import owner

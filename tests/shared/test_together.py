@@ -13,7 +13,7 @@ import pytest
 import aiodq
 from aiodq.shared.client import owner_report
 from aiodq.shared.client.remote_puts import RemotePuts
-from aiodq.shared.connection.socket_wire import SocketWire
+from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.consuming import demand, pace
 from aiodq.shared.server.inside import Inside
 from aiodq.storage.state.transactions.transaction_log import TransactionFile
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from aiodq.shared.connection.sent_puts import SentPut
+    from aiodq.shared.connection.sent.sent_puts import SentPut
     from aiodq.wire.packets import Packet
 
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiodq
-from aiodq.shared.connection import link, owner_search, rendezvous
-from aiodq.shared.connection.rendezvous import connect
-from aiodq.shared.connection.store_directory import StoreDirectory
+from aiodq.shared.connection import link
+from aiodq.shared.connection.finding import owner_search, rendezvous
+from aiodq.shared.connection.finding.rendezvous import connect
+from aiodq.shared.connection.finding.store_directory import StoreDirectory
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.handles.shared_store import SharedStore
 from aiodq.shared.server import owner as owner_module

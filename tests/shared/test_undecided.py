@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 import aiodq
-from aiodq.shared.connection.owner_search import OwnerSearch
+from aiodq.shared.connection.finding.owner_search import OwnerSearch
 from aiodq.shared.encoding.remote_errors import undecided
 from aiodq.testing import WatchedFileSystem
 from tests.shared.support import PATIENCE, until

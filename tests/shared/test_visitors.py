@@ -14,7 +14,8 @@ from rich.console import Console, RenderableType
 
 import aiodq
 from aiodq.cli.commands.who import facts_of, table
-from aiodq.shared.connection import link, rendezvous
+from aiodq.shared.connection import link
+from aiodq.shared.connection.finding import rendezvous
 from aiodq.shared.requests.owner_state import visitors as asking
 from aiodq.shared.requests.owner_state.visitors import ask_visitors, visitors
 from aiodq.storage.io.lock import StoreLock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from aiodq.engine.monitoring.one_line import one_line
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import StorageError
-from aiodq.shared.connection.rendezvous import is_served
+from aiodq.shared.connection.finding.rendezvous import is_served
 from aiodq.storage.io.lock import is_held_here, is_locked, lock_holder
 
 if TYPE_CHECKING:

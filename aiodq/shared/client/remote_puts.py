@@ -25,7 +25,7 @@ from aiodq.engine.queue_errors import QueueFull, QueueShutDown
 from aiodq.engine.topic.commit.group_commit import NOT_NOW
 from aiodq.errors import again
 from aiodq.format.columns import Columns
-from aiodq.shared.connection.sent_puts import SentPut, WithdrawnError
+from aiodq.shared.connection.sent.sent_puts import SentPut, WithdrawnError
 from aiodq.wire.frames import encode_messages
 
 if TYPE_CHECKING:

@@ -37,10 +37,10 @@ from aiodq.shared.client.ownership import Ownership
 from aiodq.shared.client.remote_events import RemoteEvents
 from aiodq.shared.client.remote_topic import RemoteTopic
 from aiodq.shared.client.remote_transactions import RemoteCommitter
-from aiodq.shared.connection.inherited import leave_in_children
+from aiodq.shared.connection.finding.inherited import leave_in_children
+from aiodq.shared.connection.finding.rendezvous import of_user
+from aiodq.shared.connection.finding.store_directory import refuse_network
 from aiodq.shared.connection.link import Link
-from aiodq.shared.connection.rendezvous import of_user
-from aiodq.shared.connection.store_directory import refuse_network
 from aiodq.shared.encoding.options_json import topic_options
 from aiodq.storage.io.lock import is_locked, lock_holder
 from aiodq.storage.io.os_errors import os_errors

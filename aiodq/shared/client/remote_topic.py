@@ -13,7 +13,7 @@ from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError
 from aiodq.names import is_ephemeral
 from aiodq.options import ephemeral
 from aiodq.shared.client.remote_puts import RemotePuts, ShortCut
-from aiodq.shared.connection.known import Known
+from aiodq.shared.connection.opened.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
 from aiodq.shared.consuming.remote_channel import RemoteChannel
 from aiodq.shared.encoding.options_json import channel_options, read_topic_options, topic_options
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiodq.options import ChannelOptions, StoreOptions
     from aiodq.shared.client.owner_report import OwnerReport
     from aiodq.shared.connection.link import Link
-    from aiodq.shared.connection.listener import Notice
+    from aiodq.shared.connection.opened.listener import Notice
     from aiodq.shared.consuming.remote_settlement import RemoteSettlement
     from aiodq.stats import TopicStats
     from aiodq.storage.io.filesystem import FileSystem

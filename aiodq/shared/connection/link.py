@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from aiodq.engine.loop.futures import release, settle, surely, wait_in
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, OwnerLostError, OwnerStalledError, ProtocolError
-from aiodq.shared.connection.client_handles import ClientHandles
+from aiodq.shared.connection.finding.owner_search import OwnerSearch
+from aiodq.shared.connection.finding.rendezvous import owner_of
+from aiodq.shared.connection.finding.store_directory import StoreDirectory
 from aiodq.shared.connection.in_turns import in_turns
-from aiodq.shared.connection.outbox import Outbox
-from aiodq.shared.connection.owner_search import OwnerSearch
-from aiodq.shared.connection.pending_requests import PendingRequests
-from aiodq.shared.connection.rendezvous import owner_of
-from aiodq.shared.connection.reopening import Opened, Reopening
-from aiodq.shared.connection.sent_puts import PutsByTopic, check_size
-from aiodq.shared.connection.socket_wire import SocketWire
-from aiodq.shared.connection.store_directory import StoreDirectory
+from aiodq.shared.connection.opened.client_handles import ClientHandles
+from aiodq.shared.connection.opened.reopening import Opened, Reopening
+from aiodq.shared.connection.sent.outbox import Outbox
+from aiodq.shared.connection.sent.pending_requests import PendingRequests
+from aiodq.shared.connection.sent.sent_puts import PutsByTopic, check_size
+from aiodq.shared.connection.wires.socket_wire import SocketWire
 from aiodq.shared.encoding.answers import understood
 from aiodq.shared.encoding.remote_errors import error_of, gone, is_lost, stalled, undecided
 from aiodq.wire.frames import decode_messages
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from aiodq.shared.connection.link_wire import LinkWire
-    from aiodq.shared.connection.listener import Listener
-    from aiodq.shared.connection.sent_puts import SentPut, TopicPuts
+    from aiodq.shared.connection.opened.listener import Listener
+    from aiodq.shared.connection.sent.sent_puts import SentPut, TopicPuts
+    from aiodq.shared.connection.wires.link_wire import LinkWire
     from aiodq.wire.packets import Packet
     from aiodq.wire.stream import Received
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from aiodq.shared.connection.link import Link
-    from aiodq.shared.connection.listener import Listener
+    from aiodq.shared.connection.opened.listener import Listener
     from aiodq.wire.packets import Packet
 
 __all__ = ["ask_for_changes"]

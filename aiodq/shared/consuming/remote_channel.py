@@ -23,7 +23,7 @@ from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.errors import AiodqError, ProtocolError, again
 from aiodq.message import Message
 from aiodq.names import is_ephemeral
-from aiodq.shared.connection.known import Known
+from aiodq.shared.connection.opened.known import Known
 from aiodq.shared.connection.watching import ask_for_changes
 from aiodq.shared.consuming.arrived import Arrived, deaths
 from aiodq.shared.consuming.demand import Demand
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from aiodq.engine.graceful_stop import Stoppable
     from aiodq.options import ChannelOptions
-    from aiodq.shared.connection.listener import Notice
+    from aiodq.shared.connection.opened.listener import Notice
     from aiodq.shared.consuming.remote_settlement import SettledTopic
     from aiodq.wire.packets import Packet
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from aiodq.engine.monitoring.reporter import STORE
 from aiodq.errors import StoreFailedError
-from aiodq.shared.connection.packet_protocol import PacketProtocol
-from aiodq.shared.connection.rendezvous import process_of
+from aiodq.shared.connection.finding.rendezvous import process_of
+from aiodq.shared.connection.wires.packet_protocol import PacketProtocol
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.server.early_answers import EarlyAnswers
 from aiodq.shared.server.session import Session

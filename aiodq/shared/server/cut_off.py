@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from aiodq.shared.connection.rendezvous import UNSEEN
+from aiodq.shared.connection.finding.rendezvous import UNSEEN
 from aiodq.storage.io.processes import lives
 
 if TYPE_CHECKING:

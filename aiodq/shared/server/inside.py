@@ -34,7 +34,7 @@ from aiodq.wire.stream import Received
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiodq.shared.connection.link_wire import ReceivingLink
+    from aiodq.shared.connection.wires.link_wire import ReceivingLink
     from aiodq.shared.requests.owner_state.client_put_result import ClientPutResult
     from aiodq.shared.requests.serving import Owning
 

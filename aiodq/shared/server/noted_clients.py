@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiodq.shared.connection.rendezvous import UNSEEN
+from aiodq.shared.connection.finding.rendezvous import UNSEEN
 from aiodq.storage.io.belonging import belong
 from aiodq.storage.io.processes import pid_namespace
 from aiodq.storage.store_layout import CLIENTS

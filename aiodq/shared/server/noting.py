@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from aiodq.engine.loop.worker_threads import WorkerThreads
-    from aiodq.shared.connection.store_directory import StoreDirectory
+    from aiodq.shared.connection.finding.store_directory import StoreDirectory
     from aiodq.shared.server.noted_clients import NotedClients
 
 __all__ = ["Noting"]

@@ -13,9 +13,9 @@ from aiodq.engine.monitoring.reporter import STORE
 from aiodq.engine.queue_errors import QueueShutDown
 from aiodq.engine.stats.active_topics import ActiveTopics
 from aiodq.errors import ProtocolError, StorageError, StoreNotFoundError
+from aiodq.shared.connection.finding.rendezvous import Listening, check_client, check_room, listen
+from aiodq.shared.connection.finding.store_directory import StoreDirectory
 from aiodq.shared.connection.in_turns import LONGEST_TURN
-from aiodq.shared.connection.rendezvous import Listening, check_client, check_room, listen
-from aiodq.shared.connection.store_directory import StoreDirectory
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.shared.requests.lent.claims import Claims
 from aiodq.shared.requests.lent.epochs import new_epoch
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from aiodq.engine.store.store_engine import StoreEngine
-    from aiodq.shared.connection.link_wire import ReceivingLink
+    from aiodq.shared.connection.wires.link_wire import ReceivingLink
     from aiodq.shared.requests.owner_state.client_put_result import PutsInProgress
     from aiodq.shared.server.session import Session
     from aiodq.storage.log.producer_table import Origin

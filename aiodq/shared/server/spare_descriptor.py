@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from aiodq.shared.connection.rendezvous import no_room
+from aiodq.shared.connection.finding.rendezvous import no_room
 from aiodq.shared.encoding.remote_errors import fail_of
 from aiodq.wire.stream import encode_packet
 

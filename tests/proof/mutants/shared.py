@@ -10,10 +10,10 @@ from aiodq.engine.loop.worker_threads import WorkerThreads
 from aiodq.engine.topic.effective_options import EffectiveOptions
 from aiodq.engine.topic.retention.overflow import Overflow
 from aiodq.engine.topic.topic_engine import TopicEngine
-from aiodq.shared.connection import inherited
+from aiodq.shared.connection.finding import inherited
+from aiodq.shared.connection.finding.store_directory import StoreDirectory
 from aiodq.shared.connection.link import Link
-from aiodq.shared.connection.sent_puts import TopicPuts
-from aiodq.shared.connection.store_directory import StoreDirectory
+from aiodq.shared.connection.sent.sent_puts import TopicPuts
 from aiodq.shared.consuming.demand import Demand
 from aiodq.shared.consuming.holdings import Holdings
 from aiodq.shared.consuming.remote_channel import RemoteChannel

@@ -8,15 +8,15 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import OwnerLostError
-from aiodq.shared.connection.rendezvous import connect, owner_of
+from aiodq.shared.connection.finding.rendezvous import connect, owner_of
 from aiodq.shared.encoding.remote_errors import error_of, stalled
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
 
-    from aiodq.shared.connection.link_wire import LinkWire
-    from aiodq.shared.connection.store_directory import StoreDirectory
+    from aiodq.shared.connection.finding.store_directory import StoreDirectory
+    from aiodq.shared.connection.wires.link_wire import LinkWire
 
 __all__ = ["OwnerSearch"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiodq.engine.loop.futures import surely
 from aiodq.errors import ProtocolError
-from aiodq.shared.connection.handle_numbers import HandleNumbers
+from aiodq.shared.connection.opened.handle_numbers import HandleNumbers
 from aiodq.shared.encoding.answers import understood
 from aiodq.shared.encoding.remote_errors import error_of, is_lost
 from aiodq.wire.packets import Done, Fail, Open
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from aiodq.shared.connection.listener import Listener
-    from aiodq.shared.connection.outbox import Outbox
-    from aiodq.shared.connection.reopening import Opened, Reopening
+    from aiodq.shared.connection.opened.listener import Listener
+    from aiodq.shared.connection.opened.reopening import Opened, Reopening
+    from aiodq.shared.connection.sent.outbox import Outbox
     from aiodq.wire.packets import Packet
 
 __all__ = ["ClientHandles", "OpeningLink"]

@@ -12,7 +12,7 @@ from aiodq.names import is_ephemeral
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping
 
-    from aiodq.shared.connection.listener import Listener
+    from aiodq.shared.connection.opened.listener import Listener
 
 __all__ = ["Opened", "Reopening"]
 

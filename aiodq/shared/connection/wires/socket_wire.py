@@ -5,13 +5,13 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from aiodq.shared.connection.packet_protocol import PacketProtocol
+from aiodq.shared.connection.wires.packet_protocol import PacketProtocol
 from aiodq.wire.layout import FIRST_PACKET, LARGEST
 from aiodq.wire.stream import encode_packet
 
 if TYPE_CHECKING:
     from aiodq.errors import ProtocolError
-    from aiodq.shared.connection.link_wire import ReceivingLink
+    from aiodq.shared.connection.wires.link_wire import ReceivingLink
     from aiodq.wire.packets import Packet
 
 __all__ = ["SocketWire"]

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from aiodq.errors import NotAStoreError, ProtocolError, ReadOnlyError, StorageError
-from aiodq.shared.connection.inherited import keep_from_children
+from aiodq.shared.connection.finding.inherited import keep_from_children
 from aiodq.storage.io.belonging import socket_belongs
 from aiodq.storage.io.descriptor_limit import descriptor_limit
 from aiodq.storage.io.durable_io import TEMPORARY
