@@ -120,6 +120,12 @@ class NumberRuns(Generic[R]):
             return run, place
         return None
 
+    def clear(self) -> None:
+        """Remove everything."""
+        self._numbers.clear()
+        self._runs.clear()
+        self._count = 0
+
 
 def marked_ranges(marks: bytearray, start: int, stop: int, table: bytes = _THERE) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of the indexes whose marks `table` translates into 1."""
